@@ -1,0 +1,1 @@
+"""The instruments: contenders in processes of their own, raced round by round."""

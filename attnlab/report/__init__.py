@@ -1,0 +1,1 @@
+"""From stored results to a page that a person reads."""

@@ -1,0 +1,1 @@
+"""What theory predicts: pure functions of numbers, in float64."""
