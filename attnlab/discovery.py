@@ -1,0 +1,86 @@
+"""Finding backends: a folder listing and an import. Nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from attnlab.ground.backend import Backend
+from attnlab.ground.errors import Unavailable
+
+_HOME = "attnlab.implementations"
+
+
+def backends(folders: Sequence[Path | str] = ()) -> list[str]:
+    """Names of all backends: those that come with attnlab and the files in `folders`, sorted.
+
+    A name says that a file is there, not that its library is installed. Raises ValueError for a folder
+    that is none, or a file whose name is taken.
+    """
+    return sorted(_places(folders))
+
+
+def load(name: str, folders: Sequence[Path | str] = ()) -> Backend:
+    """The backend `name`, its file imported now.
+
+    Raises ValueError for an unknown name (naming the near ones) or a malformed file, and Unavailable where
+    the file needs a library that is not installed or fails on import.
+    """
+    places = _places(folders)
+    if name not in places:
+        near = difflib.get_close_matches(name, places, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(places))}"
+        raise ValueError(f"no backend is called {name!r}; {hint}")
+    return Backend.of_module(name, _import(name, places[name]))
+
+
+def _places(folders: Sequence[Path | str]) -> dict[str, Path | None]:
+    home = importlib.import_module(_HOME)
+    places: dict[str, Path | None] = {
+        module.name: None for module in pkgutil.iter_modules(home.__path__) if not module.name.startswith("_")
+    }
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise ValueError(f"--implementations must name a folder, got {folder}")
+        for file in sorted(folder.glob("[!_]*.py")):
+            if file.stem in places:
+                raise ValueError(f"{file} has the name of another backend, {file.stem}; rename the file")
+            places[file.stem] = file.resolve()
+    return places
+
+
+def _import(name: str, file: Path | None) -> ModuleType:
+    try:
+        if file is None:
+            return importlib.import_module(f"{_HOME}.{name}")
+        return _import_file(name, file)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "attnlab":
+            raise  # a fault of our packaging must never read as "not installed"
+        raise Unavailable(f"{name} needs {missing.name}, which is not installed") from None
+    except Exception as fault:
+        if file is None:
+            raise
+        line = traceback.extract_tb(fault.__traceback__)[-1]
+        raise Unavailable(
+            f"{file.name} fails on import: {type(fault).__name__}: {fault} "
+            f"({Path(line.filename).name}, line {line.lineno})"
+        ) from None
+
+
+def _import_file(name: str, file: Path) -> ModuleType:
+    qualified = f"attnlab_user_backends.{name}"
+    spec = importlib.util.spec_from_file_location(qualified, file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} cannot be imported as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[qualified] = module  # dataclasses and torch.compile look their module up by name
+    spec.loader.exec_module(module)
+    return module

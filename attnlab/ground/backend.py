@@ -1,0 +1,121 @@
+"""One implementation of attention, as data: a name, its array library, `attend`, and what it declines.
+
+A backend file needs no import from attnlab. It holds
+
+``LIBRARY``
+    ``"numpy"`` or ``"torch"``: whose arrays `attend` takes and returns.
+``attend(query, key, value, *, causal, scale)``
+    the computation on arrays laid out (batch, heads, length, dim). An option that its signature does not
+    take is declined by the harness where a workload asks for it, so ``attend(q, k, v)`` is a valid backend.
+``declines(workload)``, optional
+    the reason why it cannot do a workload, or None.
+``prepare(workload, query, key, value)``, optional
+    the arrays in the layout that `attend` wants; runs outside the clock.
+``KERNEL``, optional
+    the operator that must be seen running (``attest``), for a backend that forces one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.ground.errors import Declined
+from attnlab.ground.libraries import Library, open_library
+from attnlab.ground.workload import Workload
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation. Made from a file by `Backend.of_module`, or by hand from a function.
+
+    `options` are the keyword options that `attend` takes, of ``causal`` and ``scale``.
+    """
+
+    name: str
+    library: str
+    attend: Callable[..., Any]
+    summary: str = ""
+    options: frozenset[str] = frozenset({"causal", "scale"})
+    own_reason: Callable[[Workload], str | None] | None = None
+    prepare: Callable[..., tuple[Any, Any, Any]] | None = None
+    kernel: str | None = None
+
+    @classmethod
+    def of_module(cls, name: str, module: ModuleType) -> Backend:
+        """The backend that a file defines. Raises ValueError where ``attend`` or ``LIBRARY`` is missing."""
+        attend = getattr(module, "attend", None)
+        if not callable(attend):
+            raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
+        library = getattr(module, "LIBRARY", None)
+        if library not in ("numpy", "torch"):
+            raise ValueError(f'{name}: LIBRARY must be "numpy" or "torch", got {library!r}')
+        return cls(
+            name=name,
+            library=library,
+            attend=attend,
+            summary=(inspect.getdoc(module) or "").partition("\n")[0],
+            options=_options(attend),
+            own_reason=getattr(module, "declines", None),
+            prepare=getattr(module, "prepare", None),
+            kernel=getattr(module, "KERNEL", None),
+        )
+
+    def open(self, device: str) -> Library:
+        """This backend's array library on `device`. Raises Unavailable."""
+        return open_library(self.library, device)
+
+    def declines(self, workload: Workload) -> str | None:
+        """Why this backend does not do `workload`, or None. Raises Unavailable for a missing device."""
+        reason = self.open(workload.device).declines(workload.dtype)
+        if reason:
+            return reason
+        if workload.causal and "causal" not in self.options:
+            return "its attend() takes no causal mask"
+        if "scale" not in self.options and not math.isclose(workload.scale, workload.head_dim**-0.5):
+            return "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
+        return self.own_reason(workload) if self.own_reason else None
+
+    def bind(self, workload: Workload, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> Callable[[], Any]:
+        """A call without arguments that computes `workload` on these NumPy arrays, ready for a clock.
+
+        Conversion, device transfer and `prepare` happen here, once. Raises Declined with the reason.
+        """
+        reason = self.declines(workload)
+        if reason:
+            raise Declined(f"{self.name} declines {workload.label}: {reason}")
+        library = self.open(workload.device)
+        arrays = tuple(library.from_numpy(array, workload.dtype) for array in (q, k, v))
+        if self.prepare:
+            arrays = self.prepare(workload, *arrays)
+        query, key, value = arrays
+        given = {"causal": workload.causal, "scale": workload.scale}
+        options = {name: option for name, option in given.items() if name in self.options}
+        attend = self.attend
+        return lambda: attend(query, key, value, **options)
+
+
+def _options(attend: Callable[..., Any]) -> frozenset[str]:
+    parameters = inspect.signature(attend).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return frozenset({"causal", "scale"})
+    return frozenset({"causal", "scale"} & set(parameters))
+
+
+def checked_output(backend: Backend, workload: Workload, output: Any) -> NDArray[Any]:
+    """`output` as a NumPy array. Raises ValueError where its shape or its dtype is not the workload's."""
+    library = backend.open(workload.device)
+    expected = (workload.batch, workload.heads, workload.queries, workload.value_dim)
+    shape = tuple(getattr(output, "shape", ()))
+    if shape != expected:
+        raise ValueError(f"{backend.name} returned shape {shape}, expected {expected}")
+    dtype = library.dtype_of(output)
+    if dtype != workload.dtype:
+        raise ValueError(f"{backend.name} returned dtype {dtype}, expected {workload.dtype}")
+    return library.to_numpy(output)

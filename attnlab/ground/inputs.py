@@ -1,0 +1,31 @@
+"""A workload's arrays: equal workloads give bit-equal inputs, in every process and for every library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.ground.dtypes import round_to
+from attnlab.ground.regimes import REGIMES
+from attnlab.ground.workload import Workload
+
+
+def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Query, key and value of `workload`, rounded to its dtype (bfloat16 in float32 arrays).
+
+    Shapes as in `Workload`. Each array and the regime have a random stream of their own, so that changing
+    the number of keys leaves the queries as they were.
+    """
+    w = workload
+    shapes = (
+        (w.batch, w.heads, w.queries, w.head_dim),
+        (w.batch, w.heads, w.keys, w.head_dim),
+        (w.batch, w.heads, w.keys, w.value_dim),
+    )
+    drawn = [
+        np.random.default_rng([w.seed, stream]).standard_normal(shape) for stream, shape in enumerate(shapes)
+    ]
+    q, k, v = REGIMES[w.regime](*drawn, w.scale, np.random.default_rng([w.seed, 3]))
+    return round_to(q, w.dtype), round_to(k, w.dtype), round_to(v, w.dtype)
