@@ -1,0 +1,1 @@
+"""The experiments: pytest-benchmark and numerical suites."""
