@@ -7,10 +7,9 @@ read the device's memory statistics, and say which kernels a call really ran.
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +50,9 @@ class Library(Protocol):
     def peak_bytes(self, call: Call) -> int | None:
         """Peak device memory of one call beyond what was held, or None where the heap must be traced."""
 
+    def free_bytes(self) -> int:
+        """Bytes of memory that can still be taken on the device."""
+
     def attest(self, call: Call) -> str:
         """The kernels that one call really ran."""
 
@@ -69,6 +71,19 @@ def host_seconds_per_call(call: Call, iterations: int, finish: Callable[[], None
         call()
     finish()
     return (time.perf_counter() - start) / iterations
+
+
+def host_free_bytes() -> int:
+    """Bytes of main memory that can still be taken, within this process's control group if it has one."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
+    try:
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    except (OSError, ValueError):  # no control group, or one without a limit ("max")
+        return free
+    return max(free, 0)
 
 
 class NumPy:
@@ -98,6 +113,9 @@ class NumPy:
 
     def peak_bytes(self, call: Call) -> int | None:
         return None
+
+    def free_bytes(self) -> int:
+        return host_free_bytes()
 
     def attest(self, call: Call) -> str:
         from threadpoolctl import threadpool_info
@@ -190,6 +208,11 @@ class Torch:
         peak = int(cuda.max_memory_allocated()) - int(before)
         del result
         return peak
+
+    def free_bytes(self) -> int:
+        if self.device == "cuda":
+            return int(self._torch.cuda.mem_get_info()[0])
+        return host_free_bytes()
 
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
