@@ -138,6 +138,17 @@ class Conductor:
                 self._guard(entry, lambda done: done.seat.ask("release", seconds=self._deadline))
         return [entry.result() for entry in entries]
 
+    def facts(self, device: str) -> dict[str, dict[str, Any]]:
+        """Library versions, BLAS pools and device of every contender, by name, where they can be told."""
+        found = {}
+        for seat in self.seats:
+            if seat.filled:
+                try:
+                    found[seat.contender.name] = seat.ask("facts", seconds=self._deadline, device=device)
+                except (Refused, Died, Hung) as fault:
+                    found[seat.contender.name] = {"unknown": str(fault)}
+        return found
+
     # -- one contender at a time -------------------------------------------------------------------
 
     def _fill(self, seats: list[Seat]) -> None:
@@ -309,7 +320,9 @@ class Conductor:
         entry.spent += elapsed
         self.account["timed"] += timed
         self.account["warm-up"] += entry.call_seconds if refill else 0.0
-        self.account["waking and stopping"] += max(0.0, elapsed - timed - (entry.call_seconds if refill else 0))
+        self.account["waking and stopping"] += max(
+            0.0, elapsed - timed - (entry.call_seconds if refill else 0)
+        )
         entry.turns.append(
             {
                 "seconds": float(found["seconds"]),
@@ -325,7 +338,9 @@ class Conductor:
     def _verdicts(self, entries: list[Entry], calibration: dict[int, float]) -> dict[str, bool]:
         """Whether each contender's verdict against the baseline needs no more rounds."""
         running = [entry for entry in entries if entry.ended is None]
-        base = next((entry for entry in running if entry.name == self.baseline), running[0] if running else None)
+        base = next(
+            (entry for entry in running if entry.name == self.baseline), running[0] if running else None
+        )
         if base is None:
             return {}
         disturbed = pairing.disturbed_rounds(calibration)

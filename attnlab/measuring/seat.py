@@ -58,8 +58,11 @@ class Seat:
         """Whether its process is there."""
         return self._process is not None
 
-    def start(self) -> None:
-        """Start the process and ask it to load the backend; `finish_start` waits for the answer."""
+    def start(self, op: str = "load", **arguments: Any) -> None:
+        """Start the process with a first request, by default to load its backend.
+
+        `finish_start` waits for the answer, so that several processes can start side by side.
+        """
         to_worker, self._requests = os.pipe()
         self._replies, from_worker = os.pipe()
         os.set_blocking(self._requests, False)
@@ -77,19 +80,16 @@ class Seat:
         os.close(to_worker)
         os.close(from_worker)
         self._handle = psutil.Process(self._process.pid)
-        self._begin(
-            {
-                "op": "load",
+        if op == "load":
+            arguments = {
                 "backend": self.contender.backend,
                 "folders": self._folders,
                 "threads": self.contender.threads,
-            },
-            (),
-            time.monotonic() + _START_SECONDS,
-        )
+            }
+        self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
 
     def finish_start(self) -> protocol.Message:
-        """Wait until the backend is loaded, then stop the process."""
+        """The answer to the first request; the process is stopped after it."""
         deadline = time.monotonic() + _START_SECONDS
         hello, _ = self._receive(deadline)
         if hello.get("protocol") != protocol.VERSION:
@@ -128,9 +128,7 @@ class Seat:
             self._log.close()
         self._process = self._handle = self._log = None
 
-    def _begin(
-        self, message: protocol.Message, arrays: tuple[NDArray[Any], ...], deadline: float
-    ) -> None:
+    def _begin(self, message: protocol.Message, arrays: tuple[NDArray[Any], ...], deadline: float) -> None:
         try:
             protocol.send(self._requests, message, arrays, deadline)
         except protocol.Closed:
@@ -185,5 +183,3 @@ class Seat:
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
         return next((line[:200] for line in reversed(lines) if line), "")
-
-
