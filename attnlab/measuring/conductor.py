@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -292,7 +293,7 @@ class Conductor:
             for place in next(order):
                 entry = entries[place]
                 if entry.racing and entry.ended is None:
-                    self._guard(entry, lambda one: self._turn(one, index, calibration[index]))
+                    self._guard(entry, partial(self._turn, index=index, calibration=calibration[index]))
             elapsed = time.monotonic() - started
             kept = index + 1 - len(pairing.disturbed_rounds(calibration))
             if kept < least:

@@ -66,7 +66,7 @@ class Seat:
         to_worker, self._requests = os.pipe()
         self._replies, from_worker = os.pipe()
         os.set_blocking(self._requests, False)
-        self._log = tempfile.TemporaryFile(prefix="attnlab-worker-")
+        self._log = tempfile.TemporaryFile(prefix="attnlab-worker-")  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "attnlab.measuring.worker", str(to_worker), str(from_worker)],
             pass_fds=(to_worker, from_worker),
