@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +51,9 @@ class Library(Protocol):
     def peak_bytes(self, call: Call) -> int | None:
         """Peak device memory of one call beyond what was held, or None where the heap must be traced."""
 
+    def free_bytes(self) -> int:
+        """Bytes of memory that can still be taken on the device."""
+
     def attest(self, call: Call) -> str:
         """The kernels that one call really ran."""
 
@@ -68,6 +72,19 @@ def host_seconds_per_call(call: Call, iterations: int, finish: Callable[[], None
         call()
     finish()
     return (time.perf_counter() - start) / iterations
+
+
+def host_free_bytes() -> int:
+    """Bytes of main memory that can still be taken, within this process's control group if it has one."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
+    try:
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    except (OSError, ValueError):  # no control group, or one without a limit ("max")
+        return free
+    return max(free, 0)
 
 
 class NumPy:
@@ -98,14 +115,18 @@ class NumPy:
     def peak_bytes(self, call: Call) -> int | None:
         return None
 
+    def free_bytes(self) -> int:
+        return host_free_bytes()
+
     def attest(self, call: Call) -> str:
         from threadpoolctl import threadpool_info
 
         call()
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-        return ", ".join(
-            f"{pool['internal_api']} {pool.get('architecture') or ''}".strip() for pool in pools
-        ) or "no BLAS library was loaded"
+        return (
+            ", ".join(f"{pool['internal_api']} {pool.get('architecture') or ''}".strip() for pool in pools)
+            or "no BLAS library was loaded"
+        )
 
     def set_threads(self, count: int) -> None:
         from threadpoolctl import threadpool_limits
@@ -166,9 +187,7 @@ class Torch:
         if self._flush is None:
             cache_bytes = max(cuda.get_device_properties(self.device).L2_cache_size, 2**22)
             self._flush = self._torch.empty(2 * cache_bytes, dtype=self._torch.int8, device=self.device)
-        pairs = [
-            (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(iterations)
-        ]
+        pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(iterations)]
         for start, end in pairs:
             self._flush.zero_()
             start.record()
@@ -189,6 +208,11 @@ class Torch:
         peak = int(cuda.max_memory_allocated()) - int(before)
         del result
         return peak
+
+    def free_bytes(self) -> int:
+        if self.device == "cuda":
+            return int(self._torch.cuda.mem_get_info()[0])
+        return host_free_bytes()
 
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
@@ -250,5 +274,3 @@ def open_library(name: str, device: str = "cpu") -> Library:
         except ModuleNotFoundError as missing:
             raise Unavailable(f"PyTorch is not installed ({missing}); pip install torch") from None
     raise ValueError(f"library must be numpy or torch, got {name!r}")
-
-

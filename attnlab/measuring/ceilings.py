@@ -1,0 +1,87 @@
+"""What this machine can do at most: matrix-multiply rate and copy bandwidth of one array library.
+
+A ceiling is the best over the libraries that are installed, each measured in a fresh worker: one
+library's matrix product is no ceiling.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnlab.ground.libraries import Library
+
+_BUDGET_SECONDS = 0.4
+_SIZES = {"cpu": (768, 1536), "cuda": (4096, 8192)}
+_COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The best rate seen for one number format on one device, and the library that reached it.
+
+    `matmul_flops` in FLOP/s, `copy_bytes` in bytes/s (read plus written).
+    """
+
+    device: str
+    dtype: str
+    matmul_flops: float
+    matmul_library: str
+    copy_bytes: float
+    copy_library: str
+
+
+def measure(library: Library, dtype: str) -> dict[str, float] | None:
+    """Best matrix-multiply rate (FLOP/s) and copy bandwidth (bytes/s) of `library`, or None if it lacks `dtype`.
+
+    Square products of two sizes, and a copy of 128 MiB (1 GiB on CUDA), each repeated for a while; the best
+    counts, because a ceiling is what the hardware can do undisturbed.
+    """
+    if library.declines(dtype):
+        return None
+    rates = []
+    generator = np.random.default_rng(0)
+    for size in _SIZES[library.device]:
+        a, b = (library.from_numpy(generator.standard_normal((size, size)), dtype) for _ in range(2))
+        rates.append(2.0 * size**3 / _least_seconds(library, partial(operator.matmul, a, b)))
+    elements = _COPY_BYTES[library.device] // 4
+    source = library.from_numpy(np.ones(elements, np.float32), "float32")
+    target = library.from_numpy(np.zeros(elements, np.float32), "float32")
+
+    def copy() -> None:
+        target[:] = source
+
+    return {"matmul_flops": max(rates), "copy_bytes": 8.0 * elements / _least_seconds(library, copy)}
+
+
+def best(device: str, dtype: str, found: dict[str, dict[str, float] | None]) -> Ceiling | None:
+    """The best of what `measure` found, by library name; None where no library has the dtype."""
+    rates = {name: one for name, one in found.items() if one is not None}
+    if not rates:
+        return None
+    by_matmul = max(rates, key=lambda name: rates[name]["matmul_flops"])
+    by_copy = max(rates, key=lambda name: rates[name]["copy_bytes"])
+    return Ceiling(
+        device,
+        dtype,
+        rates[by_matmul]["matmul_flops"],
+        by_matmul,
+        rates[by_copy]["copy_bytes"],
+        by_copy,
+    )
+
+
+def _least_seconds(library: Library, call: Callable[[], Any]) -> float:
+    call()
+    library.finish()
+    least = float("inf")
+    start = time.perf_counter()
+    while time.perf_counter() - start < _BUDGET_SECONDS:
+        least = min(least, library.time_calls(call, 1))
+    return least

@@ -1,0 +1,77 @@
+"""A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
+
+Settings are environment variables, in capitals, and ``threads=N``. They are fixed when the contender's
+process starts, because libraries read them once, on import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+#: every library's own name for its thread count; set before any of them is imported
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs."""
+
+    name: str
+    backend: str
+    variables: tuple[tuple[str, str], ...] = ()
+    threads: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Contender:
+        """The contender that `text` names. Raises ValueError where the notation is broken."""
+        match = _NOTATION.fullmatch(text.strip())
+        if not match:
+            raise ValueError(
+                f"a contender is written backend or backend[threads=1,VARIABLE=value], got {text!r}"
+            )
+        variables: list[tuple[str, str]] = []
+        threads = None
+        for setting in (match["settings"] or "").split(",") if match["settings"] is not None else ():
+            key, equals, value = setting.strip().partition("=")
+            if not equals or not key or not value:
+                raise ValueError(f"{text}: a setting is written NAME=value, got {setting.strip()!r}")
+            if key == "threads":
+                if not value.isdigit() or int(value) < 1:
+                    raise ValueError(f"{text}: threads must be a whole number of at least 1, got {value!r}")
+                threads = int(value)
+            elif _VARIABLE.fullmatch(key):
+                variables.append((key, value))
+            else:
+                raise ValueError(
+                    f"{text}: unknown setting {key!r}; settings are threads and "
+                    "environment variables in capitals"
+                )
+        return cls(text.strip(), match["backend"], tuple(variables), threads)
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables that its process is started with, beside the inherited ones."""
+        threads = {} if self.threads is None else dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
+        return {**threads, **dict(self.variables)}
+
+
+def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """The contenders that `texts` name; a second entry of the same text is called ``text#2``.
+
+    Raises ValueError for broken notation or an empty list.
+    """
+    if not texts:
+        raise ValueError("at least one contender is needed, got none")
+    seen: Counter[str] = Counter()
+    contenders = []
+    for text in texts:
+        one = Contender.parse(text)
+        seen[one.name] += 1
+        if seen[one.name] > 1:
+            one = Contender(f"{one.name}#{seen[one.name]}", one.backend, one.variables, one.threads)
+        contenders.append(one)
+    return tuple(contenders)

@@ -1,0 +1,94 @@
+"""How conductor and worker talk: versioned frames of plain data over two pipes.
+
+A frame is eight bytes of lengths (header, payload; big-endian), a JSON header, and a payload that
+holds arrays one after the other as raw bytes, described in the header. Nothing of any array library crosses, so
+the two sides may run different interpreters and versions. Standard output is never used: libraries
+print there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+VERSION = 1
+_LENGTHS = struct.Struct(">II")
+Message = dict[str, Any]
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+class Late(Exception):
+    """No complete frame came before the deadline."""
+
+
+def send(
+    pipe: int, message: Message, arrays: tuple[NDArray[Any], ...] = (), deadline: float | None = None
+) -> None:
+    """Write one frame; `deadline` is a `time.monotonic` instant. Raises Closed or Late."""
+    described = [{"dtype": str(array.dtype), "shape": array.shape} for array in arrays]
+    header = json.dumps({**message, "arrays": described}).encode()
+    payload = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    if len(payload) >= 2**32:
+        raise ValueError(f"a frame holds less than 4 GiB of arrays, got {len(payload)} bytes")
+    try:
+        _write(pipe, _LENGTHS.pack(len(header), len(payload)) + header, deadline)
+        _write(pipe, payload, deadline)
+    except BrokenPipeError:
+        raise Closed from None
+
+
+def receive(pipe: int, deadline: float | None = None) -> tuple[Message, tuple[NDArray[Any], ...]]:
+    """Read one frame; `deadline` is a `time.monotonic` instant. Raises Closed or Late."""
+    header_length, payload_length = _LENGTHS.unpack(_read(pipe, _LENGTHS.size, deadline))
+    message: Message = json.loads(_read(pipe, header_length, deadline))
+    payload = memoryview(_read(pipe, payload_length, deadline))
+    arrays, start = [], 0
+    for described in message.pop("arrays"):
+        dtype, shape = np.dtype(described["dtype"]), tuple(described["shape"])
+        length = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(payload[start : start + length], dtype).reshape(shape))
+        start += length
+    return message, tuple(arrays)
+
+
+def _write(pipe: int, data: bytes, deadline: float | None) -> None:
+    view = memoryview(data)
+    while view:
+        _wait(deadline, writing=pipe)
+        try:
+            view = view[os.write(pipe, view) :]
+        except BlockingIOError:
+            continue
+
+
+def _read(pipe: int, length: int, deadline: float | None) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        _wait(deadline, reading=pipe)
+        chunk = os.read(pipe, min(length - len(data), 1 << 20))
+        if not chunk:
+            raise Closed
+        data += chunk
+    return bytes(data)
+
+
+def _wait(deadline: float | None, reading: int | None = None, writing: int | None = None) -> None:
+    """Return when the pipe is ready. Raises Late at `deadline`."""
+    poll = select.poll()
+    if reading is not None:
+        poll.register(reading, select.POLLIN)
+    if writing is not None:
+        poll.register(writing, select.POLLOUT)
+    left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
+    if not poll.poll(left):
+        raise Late

@@ -1,0 +1,1 @@
+"""Experiments that hold theory against measurement, through the backends."""
