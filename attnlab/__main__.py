@@ -13,13 +13,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _status(arguments: Sequence[str] | None) -> int:
     import click
-    from typer.main import get_command
 
     from attnlab.commands.app import app
     from attnlab.ground.errors import Declined, Unavailable
 
     try:
-        status = get_command(app).main(
+        status = app.main(
             args=None if arguments is None else list(arguments), prog_name="attnlab", standalone_mode=False
         )
         return int(status or 0)

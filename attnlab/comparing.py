@@ -132,11 +132,14 @@ def sentence(name: str, baseline: str, verdict: Verdict) -> str:
     """The verdict as a person would say it."""
     span = f"95 % interval {verdict.low:.3g} to {verdict.high:.3g}, {verdict.rounds} rounds"
     if verdict.kind is Kind.FASTER:
-        return f"{name} is {1 / verdict.ratio:.3g} times as fast as {baseline} (time ratio {verdict.ratio:.3g}, {span})."
+        times = 1 / verdict.ratio
+        return f"{name} is {times:.3g} times as fast as {baseline} (time ratio {verdict.ratio:.3g}, {span})."
     if verdict.kind is Kind.SLOWER:
         return f"{name} takes {verdict.ratio:.3g} times as long as {baseline} ({span})."
     if verdict.kind is Kind.EQUIVALENT:
-        return f"{name} and {baseline} are equally fast to within 1 % (time ratio {verdict.ratio:.3g}, {span})."
+        return (
+            f"{name} and {baseline} are equally fast to within 1 % (time ratio {verdict.ratio:.3g}, {span})."
+        )
     if verdict.low == 0:
         return (
             f"{name} against {baseline} is undecided: {verdict.rounds} rounds are too few for an interval "

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
+import click
 
-from attnlab.commands.options import Device, Folders, Json
+from attnlab.commands import options
 
 
-def command(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[BACKEND]...", help="All that are here by default.")
-    ] = None,
-    device: Device = "cpu",
-    implementations: Folders = None,
-    as_json: Json = False,
-) -> int:
-    """Hold backends against float64; exits with 1 where one is wrong, or was named and could not be asked."""
-    from attnlab.checking import check
+@click.command()
+@click.argument("names", nargs=-1, metavar="[BACKEND]...")
+@options.device
+@options.folders
+@options.as_json
+def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool) -> int:
+    """Hold backends against float64: all of them, or those named.
+
+    Exits with 1 where one is wrong, or was named and could not be asked.
+    """
+    from attnlab.checking import check as hold
     from attnlab.commands.progress import note
     from attnlab.discovery import backends, require
 
-    folders = implementations or []
     asked = names or backends(folders)
     for name in asked:
         require(name, folders)
     with note(quiet=as_json) as on_event:
-        found = [check(name, folders=folders, device=device, on_event=on_event) for name in asked]
+        found = [hold(name, folders=folders, device=device, on_event=on_event) for name in asked]
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found]))
+        click.echo(json.dumps([asdict(one) for one in found]))
     else:
         from attnlab.commands.tables import check_table, show
 

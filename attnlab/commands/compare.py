@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
+import click
 
-from attnlab.commands.options import Device, Folders, Json
+from attnlab.commands import options
 
 
-def command(
-    contenders: Annotated[list[str], typer.Argument(help="Two or more; the first is the baseline.")],
-    length: Annotated[int, typer.Option(help="Queries and keys.")] = 512,
-    keys: Annotated[int | None, typer.Option(help="Keys, where they differ from the queries.")] = None,
-    heads: Annotated[int, typer.Option(help="Heads.")] = 8,
-    head_dim: Annotated[int, typer.Option(help="Dimension of one head.")] = 64,
-    batch: Annotated[int, typer.Option(help="Batch size.")] = 1,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
-    device: Device = "cpu",
-    causal: Annotated[bool, typer.Option("--causal", help="Mask later keys.")] = False,
-    seconds: Annotated[float, typer.Option(help="Time for the rounds of one set of processes.")] = 6.0,
-    implementations: Folders = None,
-    as_json: Json = False,
+@click.command()
+@click.argument("contenders", nargs=-1, required=True, metavar="CONTENDER CONTENDER...")
+@click.option("--length", default=512, show_default=True, help="Queries and keys.")
+@click.option("--keys", type=int, help="Keys, where they differ from the queries.")
+@click.option("--heads", default=8, show_default=True, help="Heads.")
+@click.option("--head-dim", default=64, show_default=True, help="Dimension of one head.")
+@click.option("--batch", default=1, show_default=True, help="Batch size.")
+@click.option("--dtype", default="float32", show_default=True, help="float32, bfloat16, float16 or float64.")
+@options.device
+@click.option("--causal", is_flag=True, help="Mask later keys.")
+@click.option("--seconds", default=6.0, show_default=True, help="Time for one set of processes.")
+@options.folders
+@options.as_json
+def compare(
+    contenders: tuple[str, ...],
+    length: int,
+    keys: int | None,
+    heads: int,
+    head_dim: int,
+    batch: int,
+    dtype: str,
+    device: str,
+    causal: bool,
+    seconds: float,
+    folders: tuple[str, ...],
+    as_json: bool,
 ) -> int:
-    """Race contenders on one workload; ratios with intervals, and a verdict in a sentence.
+    """Race contenders on one workload; the first is the baseline.
 
-    Exits with 1 where fewer than two could be measured.
+    Prints ratios with intervals, and a verdict in a sentence. Exits with 1 where fewer than two could be measured.
     """
     from attnlab.commands.progress import note
-    from attnlab.comparing import compare
+    from attnlab.comparing import compare as race
     from attnlab.ground.result import Outcome
     from attnlab.ground.workload import Workload
     from attnlab.plan import Limits
@@ -47,20 +59,20 @@ def command(
         causal=causal,
     )
     with note(quiet=as_json) as on_event:
-        found = compare(
+        found = race(
             contenders,
             workload,
-            folders=implementations or [],
+            folders=folders,
             limits=Limits(workload_seconds=seconds),
             on_event=on_event,
         )
     if as_json:
-        typer.echo(json.dumps(found.to_json(), allow_nan=False))
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
         from attnlab.commands.tables import comparison_table, show
 
         show(comparison_table(found))
         for line in found.sentences():
-            typer.echo(line)
+            click.echo(line)
     measured = [result for result in found.results if result.outcome is Outcome.MEASURED]
     return 0 if len(measured) > 1 else 1

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-Folders = Annotated[
-    list[str] | None,
-    typer.Option("--implementations", metavar="DIR", help="A folder of backend files of your own; repeatable."),
-]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+folders = click.option(
+    "--implementations",
+    "folders",
+    metavar="DIR",
+    multiple=True,
+    help="A folder of backend files of your own; repeatable.",
+)
+device = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu or cuda.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 
 
 def split_names(text: str) -> list[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 
-def command(folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run.")]) -> int:
+@click.command()
+@click.argument("folder", metavar="RUN_DIR", type=click.Path(path_type=Path))
+def report(folder: Path) -> int:
     """Write the report of a stored run again, from its results alone."""
-    from attnlab import report
+    from attnlab.report import verdict_text, write
     from attnlab.run_folder import read_run
 
     found = read_run(folder)
-    page = report.write(found)
-    typer.echo(report.verdict_text(found))
-    typer.echo(f"\nThe report: {page}")
+    page = write(found)
+    click.echo(verdict_text(found))
+    click.echo(f"\nThe report: {page}")
     return 0

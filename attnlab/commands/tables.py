@@ -26,7 +26,16 @@ def show(table: Table) -> None:
 def comparison_table(found: Comparison) -> Table:
     """A row a contender: time, ratio with its interval, verdict, memory, error."""
     table = Table(title=f"{found.workload.label}, against {found.baseline}", title_justify="left")
-    for column in ("contender", "outcome", "median", "ratio", "95 % interval", "verdict", "peak", "rel. error"):
+    for column in (
+        "contender",
+        "outcome",
+        "median",
+        "ratio",
+        "95 % interval",
+        "verdict",
+        "peak",
+        "rel. error",
+    ):
         table.add_column(column, overflow="fold")
     for one, result in zip(found.to_json()["contenders"], found.results, strict=True):
         interval = "" if one["ratio_low"] is None else f"{one['ratio_low']:.3f} to {one['ratio_high']:.3f}"

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attnlab.implementations import naive_loop, numpy_blocked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from attnlab.implementations import naive_loop, numpy_blocked
 
 
 def inputs(queries: int, keys: int, heads: int = 1, dim: int = 8) -> list[NDArray[Any]]:

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import attnlab.implementations
 import pytest
 
+import attnlab.implementations
 from attnlab.discovery import backends, load
 
 HOME = Path(attnlab.implementations.__path__[0])
