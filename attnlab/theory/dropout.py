@@ -7,7 +7,7 @@ from .checks import Array, finite_array, probability_rows, real
 
 
 def dropout_variance(weights: ArrayLike, values: ArrayLike, probability: float) -> Array:
-    """Var o = p/(1 − p) Σ_j P_j² v_j² when each weight is zeroed with probability p, the rest scaled 1/(1 − p).
+    """Var o = p/(1 − p) Σ_j P_j² v_j², weights zeroed with probability p and the rest scaled 1/(1 − p).
 
     weights : P, (..., keys), rows summing to 1; values : (..., keys, value_dim). Returns (..., value_dim),
     squared units of the values. E o is unchanged (Srivastava et al. 2014). The variance is per component;

@@ -179,7 +179,9 @@ def _grid(n: int, beta: float, spacing: float) -> _Grid:
         # e^{−w} differs from its limits 1 and 0 only for −42 < y < 4; the normal step needs up to 9
         y_step = spacing * min(1.0, beta / level)
         y = np.arange(-42.0, 9.0 + y_step, y_step)[None, :]
-        return _Grid(tau, (y - tau) / beta, np.broadcast_to(y, (tau.size, y.size)), tau_step, y_step / beta, True)
+        return _Grid(
+            tau, (y - tau) / beta, np.broadcast_to(y, (tau.size, y.size)), tau_step, y_step / beta, True
+        )
     x_step = min(spacing / max(beta, level), 0.5)
     x = np.arange(-12.0, 12.0 + x_step, x_step)[None, :]
     return _Grid(tau, x, tau + beta * x, tau_step, x_step, False)

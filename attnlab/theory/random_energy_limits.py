@@ -103,7 +103,7 @@ def frozen_tail(m: float, epsilon: float) -> float:
     epsilon = real("epsilon", epsilon, above=0.0)
     if epsilon > 1:
         raise ValueError(f"epsilon must be <= 1, got {epsilon:g}")
-    return math.sin(math.pi * m) / (math.pi * m) * epsilon**m
+    return float(math.sin(math.pi * m) / (math.pi * m) * epsilon**m)
 
 
 def _index(m: float) -> float:

@@ -71,7 +71,8 @@ def average_over_query_norm(function: Callable[[float], Array], head_dim: int) -
                 return np.asarray(total)
         previous = total
     raise ValueError(
-        f"the average over |q| did not converge at head_dim={head_dim}: last change {change:.1e} > {_TOLERANCE:g}"
+        f"the average over |q| did not converge at head_dim={head_dim}: "
+        f"last change {change:.1e} > {_TOLERANCE:g}"
     )
 
 

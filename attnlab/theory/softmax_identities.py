@@ -56,8 +56,8 @@ def thermodynamics(logits: ArrayLike, beta: float = 1.0) -> Thermodynamics:
 
     logits : (..., keys), finite or −∞ (masked). β >= 0. Each result has shape (...).
 
-    H is −Σ p ln p with ln p taken from the shifted logits, so that a saturated row keeps its relative
-    accuracy; it equals ln Z − β⟨s⟩ up to rounding of ln Z.
+    H is ln Z − β⟨s⟩ with both counted from the largest logit, so that a saturated row, whose H is tiny,
+    keeps its relative accuracy.
 
     Raises ValueError as `softmax_weights` does.
     """
@@ -70,7 +70,7 @@ def thermodynamics(logits: ArrayLike, beta: float = 1.0) -> Thermodynamics:
     gap = np.where(open_keys, s, top) - top  # energies from the top, so that large common shifts cancel
     fall = (p * gap).sum(axis=-1, keepdims=True)
     # ln z of a saturated row is log1p of what the other keys add
-    others = np.maximum(boltzmann, 0.0)
+    others = boltzmann.copy()
     np.put_along_axis(others, np.expand_dims(s.argmax(axis=-1), -1), 0.0, axis=-1)
     log_z = np.log1p(others.sum(axis=-1, keepdims=True))
     return Thermodynamics(
