@@ -31,7 +31,12 @@ def normal(rng, shape):
     return rng.standard_normal(shape)
 
 
-LAWS = {"normal": (normal, 3.0), "uniform": (uniform, 1.8), "rademacher": (rademacher, 1.0), "laplace": (laplace, 6.0)}
+LAWS = {
+    "normal": (normal, 3.0),
+    "uniform": (uniform, 1.8),
+    "rademacher": (rademacher, 1.0),
+    "laplace": (laplace, 6.0),
+}
 
 
 @pytest.mark.parametrize("d", [1, 16, 64])
@@ -43,7 +48,9 @@ def test_tabled_variances_and_kurtoses():
     assert dot_product_moments(16, query_mean=0.5, key_mean=0.5).variance == pytest.approx(24)
     assert dot_product_moments(64, query_std=3, key_std=2).variance == pytest.approx(2304)
     d = 10
-    assert dot_product_moments(d, query_kurtosis=1.8, key_kurtosis=1.8).kurtosis == pytest.approx(3 + 0.24 / d)
+    assert dot_product_moments(d, query_kurtosis=1.8, key_kurtosis=1.8).kurtosis == pytest.approx(
+        3 + 0.24 / d
+    )
     assert dot_product_moments(d, query_kurtosis=1, key_kurtosis=1).kurtosis == pytest.approx(3 - 2 / d)
     assert dot_product_moments(d, query_kurtosis=1).kurtosis == pytest.approx(3)
     assert dot_product_moments(64).variance_standard_error(128, 128) / 64 == pytest.approx(0.0247, abs=5e-5)
@@ -125,7 +132,12 @@ def test_the_standard_error_is_the_spread_of_pooled_variances(case):
     k = draw(rng, (repeats, m, d)) + mk
     covariance = mix @ mix if case == "covariance" else None
     found = dot_product_moments(
-        d, query_mean=mq, key_mean=mk, query_kurtosis=kurtosis, key_kurtosis=kurtosis, query_covariance=covariance
+        d,
+        query_mean=mq,
+        key_mean=mk,
+        query_kurtosis=kurtosis,
+        key_kurtosis=kurtosis,
+        query_covariance=covariance,
     )
     pooled = ((q @ k.transpose(0, 2, 1) - found.mean) ** 2).mean(axis=(1, 2))
     assert abs(pooled.mean() - found.variance) < 5 * pooled.std() / math.sqrt(repeats)
@@ -190,7 +202,7 @@ def test_density_and_distribution_agree(d):
 @pytest.mark.parametrize("d", [2, 5, 40])
 def test_the_density_has_the_stated_transforms(d):
     for t in (0.2, 1.0):
-        wave = quad(lambda y: 2 * math.cos(t * y) * float(score_density(y, d, 0.5)), 0, 60, limit=400)[0]
+        wave = quad(lambda y, t=t: 2 * math.cos(t * y) * float(score_density(y, d, 0.5)), 0, 60, limit=400)[0]
         assert float(score_characteristic_function(t, d, 0.5)) == pytest.approx(wave, abs=1e-8)
     grown = quad(lambda y: 2 * math.cosh(0.5 * y) * float(score_density(y, d)), 0, 200, limit=400)[0]
     assert float(score_moment_generating_function(0.5, d)) == pytest.approx(grown, rel=1e-7)

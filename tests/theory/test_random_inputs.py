@@ -17,7 +17,9 @@ def test_the_gauss_rule_integrates_the_moments_of_chi_squared(head_dim):
     assert weights @ nodes**4 == pytest.approx(head_dim * (head_dim + 2), rel=1e-11)
 
 
-@pytest.mark.parametrize(("keys", "head_dim", "scale"), [(2, 1, 1.0), (1024, 1, 1.0), (64, 3, 1.0), (512, 64, 1.0)])
+@pytest.mark.parametrize(
+    ("keys", "head_dim", "scale"), [(2, 1, 1.0), (1024, 1, 1.0), (64, 3, 1.0), (512, 64, 1.0)]
+)
 def test_the_average_agrees_with_a_dense_rule(keys, head_dim, scale):
     # an equidistant rule on the χ density, which shares only `random_energy`
     centre = math.sqrt(head_dim - 1)
@@ -29,7 +31,9 @@ def test_the_average_agrees_with_a_dense_rule(keys, head_dim, scale):
     density /= density.sum()
     found = attention_under_random_inputs(keys, head_dim, scale)
     for field in FIELDS:
-        dense = sum(w * getattr(random_energy(keys, scale * x), field) for w, x in zip(density, r, strict=True))
+        dense = sum(
+            w * getattr(random_energy(keys, scale * x), field) for w, x in zip(density, r, strict=True)
+        )
         assert getattr(found, field) == pytest.approx(dense, rel=1e-6), field
 
 
