@@ -113,12 +113,16 @@ def test_the_number_of_score_roundings_shows_in_the_pooled_error(dtype, d, round
     assert abs(measured / predicted - 1) < 0.03 + 5 * 2 * scatter / math.sqrt(seeds)
 
 
-@pytest.mark.parametrize("std", [1.0, 8.0])
-def test_a_recursive_float32_attention_has_the_error_of_the_model(std):
+@pytest.mark.parametrize(("std", "detour"), [(1.0, 0.0), (8.0, 0.0), (1.0, 30.0)])
+def test_a_recursive_float32_attention_has_the_error_of_the_model(std, detour):
+    """`detour` sends the partial sums of every score far out and back, the score itself staying small."""
     rng = np.random.default_rng(5)
     n, d = 600, 64
     q, k, v = (rng.standard_normal((1, 1, n, d)).astype(np.float32) for _ in range(3))
     q *= np.float32(std)
+    q[..., 0] += np.float32(detour)
+    q[..., -1] -= np.float32(detour)
+    k[..., [0, -1]] += np.float32(detour)
     budget = error_budget(q, k, v, output_dtype="float32")
     # sequential sums, every partial sum rounded to float32
     s = np.zeros((n, n), np.float32)
@@ -131,7 +135,7 @@ def test_a_recursive_float32_attention_has_the_error_of_the_model(std):
         o += p[:, j, None] * v[0, 0, j]
         z += p[:, j, None]
     ratio = np.linalg.norm(o / z - budget.output[0, 0]) / np.linalg.norm(budget.output) / budget.relative
-    assert 0.8 < ratio < 1.0
+    assert 0.8 < ratio < 0.95
 
 
 def test_blocked_sums_have_the_smaller_budget():
