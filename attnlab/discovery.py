@@ -33,12 +33,20 @@ def load(name: str, folders: Sequence[Path | str] = ()) -> Backend:
     Raises ValueError for an unknown name (naming the near ones) or a malformed file, and Unavailable where
     the file needs a library that is not installed or fails on import.
     """
+    return Backend.of_module(name, _import(name, require(name, folders)))
+
+
+def require(name: str, folders: Sequence[Path | str] = ()) -> Path | None:
+    """The file of the backend `name` (None for one that comes with attnlab), without importing it.
+
+    Raises ValueError for an unknown name, naming the near ones.
+    """
     places = _places(folders)
     if name not in places:
         near = difflib.get_close_matches(name, places, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(places))}"
         raise ValueError(f"no backend is called {name!r}; {hint}")
-    return Backend.of_module(name, _import(name, places[name]))
+    return places[name]
 
 
 def _places(folders: Sequence[Path | str]) -> dict[str, Path | None]:

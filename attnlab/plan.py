@@ -33,6 +33,7 @@ class Limits:
     call_seconds: float = 2.0
     deadline_seconds: float = 60.0
     turn_seconds: float = 0.005
+    refill_seconds: float = 0.25
     noise_margin: float = 0.01
 
 

@@ -52,7 +52,9 @@ class Backend:
         """The backend that a file defines. Raises ValueError where ``attend`` or ``LIBRARY`` is missing."""
         attend = getattr(module, "attend", None)
         if not callable(attend):
-            raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
+            raise ValueError(
+                f"{name}: a backend file must define attend(query, key, value, *, causal, scale)"
+            )
         library = getattr(module, "LIBRARY", None)
         if library not in ("numpy", "torch"):
             raise ValueError(f'{name}: LIBRARY must be "numpy" or "torch", got {library!r}')
@@ -82,7 +84,9 @@ class Backend:
             return "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
         return self.own_reason(workload) if self.own_reason else None
 
-    def bind(self, workload: Workload, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> Callable[[], Any]:
+    def bind(
+        self, workload: Workload, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]
+    ) -> Callable[[], Any]:
         """A call without arguments that computes `workload` on these NumPy arrays, ready for a clock.
 
         Conversion, device transfer and `prepare` happen here, once. Raises Declined with the reason.

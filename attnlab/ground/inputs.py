@@ -24,8 +24,8 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
         (w.batch, w.heads, w.keys, w.head_dim),
         (w.batch, w.heads, w.keys, w.value_dim),
     )
-    drawn = [
+    q, k, v = (
         np.random.default_rng([w.seed, stream]).standard_normal(shape) for stream, shape in enumerate(shapes)
-    ]
-    q, k, v = REGIMES[w.regime](*drawn, w.scale, np.random.default_rng([w.seed, 3]))
+    )
+    q, k, v = REGIMES[w.regime](q, k, v, w.scale, np.random.default_rng([w.seed, 3]))
     return round_to(q, w.dtype), round_to(k, w.dtype), round_to(v, w.dtype)

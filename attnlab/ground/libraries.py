@@ -122,9 +122,10 @@ class NumPy:
 
         call()
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-        return ", ".join(
-            f"{pool['internal_api']} {pool.get('architecture') or ''}".strip() for pool in pools
-        ) or "no BLAS library was loaded"
+        return (
+            ", ".join(f"{pool['internal_api']} {pool.get('architecture') or ''}".strip() for pool in pools)
+            or "no BLAS library was loaded"
+        )
 
     def set_threads(self, count: int) -> None:
         from threadpoolctl import threadpool_limits
@@ -185,9 +186,7 @@ class Torch:
         if self._flush is None:
             cache_bytes = max(cuda.get_device_properties(self.device).L2_cache_size, 2**22)
             self._flush = self._torch.empty(2 * cache_bytes, dtype=self._torch.int8, device=self.device)
-        pairs = [
-            (cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(iterations)
-        ]
+        pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(iterations)]
         for start, end in pairs:
             self._flush.zero_()
             start.record()
@@ -272,5 +271,3 @@ def open_library(name: str, device: str = "cpu") -> Library:
         except ModuleNotFoundError as missing:
             raise Unavailable(f"PyTorch is not installed ({missing}); pip install torch") from None
     raise ValueError(f"library must be numpy or torch, got {name!r}")
-
-

@@ -16,7 +16,9 @@ Array = NDArray[np.float64]
 Regime = Callable[[Array, Array, Array, float, np.random.Generator], tuple[Array, Array, Array]]
 
 
-def _normal(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+def _normal(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
     return q, k, v
 
 

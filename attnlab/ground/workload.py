@@ -163,9 +163,7 @@ class Workload:
     def label(self) -> str:
         """A short name that tells workloads apart: ``b1 h8 n512 d64 float32 cpu``."""
         length = f"n{self.queries}" if self.queries == self.keys else f"n{self.queries}x{self.keys}"
-        dim = (
-            f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}v{self.value_dim}"
-        )
+        dim = f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}v{self.value_dim}"
         parts = [f"b{self.batch}", f"h{self.heads}", length, dim, self.dtype, self.device]
         if self.causal:
             parts.append("causal")

@@ -6,9 +6,11 @@ library's matrix product is no ceiling.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,7 @@ def measure(library: Library, dtype: str) -> dict[str, float] | None:
     generator = np.random.default_rng(0)
     for size in _SIZES[library.device]:
         a, b = (library.from_numpy(generator.standard_normal((size, size)), dtype) for _ in range(2))
-        rates.append(2.0 * size**3 / _least_seconds(library, lambda a=a, b=b: a @ b))
+        rates.append(2.0 * size**3 / _least_seconds(library, partial(operator.matmul, a, b)))
     elements = _COPY_BYTES[library.device] // 4
     source = library.from_numpy(np.ones(elements, np.float32), "float32")
     target = library.from_numpy(np.zeros(elements, np.float32), "float32")

@@ -130,10 +130,17 @@ class Bench:
         from threadpoolctl import threadpool_info
 
         pools = [
-            {name: pool.get(name) for name in ("user_api", "internal_api", "version", "num_threads", "architecture")}
+            {
+                name: pool.get(name)
+                for name in ("user_api", "internal_api", "version", "num_threads", "architecture")
+            }
             for pool in threadpool_info()
         ]
-        return {"versions": self._library(device).versions(), "pools": pools, "python": sys.version.split()[0]}, ()
+        return {
+            "versions": self._library(device).versions(),
+            "pools": pools,
+            "python": sys.version.split()[0],
+        }, ()
 
     def ceiling(self, library: str, device: str, dtype: str) -> Reply:
         return {"found": ceilings.measure(open_library(library, device), dtype)}, ()

@@ -29,8 +29,7 @@ _RUN, _RESULTS, _NUMERICS = "run.json", "results.jsonl", "numerics.json"
 class Run:
     """A plan, an environment and the results, in one folder.
 
-    `contenders` are the names results are filed under, in the plan's order; `skipped` the backends that were
-    left out of the plan because they are not available, with the reason. `account` is the seconds that went
+    `contenders` are the names results are filed under, in the plan's order. `account` is the seconds that went
     into each activity; `command` repeats the run; `complete` is False for one that was interrupted.
     """
 
@@ -39,7 +38,6 @@ class Run:
     environment: Mapping[str, Any]
     contenders: tuple[str, ...]
     baseline: str
-    skipped: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     started: str = ""
     complete: bool = False
@@ -64,7 +62,6 @@ class Run:
             "environment": self.environment,
             "contenders": self.contenders,
             "baseline": self.baseline,
-            "skipped": self.skipped,
             "command": self.command,
             "started": self.started,
             "complete": self.complete,
