@@ -6,6 +6,9 @@ which they are shown.
 
 from __future__ import annotations
 
+import io
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +22,23 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 BASELINE_COLOUR = "#222222"
-#: told apart by most colour-blind readers (Okabe and Ito 2008, darkened for thin lines), then a few more
+#: after Okabe and Ito 2008, darkened so that labels in these colours read on white; markers differ as well
 _COLOURS = (
-    "#0072B2",
+    "#1F5FBF",
     "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#7B4FB5",
-    "#8C5A2B",
-    "#B22222",
-    "#6B8E23",
+    "#00855A",
+    "#B0408E",
+    "#B87900",
+    "#0093A8",
+    "#6A4BC4",
+    "#7A4A1E",
+    "#C1121F",
+    "#66801A",
 )
 _MARKERS = "osD^vPX<>h"
 _DPI = 150
 _GUIDE = "#777777"
+_INCHES_A_LETTER = 0.089
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def panels(count: int, *, height: float = 4.9) -> tuple[Figure, list[Axes]]:
 
     columns = min(count, 3)
     rows = -(-count // columns)
-    width = {1: 8.4, 2: 12.0, 3: 15.0}[columns]
+    width = {1: 8.4, 2: 11.5, 3: 13.5}[columns]
     figure = Figure(figsize=(width, height * rows), layout="constrained", facecolor="white")
     grid = figure.subplots(rows, columns, squeeze=False, sharey="row")
     every = [axes for row in grid for axes in row]
@@ -75,18 +79,15 @@ def panels(count: int, *, height: float = 4.9) -> tuple[Figure, list[Axes]]:
         axes.grid(which="major", color="#DDDDDD", linewidth=0.8)
         axes.grid(which="minor", color="#F0F0F0", linewidth=0.5)
         axes.set_axisbelow(True)
-        axes.tick_params(labelsize=12, labelleft=True)
+        axes.tick_params(labelsize=12)
+        axes.tick_params(axis="x", labelsize=10.5)
+        axes.margins(y=0.12)
     return figure, every[:count]
 
 
-def length_axis(axes: Axes, lengths: Sequence[int], *, room: float = 0.62) -> None:
-    """A logarithmic axis of lengths, ticked at those measured, with `room` at the right for labels."""
-    import math
-
+def length_axis(axes: Axes, lengths: Sequence[int]) -> None:
+    """A logarithmic axis of lengths, ticked at those measured, at most six of them."""
     axes.set_xscale("log", base=2)
-    low, high = min(lengths), max(lengths)
-    span = max(math.log(high / low), math.log(2))
-    axes.set_xlim(low / math.exp(0.05 * span), high * math.exp(room * span))
     step = -(-len(lengths) // 6)
     kept = list(lengths)[::-1][::step][::-1]
     axes.set_xticks(kept, [str(n) for n in kept])
@@ -94,11 +95,26 @@ def length_axis(axes: Axes, lengths: Sequence[int], *, room: float = 0.62) -> No
     axes.set_xlabel("n, length", fontsize=12)
 
 
+def make_room(figure: Figure, axes: Axes, x: Sequence[float], texts: Sequence[str]) -> None:
+    """Widen the horizontal axis of a panel so that labels at the right end fit in."""
+    panels_abreast = {8.4: 1, 11.5: 2, 13.5: 3}[round(float(figure.get_size_inches()[0]), 1)]
+    inches = float(figure.get_size_inches()[0]) / panels_abreast - 0.6
+    needed = 0.2 + _INCHES_A_LETTER * max((len(text) for text in texts), default=0)
+    part = needed / max(inches - needed, 0.4 * inches)
+    low, high = min(x), max(x)
+    if axes.get_xscale() == "log":
+        span = max(math.log(high / low), math.log(2))
+        axes.set_xlim(low / math.exp(0.05 * span), high * math.exp(part * span))
+    else:
+        span = (high - low) or 1.0
+        axes.set_xlim(low - 0.05 * span, high + part * span)
+
+
 def unit_axis(axes: Axes, kind: str) -> None:
-    """A logarithmic axis of seconds ("s"), bytes ("B") or FLOP/s ("FLOP/s") with ticks a person reads."""
+    """A logarithmic axis of seconds ("s") or bytes ("B") with ticks a person reads."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    words = {"s": units.seconds, "B": units.size, "FLOP/s": units.flops}[kind]
+    words = {"s": units.seconds, "B": units.size}[kind]
     base = 16.0 if kind == "B" else 10.0
     axes.set_yscale("log", base=base)
     axes.yaxis.set_major_locator(LogLocator(base=base, numticks=14))
@@ -106,6 +122,14 @@ def unit_axis(axes: Axes, kind: str) -> None:
     minor = (2.0, 4.0, 8.0) if kind == "B" else tuple(float(d) for d in range(2, 10))
     axes.yaxis.set_minor_locator(LogLocator(base=base, subs=minor, numticks=40))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def share_axis(axes: Axes) -> None:
+    """A linear axis of shares in percent, from nothing to a little over all."""
+    from matplotlib.ticker import PercentFormatter
+
+    axes.set_ylim(0, max(1.08, axes.get_ylim()[1]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def _short(text: str) -> str:
@@ -120,77 +144,95 @@ def guide(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> Text
     return label(axes, x[-1], y[-1], text, _GUIDE)
 
 
-def label(axes: Axes, x: float, y: float, text: str, colour: str) -> Text:
-    """A label at a line's right end, in the line's colour; `settle` moves it clear of the others."""
+def label(axes: Axes, x: float, y: float, text: str, colour: str, *, early: bool = False) -> Text:
+    """A label at a line's right end, in the line's colour; `settle` moves it clear of the others.
+
+    `early` is for a line that ends before the others do: its label stands above the end, out of their way.
+    """
+    from matplotlib.patheffects import withStroke
+
     return axes.annotate(
         text,
         (x, y),
-        xytext=(8, 0),
+        path_effects=[withStroke(linewidth=3.5, foreground="white")],
+        xytext=(4, 9) if early else (8, 0),
         textcoords="offset points",
         color=colour,
         fontsize=11.5,
-        va="center",
+        ha="right" if early else "left",
+        va="bottom" if early else "center",
         annotation_clip=False,
     )
 
 
-def settle(figure: Figure, texts: Sequence[Text]) -> None:
-    """Move labels of one panel up and down until none covers another.
+def settle(figure: Figure, panels: Sequence[Sequence[Text]]) -> None:
+    """Move the labels of each panel up and down until none covers another.
 
-    Labels that overlap sideways are stacked in order of height, each pushed just clear of its neighbours, and
-    the stack is centred on where its members wanted to be.
+    Labels that overlap are stacked in order of height, and each stack is centred on where its members wanted
+    to be; stacks that then touch become one.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    boxes = [text.get_window_extent(canvas.get_renderer()) for text in texts]
-    gap = 1.0
-    stacks = [[index] for index in sorted(range(len(texts)), key=lambda i: boxes[i].y0 + boxes[i].y1)]
-    wanted = {index: (boxes[index].y0 + boxes[index].y1) / 2 for index in range(len(texts))}
-    tall = {index: boxes[index].height + gap for index in range(len(texts))}
+    canvas.draw()  # type: ignore[no-untyped-call]  # matplotlib leaves it without types
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]  # as above
+    for texts in panels:
+        boxes = [text.get_window_extent(renderer) for text in texts]
+        middles = [(box.y0 + box.y1) / 2 for box in boxes]
+        sides = [(float(box.x0), float(box.x1)) for box in boxes]
+        places = settled(middles, [box.height + 1.0 for box in boxes], sides)
+        for text, place, middle in zip(texts, places, middles, strict=True):
+            x, y = text.xyann  # type: ignore[attr-defined]  # annotations have it, plain texts do not
+            text.xyann = (x, y + (place - middle) * 72 / figure.dpi)  # type: ignore[attr-defined]  # as above
+
+
+def settled(
+    middles: Sequence[float], heights: Sequence[float], sides: Sequence[tuple[float, float]]
+) -> list[float]:
+    """Vertical middles, as near to `middles` as lets no two boxes overlap that share some of their width.
+
+    `heights` are those of the boxes and `sides` their left and right edges, all in one unit.
+    """
 
     def spread(stack: list[int]) -> dict[int, float]:
-        total = sum(tall[i] for i in stack)
-        bottom = sum(wanted[i] for i in stack) / len(stack) - total / 2
-        places = {}
+        bottom = sum(middles[i] for i in stack) / len(stack) - sum(heights[i] for i in stack) / 2
+        found = {}
         for i in stack:
-            places[i] = bottom + tall[i] / 2
-            bottom += tall[i]
-        return places
+            found[i] = bottom + heights[i] / 2
+            bottom += heights[i]
+        return found
 
-    def beside(one: list[int], other: list[int]) -> bool:
-        return any(boxes[i].x0 < boxes[j].x1 and boxes[j].x0 < boxes[i].x1 for i in one for j in other)
+    def touch(one: list[int], other: list[int]) -> bool:
+        here, there = spread(one), spread(other)
+        return any(
+            sides[i][0] < sides[j][1]
+            and sides[j][0] < sides[i][1]
+            and abs(here[i] - there[j]) < (heights[i] + heights[j]) / 2 - 1e-6
+            for i in one
+            for j in other
+        )
 
-    merged = True
-    while merged:
-        merged = False
-        for a in range(len(stacks)):
-            for b in range(a + 1, len(stacks)):
-                one, other = spread(stacks[a]), spread(stacks[b])
-                touch = any(
-                    abs(one[i] - other[j]) < (tall[i] + tall[j]) / 2 - 0.01
-                    and boxes[i].x0 < boxes[j].x1
-                    and boxes[j].x0 < boxes[i].x1
-                    for i in one
-                    for j in other
-                )
-                if touch and beside(stacks[a], stacks[b]):
-                    joint = sorted(stacks.pop(b) + stacks[a], key=lambda i: wanted[i])
-                    stacks[a] = joint
-                    merged = True
-                    break
-            if merged:
-                break
-    points = 72 / figure.dpi
-    for stack in stacks:
-        for index, place in spread(stack).items():
-            x, y = texts[index].xyann  # type: ignore[attr-defined]  # annotations have it, plain texts do not
-            texts[index].xyann = (x, y + (place - wanted[index]) * points)  # type: ignore[attr-defined]  # as above
+    stacks = [[index] for index in range(len(middles))]
+    while True:
+        pair = next(
+            (p for p in itertools.combinations(range(len(stacks)), 2) if touch(*(stacks[k] for k in p))), None
+        )
+        if pair is None:
+            break
+        joint = stacks.pop(pair[1]) + stacks[pair[0]]
+        stacks[pair[0]] = sorted(joint, key=lambda i: (middles[i], -i))
+    found = {index: place for stack in stacks for index, place in spread(stack).items()}
+    return [found[index] for index in range(len(middles))]
 
 
 def save(figure: Figure, file: Path) -> Path:
-    """Write `figure` as PNG, without anything that differs from one drawing of it to the next."""
+    """Write `figure` as PNG of at most 64 colours, a third of the size, the same at every drawing of it."""
+    from PIL import Image
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=_DPI, metadata={"Software": None})
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=_DPI, format="png")
+    drawn.seek(0)
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
     return file

@@ -13,6 +13,7 @@ from attnlab.report import canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.text import Text
 
 #: facts of a finding whose name begins so are marked by an upright line: {"mark d_k = 2 ln n": 11.1}
@@ -35,14 +36,13 @@ def draw(finding: Finding, folder: Path) -> Path | None:
     labels = []
     for axes, quantity in zip(every, quantities, strict=True):
         some = [row for row in rows if row.quantity == quantity]
-        labels.append(_panel(axes, key, some))
+        labels.append(_panel(figure, axes, key, some))
         axes.set_title(quantity, fontsize=13, loc="left", fontweight="bold")
         for name, value in finding.facts.items():
             if name.startswith(MARK) and isinstance(value, int | float):
                 _mark(axes, float(value), name.removeprefix(MARK))
     figure.suptitle("points: measured, ±2 standard errors; lines: predicted", fontsize=12, color="#555555")
-    for texts in labels:
-        canvas.settle(figure, texts)
+    canvas.settle(figure, labels)
     slug = re.sub(r"[^\w-]+", "-", finding.experiment)
     return canvas.save(figure, folder / f"finding-{slug}.png")
 
@@ -56,7 +56,7 @@ def _axis(rows: Sequence[Row]) -> str | None:
     return None
 
 
-def _panel(axes: Axes, key: str, rows: Sequence[Row]) -> list[Text]:
+def _panel(figure: Figure, axes: Axes, key: str, rows: Sequence[Row]) -> list[Text]:
     other = [name for name in dict.fromkeys(k for row in rows for k in row.where) if name != key]
     varying = [name for name in other if len({row.where.get(name) for row in rows}) > 1]
     series: dict[str, list[Row]] = {}
@@ -96,8 +96,8 @@ def _panel(axes: Axes, key: str, rows: Sequence[Row]) -> list[Text]:
         if name:
             texts.append(canvas.label(axes, x[-1], members[-1].measured, name, style.colour))
     axes.set_xlabel(key, fontsize=12)
-    if texts:
-        _room(axes, x_values, max(len(text.get_text()) for text in texts))
+    _ticks(axes, x_values)
+    canvas.make_room(figure, axes, x_values, [text.get_text() for text in texts])
     return texts
 
 
@@ -112,15 +112,12 @@ def _scale(axes: Axes, which: str, values: Sequence[float]) -> None:
         axes.set(**{f"{which}scale": "log"})
 
 
-def _room(axes: Axes, x: Sequence[float], letters: int) -> None:
-    """Make room at the right for labels of so many letters."""
-    part = min(0.9, 0.035 * letters)
-    low, high = min(x), max(x)
-    if axes.get_xscale() == "log":
-        span = math.log(high / low)
-        axes.set_xlim(low / math.exp(0.05 * span), high * math.exp(part * span))
-    else:
-        axes.set_xlim(low - 0.05 * (high - low), high + part * (high - low))
+def _ticks(axes: Axes, x: Sequence[float]) -> None:
+    """Ticks at the values measured, where they are few and lie on a logarithmic axis."""
+    values = sorted(set(x))
+    if axes.get_xscale() == "log" and len(values) <= 12:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks([], minor=True)
 
 
 def _mark(axes: Axes, x: float, text: str) -> None:

@@ -76,3 +76,26 @@ def self_test_summary(evidence: Evidence) -> str:
             f"whole interval outside ±{units.percent(tested.margin)}"
         )
     return f"{text}; the largest difference was {units.percent(worst.deviation)}. {rounds}"
+
+
+def growth(evidence: Evidence) -> str:
+    """How the growth table was made, and what it says at the longest lengths."""
+    return (
+        "t = a + b n + c n² was fitted with non-negative coefficients to the medians, residuals relative to t. "
+        "Intervals hold the noise of the rounds only. The last column names the term that leads at the longest "
+        "length; where the fit misses a time by more than 10 % it names none."
+    )
+
+
+def reading(evidence: Evidence) -> list[str]:
+    """How to read the report, in a few lines."""
+    margin = units.percent(evidence.margin)
+    return [
+        "Every contender ran in a process of its own, and all but the one on the clock were stopped. Rounds were "
+        "interleaved; ratios are medians over rounds of pairs measured within moments of each other.",
+        "First is a set: the contender with the least median, and all that are not decidedly slower. The chance that "
+        "the truly fastest is not among those named first is at most 5 % for each workload.",
+        f'"Slower" and "faster" mean that the whole interval lies beyond ±{margin}; "equivalent", that it lies '
+        "within; anything else is not told apart, which is not the same as equal.",
+        "64 ≤ n ≤ 256 stands for the lengths measured in that range, not for those between them.",
+    ]

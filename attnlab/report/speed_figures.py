@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnlab.report import canvas, wording
 from attnlab.report.evidence import Cell, Evidence, Family
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
 
 #: more panels than this are not drawn in one figure
 _MOST_PANELS = 12
@@ -22,7 +27,9 @@ def latency(evidence: Evidence, folder: Path) -> Path | None:
         standing = cell.ranking.of(name) if cell.ranking is not None else None
         return None if standing is None else standing.seconds
 
-    return _draw(evidence, folder / "latency.png", seconds, "s", "Time of one call (median)", {})
+    return _draw(
+        evidence, folder / "latency.png", seconds, "s", "Time of one call (median): lower is better", {}
+    )
 
 
 def memory(evidence: Evidence, folder: Path) -> Path | None:
@@ -35,23 +42,20 @@ def memory(evidence: Evidence, folder: Path) -> Path | None:
         "score matrix": lambda cell: cell.workload.score_bytes,
         "output": lambda cell: cell.workload.output_bytes,
     }
-    return _draw(evidence, folder / "memory.png", peak, "B", "Peak memory of one call", guides)
+    return _draw(
+        evidence, folder / "memory.png", peak, "B", "Peak memory of one call: lower is better", guides
+    )
 
 
 def ceiling(evidence: Evidence, folder: Path) -> Path | None:
-    """Achieved FLOP/s against n, under the best matrix product of this run."""
-    if not evidence.run.ceilings:
-        return None
+    """Achieved FLOP/s as a share of the best matrix product of this run, against n."""
 
-    def flops(cell: Cell, name: str) -> float | None:
-        return cell.rates[name].flops if name in cell.measured and name in cell.rates else None
+    def share(cell: Cell, name: str) -> float | None:
+        return cell.rates[name].compute if name in cell.measured and name in cell.rates else None
 
-    def roof(cell: Cell) -> float:
-        rates = [one.flops / one.compute for one in cell.rates.values()]
-        return rates[0] if rates else float("nan")
-
-    guides = {"best matrix product": roof}
-    return _draw(evidence, folder / "ceiling.png", flops, "FLOP/s", "Achieved rate", guides)
+    guides: dict[str, Callable[[Cell], float]] = {"best matrix product": lambda cell: 1.0}
+    title = "Share of the best matrix-multiply rate: higher is better"
+    return _draw(evidence, folder / "ceiling.png", share, "%", title, guides)
 
 
 def _draw(
@@ -75,37 +79,50 @@ def _draw(
     figure, every = canvas.panels(len(chosen))
     labels = []
     for axes, (family, count, curves) in zip(every, chosen, strict=True):
-        canvas.unit_axis(axes, unit)
-        canvas.length_axis(axes, sorted({n for curve in curves.values() for n in curve}))
-        texts = []
-        for text, known in guides.items():
-            line = {n: known(family.cells[count, n]) for n in family.grid[count]}
-            drawn = {n: y for n, y in line.items() if y == y}  # not NaN
-            texts.append(canvas.guide(axes, list(drawn), list(drawn.values()), text))
-        for name, curve in curves.items():
-            style = styles[name]
-            axes.plot(
-                list(curve),
-                list(curve.values()),
-                color=style.colour,
-                marker=style.marker,
-                linestyle=style.dashes,
-                markersize=5,
-                linewidth=1.8,
-            )
-            last = max(curve)
-            texts.append(canvas.label(axes, last, curve[last], name, style.colour))
+        lengths = sorted({n for curve in curves.values() for n in curve})
+        canvas.length_axis(axes, lengths)
+        if unit == "%":
+            canvas.share_axis(axes)
+        else:
+            canvas.unit_axis(axes, unit)
+        texts = [
+            canvas.guide(axes, lengths, [known(family.cells[count, n]) for n in lengths], text)
+            for text, known in guides.items()
+        ]
+        texts += _curves_into(axes, curves, styles, lengths[-1])
+        # a line that ends early has its label above, and needs no room at the right
+        at_end = [*guides, *(name for name, curve in curves.items() if max(curve) == lengths[-1])]
+        canvas.make_room(figure, axes, lengths, at_end)
         panel = wording.counted(count, "head")
         if len(evidence.families) > 1:
             panel += f"\n{family.title}"
         axes.set_title(panel, fontsize=13, loc="left", fontweight="bold")
         labels.append(texts)
-    figure.suptitle(
-        f"{title}: lower is better" if unit != "FLOP/s" else f"{title}: higher is better", fontsize=14
-    )
-    for texts in labels:
-        canvas.settle(figure, texts)
+    figure.suptitle(title, fontsize=14)
+    canvas.settle(figure, labels)
     return canvas.save(figure, file)
+
+
+def _curves_into(
+    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, canvas.Style], end: int
+) -> list[Text]:
+    """Draw `curves` and return their labels; earlier ones are broader, so that later ones do not hide them."""
+    texts = []
+    for place, (name, curve) in enumerate(curves.items()):
+        style = styles[name]
+        under = 1 - place / max(1, len(curves) - 1)
+        axes.plot(
+            list(curve),
+            list(curve.values()),
+            color=style.colour,
+            marker=style.marker,
+            linestyle=style.dashes,
+            markersize=4.5 + 2.5 * under,
+            linewidth=1.5 + 1.1 * under,
+        )
+        last = max(curve)
+        texts.append(canvas.label(axes, last, curve[last], name, style.colour, early=last < end))
+    return texts
 
 
 def _curves(evidence: Evidence, family: Family, count: int, value: Value) -> dict[str, Curve]:
