@@ -50,8 +50,7 @@ def crossings(evidence: Evidence, family: Family) -> list[str]:
             )
     if grouped:
         return [
-            f"**Crossover**: `{below}` is faster at short lengths and `{above}` at long ones; they meet at "
-            f"{wording.listed(places)}."
+            f"**Crossover**: `{below}` is faster below, and `{above}` above, {wording.listed(places)}."
             for (below, above), places in grouped.items()
         ]
     names = candidates(evidence, family)
