@@ -38,11 +38,13 @@ def is_second_entry(name: str) -> bool:
 def implementation_of(result: Result) -> str:
     """What really ran, told apart from other implementations.
 
-    Two backends of one library that report the same kernel are one implementation under two names.
-    Settings count: the same kernel with other threads is another choice to a user.
+    Two backends of one library that report the same fused attention kernel are one implementation under two
+    names; sharing a matrix product or a BLAS library does not make them one. Settings count: the same kernel
+    with other threads is another choice to a user.
     """
     settings = entered_once(result.contender).partition("[")[2]
-    ran = f"{result.backend.partition('_')[0]}:{result.kernel}" if result.kernel else result.backend
+    fused = result.kernel is not None and "attention" in result.kernel
+    ran = f"{result.backend.partition('_')[0]}:{result.kernel}" if fused else result.backend
     return f"{ran}[{settings}" if settings else ran
 
 

@@ -26,6 +26,14 @@ class Twin:
         return self.verdict.kind in (Kind.FASTER, Kind.SLOWER)
 
     @property
+    def proven(self) -> float:
+        """How far from 1 the nearer end of the interval is, as a fraction; 0 where 1 lies in it."""
+        low, high = self.verdict.low, self.verdict.high
+        if low <= 1 <= high:
+            return 0.0
+        return low - 1 if low > 1 else 1 / high - 1
+
+    @property
     def deviation(self) -> float:
         """How far the ratio is from 1, as a fraction, whichever entry was slower."""
         return math.exp(abs(math.log(self.verdict.ratio))) - 1
@@ -45,9 +53,22 @@ class SelfTest:
 
     @property
     def resolution(self) -> float:
-        """The smallest relative difference to believe: the margin, or the worst failure rounded up to 0.1 %."""
-        worst = max((one.deviation for one in self.failures), default=0.0)
-        return max(self.margin, math.ceil(worst * 1000 - 1e-9) / 1000)
+        """The smallest relative difference to believe anywhere, as a fraction.
+
+        That is the margin, or the largest difference that a contender is proven to have had from itself, rounded up
+        to 0.1 %. Proven, and not estimated, so that one workload with few rounds does not silence all others.
+        """
+        worst = max((one.proven for one in self.failures), default=0.0)
+        return max(self.margin, _up(worst))
+
+    def resolution_at(self, workload: Workload) -> float:
+        """`resolution`, or the difference estimated for this very workload where its self-test failed."""
+        here = max((one.deviation for one in self.failures if one.workload == workload), default=0.0)
+        return max(self.resolution, _up(here))
+
+
+def _up(fraction: float) -> float:
+    return math.ceil(fraction * 1000 - 1e-9) / 1000
 
 
 def self_test(by_workload: Mapping[Workload, Mapping[str, Result]], *, margin: float = MARGIN) -> SelfTest:

@@ -101,9 +101,11 @@ def _text(value: Any) -> str:
     if value is None:
         return "not readable here"
     if isinstance(value, Mapping):
-        return "; ".join(f"{name} {_text(one)}" for name, one in value.items()) or "none"
+        known = {name: one for name, one in value.items() if one is not None}
+        return "; ".join(f"{name} {_text(one)}" for name, one in known.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(_text(one) for one in value) or "none"
+        texts = [_text(one) for one in value]
+        return ", ".join(sorted(texts) if any(isinstance(one, Mapping) for one in value) else texts) or "none"
     return str(value)
 
 

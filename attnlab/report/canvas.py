@@ -62,15 +62,18 @@ def styles(names: Sequence[str], baseline: str) -> dict[str, Style]:
     return found
 
 
-def panels(count: int, *, height: float = 4.9) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels, at most three in a row, and its axes, the superfluous ones removed."""
+def panels(count: int, *, height: float = 4.9, shared: bool = True) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, at most three in a row, and its axes, the superfluous ones removed.
+
+    With `shared` the panels of a row have one vertical axis.
+    """
     from matplotlib.figure import Figure
 
     columns = min(count, 3)
     rows = -(-count // columns)
     width = {1: 8.4, 2: 11.5, 3: 13.5}[columns]
     figure = Figure(figsize=(width, height * rows), layout="constrained", facecolor="white")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey="row")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if shared else False)
     every = [axes for row in grid for axes in row]
     for spare in every[count:]:
         spare.remove()

@@ -84,7 +84,7 @@ def _verdicts(
         known = {name: latency for name, latency in times.items() if latency is not None}
         disturbed = disturbed_rounds(calibration_of(known.values()))
         comparisons = max(pairs, len(known) - 1)
-        verdict = paired(known, one, other, disturbed, comparisons, evidence.margin)
+        verdict = paired(known, one, other, disturbed, comparisons, cell.margin)
         if verdict is not None:
             verdicts[n] = verdict
     return verdicts

@@ -17,7 +17,10 @@ from attnlab.run_folder import Run
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload: who answered (each contender once), who was measured and believed, and their order."""
+    """One workload: who answered (each contender once), who was measured and believed, and their order.
+
+    `margin` is the relative difference that counts as none here.
+    """
 
     workload: Workload
     answers: Mapping[str, Result]
@@ -25,6 +28,7 @@ class Cell:
     faults: Mapping[str, str]
     rates: Mapping[str, Rate]
     ranking: Ranking | None
+    margin: float
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Evidence:
     """A run, read. `names` are its contenders, each once, in the plan's order.
 
     `margin` is the relative difference that counts as none: the plan's, or what the self-test showed this
-    machine cannot tell apart, whichever is larger.
+    machine cannot tell apart, whichever is larger. Where the self-test failed the cell's own may be larger still.
     """
 
     run: Run
@@ -92,11 +96,13 @@ def gather(run: Run) -> Evidence:
         for workload, results in answers.items()
     }
     tested = self_test(measured, margin=run.plan.limits.noise_margin)
-    margin = tested.resolution
     baseline = entered_once(run.baseline)
-    cells = [_cell(workload, answers[workload], run, baseline, margin) for workload in answers]
+    cells = [
+        _cell(workload, answers[workload], run, baseline, tested.resolution_at(workload))
+        for workload in answers
+    ]
     names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *_raced(run)))
-    return Evidence(run, tuple(names), baseline, margin, tested, _families(cells))
+    return Evidence(run, tuple(names), baseline, tested.resolution, tested, _families(cells))
 
 
 def _raced(run: Run) -> list[str]:
@@ -120,7 +126,7 @@ def _cell(workload: Workload, answers: Mapping[str, Result], run: Run, baseline:
                 continue
         measured[name] = result
     ranking = rank(measured, baseline=baseline, margin=margin)
-    return Cell(workload, once, measured, faults, rates, ranking)
+    return Cell(workload, once, measured, faults, rates, ranking, margin)
 
 
 def _ceiling(run: Run, workload: Workload) -> Ceiling | None:

@@ -25,18 +25,20 @@ _DECADES = 100.0
 def draw(finding: Finding, folder: Path) -> Path | None:
     """The figure of `finding`, a panel for each quantity; None where nothing in it is a number to plot against.
 
-    The horizontal axis is the first numeric key of the rows' `where`; the other keys tell series apart.
+    The horizontal axis is the numeric key of the rows' `where` with most values; the others tell series apart.
     """
-    rows = [row for row in finding.rows if math.isfinite(row.measured) and math.isfinite(row.predicted)]
-    key = _axis(rows)
-    if key is None:
+    panels: list[tuple[str, str, list[Row]]] = []
+    for quantity in dict.fromkeys(row.quantity for row in finding.rows):
+        rows = [row for row in finding.rows if row.quantity == quantity and _drawable(row)]
+        key = _axis(rows)
+        if key is not None:
+            panels.append((quantity, key, rows))
+    if not panels:
         return None
-    quantities = list(dict.fromkeys(row.quantity for row in rows))
-    figure, every = canvas.panels(len(quantities), height=5.2)
+    figure, every = canvas.panels(len(panels), height=5.2, shared=False)
     labels = []
-    for axes, quantity in zip(every, quantities, strict=True):
-        some = [row for row in rows if row.quantity == quantity]
-        labels.append(_panel(figure, axes, key, some))
+    for axes, (quantity, key, rows) in zip(every, panels, strict=True):
+        labels.append(_panel(figure, axes, key, rows))
         axes.set_title(quantity, fontsize=13, loc="left", fontweight="bold")
         for name, value in finding.facts.items():
             if name.startswith(MARK) and isinstance(value, int | float):
@@ -47,13 +49,19 @@ def draw(finding: Finding, folder: Path) -> Path | None:
     return canvas.save(figure, folder / f"finding-{slug}.png")
 
 
+def _drawable(row: Row) -> bool:
+    return math.isfinite(row.measured) and math.isfinite(row.predicted)
+
+
 def _axis(rows: Sequence[Row]) -> str | None:
-    """The first key that is a number in every row and takes more than one value."""
+    """Of the keys that are a number in every row the one that takes most values, if more than one."""
+    counts = {}
     for key in rows[0].where if rows else ():
         values = [row.where.get(key) for row in rows]
-        if all(isinstance(one, int | float) for one in values) and len(set(values)) > 1:
-            return key
-    return None
+        if all(isinstance(one, int | float) for one in values):
+            counts[key] = len(set(values))
+    best = max(counts, key=lambda key: counts[key], default=None)
+    return best if best is not None and counts[best] > 1 else None
 
 
 def _panel(figure: Figure, axes: Axes, key: str, rows: Sequence[Row]) -> list[Text]:

@@ -8,6 +8,9 @@ from attnlab.report.crossings import crossings
 from attnlab.report.evidence import Evidence
 from attnlab.report.winners import winners
 
+#: a contender that differs from itself by more than this was not measured in peace
+BUSY = 0.10
+
 
 def warnings(evidence: Evidence) -> list[str]:
     """What a reader must know before believing anything: an interrupted run, a failed self-test."""
@@ -26,6 +29,17 @@ def warnings(evidence: Evidence) -> list[str]:
             f"The self-test failed on {len(tested.failures)} of {wording.counted(len(tested.twins), 'workload')}: "
             f"one contender, entered twice, differed from itself. **Differences smaller than {resolution} are not "
             "to be believed on this machine**; the verdicts below call them ties."
+            + (
+                " It was too busy to measure on: repeat the run when it is idle."
+                if tested.resolution > BUSY
+                else ""
+            )
+        )
+    refused = sum(len(cell.faults) for cell in evidence.cells)
+    if refused:
+        found.append(
+            f"{wording.counted(refused, 'measurement')} came out above the measured ceiling of this machine. They are "
+            "failed measurements, of the speed or of the ceiling, and are left out."
         )
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,7 +89,7 @@ def _draw(
             canvas.guide(axes, lengths, [known(family.cells[count, n]) for n in lengths], text)
             for text, known in guides.items()
         ]
-        texts += _curves_into(axes, curves, styles, lengths[-1])
+        texts += _curves_into(axes, curves, styles, lengths)
         # a line that ends early has its label above, and needs no room at the right
         at_end = [*guides, *(name for name, curve in curves.items() if max(curve) == lengths[-1])]
         canvas.make_room(figure, axes, lengths, at_end)
@@ -104,16 +104,18 @@ def _draw(
 
 
 def _curves_into(
-    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, canvas.Style], end: int
+    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, canvas.Style], lengths: Sequence[int]
 ) -> list[Text]:
     """Draw `curves` and return their labels; earlier ones are broader, so that later ones do not hide them."""
     texts = []
     for place, (name, curve) in enumerate(curves.items()):
         style = styles[name]
         under = 1 - place / max(1, len(curves) - 1)
+        # a length without a value is a gap, not a line drawn across it
+        span = [n for n in lengths if min(curve) <= n <= max(curve)]
         axes.plot(
-            list(curve),
-            list(curve.values()),
+            span,
+            [curve.get(n, float("nan")) for n in span],
             color=style.colour,
             marker=style.marker,
             linestyle=style.dashes,
@@ -121,7 +123,7 @@ def _curves_into(
             linewidth=1.5 + 1.1 * under,
         )
         last = max(curve)
-        texts.append(canvas.label(axes, last, curve[last], name, style.colour, early=last < end))
+        texts.append(canvas.label(axes, last, curve[last], name, style.colour, early=last < lengths[-1]))
     return texts
 
 

@@ -43,16 +43,23 @@ def _group(evidence: Evidence, family: Family, key: frozenset[str], cells: Cells
     if len(key) == 1:
         head = f"**Use {_names(evidence, next(iter(key)), cells)}** for {place}"
     else:
-        choices = wording.listed(
-            [_names(evidence, one, cells) for one in _ordered(evidence, key, cells)], "or"
-        )
-        head = f"**Use {choices}** for {place}: {_tie(evidence, key, cells)}"
+        head = _shared(evidence, family, key, cells)
         head += _leanest(family, cells)
     leads = _leads(evidence, key, cells)
     if leads:
         joint = ": it is " if len(key) == 1 else ". The fastest of them is "
         head += joint + ", and ".join(leads)
     return f"{head}.{_caution(evidence, cells)}"
+
+
+def _shared(evidence: Evidence, family: Family, key: frozenset[str], cells: Cells) -> str:
+    """The first place is shared: a choice between few, or no winner."""
+    place = wording.where(cells, family.grid)
+    names = [_names(evidence, one, cells) for one in _ordered(evidence, key, cells)]
+    told = _tie(family, cells)
+    if len(names) > 2 and not told.startswith("are equivalent"):
+        return f"**No winner** for {place}: {wording.listed(names)} {told}"
+    return f"**Use {wording.listed(names, 'or')}** for {place}: they {told}"
 
 
 def _ordered(evidence: Evidence, key: frozenset[str], cells: Cells) -> list[str]:
@@ -76,11 +83,11 @@ def _names(evidence: Evidence, implementation: str, cells: Cells) -> str:
     if len(chosen) == 1:
         return wording.named(chosen)
     if always:
-        return f"{wording.named(chosen, 'or')} (one kernel under {len(chosen)} names)"
-    return f"{wording.named(chosen, 'or')} (one kernel; which name comes first varies)"
+        return f"`{chosen[0]}` (or {wording.named(chosen[1:], 'or')}: the same kernel)"
+    return f"{wording.named(chosen, 'or')} (the same kernel; which name comes first varies)"
 
 
-def _tie(evidence: Evidence, key: frozenset[str], cells: Cells) -> str:
+def _tie(family: Family, cells: Cells) -> str:
     """Equivalent, or not told apart; with the ratio where it is one workload and two implementations."""
     kinds = []
     rivals: list[tuple[Standing, Verdict]] = []
@@ -92,11 +99,11 @@ def _tie(evidence: Evidence, key: frozenset[str], cells: Cells) -> str:
         ]
         kinds.append(all(verdict.kind is Kind.EQUIVALENT for _, verdict in others))
         rivals += others
-    margin = f"±{units.percent(evidence.margin)}"
+    margin = f"±{units.percent(max(family.cells[at].margin for at in cells))}"
     if all(kinds):
-        text = f"they are equivalent (within {margin})"
+        text = f"are equivalent (within {margin})"
     else:
-        text = "they cannot be told apart"
+        text = "cannot be told apart"
         if any(kinds):
             text += f" (equivalent within {margin} on {sum(kinds)} of {len(kinds)} workloads)"
     if len(cells) == 1 and len(rivals) == 1:

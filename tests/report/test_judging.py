@@ -12,6 +12,7 @@ from attnlab.judging.crossover import crossovers
 from attnlab.judging.pairing import Kind, Verdict
 from attnlab.judging.ranking import implementation_of, rank
 from attnlab.judging.roofline import rate
+from attnlab.judging.selftest import self_test
 from attnlab.measuring.ceilings import Ceiling
 
 WORKLOAD = Workload(heads=4, queries=256, keys=256)
@@ -60,11 +61,14 @@ def test_a_contender_with_too_few_rounds_is_neither_first_nor_runner_up():
 
 def test_one_kernel_under_two_names_is_one_implementation_and_settings_make_another():
     names = {
-        name: implementation_of(measured(name, [1.0], "flash")) for name in ("torch_a", "torch_b", "jax_a")
+        name: implementation_of(measured(name, [1.0], "flash_attention"))
+        for name in ("torch_a", "torch_b", "jax_a")
     }
     assert names["torch_a"] == names["torch_b"] != names["jax_a"]
-    assert implementation_of(measured("torch_a[threads=1]", [1.0], "flash")) != names["torch_a"]
-    assert implementation_of(measured("torch_a#2", [1.0], "flash")) == names["torch_a"]
+    assert implementation_of(measured("torch_a[threads=1]", [1.0], "flash_attention")) != names["torch_a"]
+    assert implementation_of(measured("torch_a#2", [1.0], "flash_attention")) == names["torch_a"]
+    blas = [implementation_of(measured(name, [1.0], "openblas Haswell")) for name in ("np_a", "np_b")]
+    assert blas[0] != blas[1]
     assert implementation_of(measured("torch_a", [1.0])) != implementation_of(measured("torch_b", [1.0]))
 
 
@@ -121,3 +125,19 @@ def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
     assert rate(WORKLOAD, 0.4, ceiling, cold=False).fault.startswith("125% of the best matrix-multiply rate")
     assert rate(WORKLOAD, 1.0, ceiling, cold=False).fault is None
     assert rate(WORKLOAD, 1.0, ceiling, cold=True).fault.startswith("200% of the copy bandwidth")
+
+
+def test_one_wild_twin_does_not_silence_the_other_workloads():
+    workloads = [WORKLOAD, WORKLOAD.with_(heads=8)]
+    wild = [1.02, 1.02, 1.02, 1.02, 1.03, 3.0, 3.0, 3.0, 3.0]
+    found = self_test(
+        {
+            workloads[0]: {"a": measured("a", [1.0] * 31), "a#2": measured("a#2", wild)},
+            workloads[1]: {"a": measured("a", [1.0] * 31), "a#2": measured("a#2", [1.0] * 31)},
+        }
+    )
+    (failed,) = found.failures
+    assert failed.workload == workloads[0]
+    assert found.resolution == pytest.approx(0.02, abs=0.0011)
+    assert found.resolution_at(workloads[0]) == pytest.approx(0.03, abs=0.0011)
+    assert found.resolution_at(workloads[1]) == found.resolution
