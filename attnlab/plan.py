@@ -27,13 +27,13 @@ class Limits:
     """
 
     min_rounds: int = 30
-    max_rounds: int = 200
-    workload_seconds: float = 6.0
-    extra_seconds: float = 24.0
-    call_seconds: float = 2.0
+    max_rounds: int = 300
+    workload_seconds: float = 5.0
+    extra_seconds: float = 15.0
+    call_seconds: float = 1.0
     deadline_seconds: float = 60.0
     turn_seconds: float = 0.005
-    refill_seconds: float = 0.25
+    refill_seconds: float = 0.1
     noise_margin: float = 0.01
 
 

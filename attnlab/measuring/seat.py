@@ -70,7 +70,7 @@ class Seat:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "attnlab.measuring.worker", str(to_worker), str(from_worker)],
             pass_fds=(to_worker, from_worker),
-            env={**os.environ, **self.contender.environment()},
+            env=self.contender.environment(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
