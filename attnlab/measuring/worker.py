@@ -95,17 +95,21 @@ class Bench:
         iterations = max(1, int(np.ceil(turn_seconds / max(seconds, 1e-9))))
         return {"seconds": seconds, "iterations": iterations}, ()
 
-    def turn(self, iterations: int, refill: bool) -> Reply:
+    def turn(self, iterations: int, settle_seconds: float | None) -> Reply:
         """One turn on the clock: seconds per call and what disturbed it.
 
-        With `refill` one call goes before, untimed: it refills the caches after the other contenders.
+        Before it, untimed, one call and as many more as fill `settle_seconds` (none at all for None): they
+        refill the caches after the other contenders and let the threads that were just woken find their cores.
         """
         library, call = self._library(), self._call()
         gc.disable()
         try:
-            if refill:
-                call()
-                library.finish()
+            settling = time.perf_counter()
+            while settle_seconds is not None:
+                library.time_calls(call, 1)
+                if time.perf_counter() - settling >= settle_seconds:
+                    break
+            settled = time.perf_counter() - settling
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds = library.time_calls(call, iterations)
             after = resource.getrusage(resource.RUSAGE_SELF)
@@ -113,6 +117,7 @@ class Bench:
             gc.enable()
         return {
             "seconds": seconds,
+            "settled_seconds": settled,
             "minor_faults": after.ru_minflt - before.ru_minflt,
             "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
         }, ()
