@@ -8,6 +8,7 @@ reason, and the others go on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +48,6 @@ class Entry:
     accuracy: Accuracy | None = None
     kernel: str | None = None
     call_seconds: float = 0.0
-    iterations: int = 1
     spent: float = 0.0
     racing: bool = True
     ended: tuple[Outcome, str] | None = None
@@ -206,13 +206,8 @@ class Conductor:
             entry.kernel = str(seat.ask("attest", seconds=self._deadline)["kernel"])
 
     def _calibrate(self, entry: Entry) -> None:
-        found = entry.seat.ask(
-            "calibrate",
-            seconds=self._deadline,
-            warmup_seconds=_WARMUP_SECONDS,
-            turn_seconds=self.limits.turn_seconds,
-        )
-        entry.call_seconds, entry.iterations = float(found["seconds"]), int(found["iterations"])
+        found = entry.seat.ask("calibrate", seconds=self._deadline, warmup_seconds=_WARMUP_SECONDS)
+        entry.call_seconds = float(found["seconds"])
         self._history_of(entry).saw_seconds(entry.workload, entry.call_seconds)
 
     def _measure_memory(self, entry: Entry) -> None:
@@ -275,7 +270,7 @@ class Conductor:
     def _probe(self, entry: Entry, workload: Workload) -> None:
         """Time one smaller workload, for the history only."""
         entry.seat.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
-        found = entry.seat.ask("calibrate", seconds=self._deadline, warmup_seconds=0.0, turn_seconds=0.0)
+        found = entry.seat.ask("calibrate", seconds=self._deadline, warmup_seconds=0.0)
         self._history_of(entry).saw_seconds(workload, float(found["seconds"]))
 
     # -- rounds ------------------------------------------------------------------------------------------
@@ -315,13 +310,14 @@ class Conductor:
     def _turn(self, entry: Entry, index: int, calibration: float) -> None:
         limits = self.limits
         settle = limits.turn_seconds if entry.call_seconds < limits.settle_below_seconds else None
+        iterations = max(1, math.ceil(limits.turn_seconds / entry.call_seconds))
         stolen, started = rounds.steal_seconds(), time.monotonic()
-        found = entry.seat.ask(
-            "turn", seconds=self._deadline, iterations=entry.iterations, settle_seconds=settle
-        )
+        found = entry.seat.ask("turn", seconds=self._deadline, iterations=iterations, settle_seconds=settle)
         elapsed = time.monotonic() - started
-        timed = float(found["seconds"]) * entry.iterations
+        timed = float(found["seconds"]) * iterations
         settled = float(found["settled_seconds"])
+        # a calibration that fell into a bad moment must not shorten every turn that follows
+        entry.call_seconds = min(entry.call_seconds, float(found["seconds"]))
         entry.spent += elapsed
         self.account["timed"] += timed
         self.account["warm-up"] += settled
@@ -330,7 +326,7 @@ class Conductor:
             {
                 "seconds": float(found["seconds"]),
                 "round": index,
-                "iterations": entry.iterations,
+                "iterations": iterations,
                 "minor_faults": found["minor_faults"],
                 "involuntary_switches": found["involuntary_switches"],
                 "steal_s": rounds.steal_seconds() - stolen,

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.ground.backend import Backend, checked_output
@@ -28,8 +27,8 @@ from attnlab.ground.workload import Workload
 from attnlab.measuring import ceilings, memory, protocol
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
-_CALLS = 3
-_LONG = 0.5
+_CALLS = 5
+_LONG = 0.1
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
 
 
@@ -81,19 +80,18 @@ class Bench:
         self._library(posed.device)
         return {}, (self._checked(posed, self._backend().bind(posed, *arrays)()),)
 
-    def calibrate(self, warmup_seconds: float, turn_seconds: float) -> Reply:
-        """Warm up, then seconds per call and the number of calls that fill a turn.
+    def calibrate(self, warmup_seconds: float) -> Reply:
+        """Warm up for at least `warmup_seconds`, then seconds per call: the least of those seen.
 
-        The least of at least three calls where they are short: the first of all carries a library's
-        start-up, which can be a thousand times the call.
+        The least of at least `_CALLS` where they are short: the first of all carries a library's start-up,
+        which can be a thousand times the call.
         """
         library, call = self._library(), self._call()
         start = time.perf_counter()
         seconds, calls = library.time_calls(call, 1), 1
         while time.perf_counter() - start < warmup_seconds or (calls < _CALLS and seconds < _LONG):
             seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
-        iterations = max(1, int(np.ceil(turn_seconds / max(seconds, 1e-9))))
-        return {"seconds": seconds, "iterations": iterations}, ()
+        return {"seconds": seconds}, ()
 
     def turn(self, iterations: int, settle_seconds: float | None) -> Reply:
         """One turn on the clock: seconds per call and what disturbed it.
