@@ -33,7 +33,7 @@ class FakeCuda:
         assert device == "cuda"
         return types.SimpleNamespace(L2_cache_size=50 * 2**20)
 
-    def Event(self, *, enable_timing: bool) -> Any:
+    def Event(self, *, enable_timing: bool) -> Any:  # noqa: N802 - as torch calls it
         assert enable_timing
         cuda = self
 
