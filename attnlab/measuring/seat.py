@@ -25,7 +25,7 @@ from attnlab.measuring.contender import Contender
 
 _START_SECONDS = 120.0
 #: a process that has closed its pipe has this long to end by itself and say how
-_ENDING_SECONDS = 5.0
+_ENDING_SECONDS = 2.0
 #: how much of its log is read for its last words
 _LAST_BYTES = 4096
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,9 +130,9 @@ def test_every_way_to_fail_has_its_outcome_and_the_others_are_measured(folder: P
 
 def test_one_that_hangs_is_killed_at_its_deadline(folder: Path) -> None:
     """And one that closes its pipe and lives on is noticed at once, not waited for."""
-    limits = Limits(min_rounds=6, max_rounds=8, turn_seconds=1e-4, deadline_seconds=3)
-    hung, deaf, good = race(folder, "hangs", "deaf", "good", limits=limits)
+    (hung,) = race(folder, "hangs", limits=Limits(deadline_seconds=3))
     assert (hung.outcome, hung.reason) == (Outcome.TIMED_OUT, "no answer within 3 s; killed")
+    deaf, good = race(folder, "deaf", "good")
     assert deaf.outcome is Outcome.CRASHED
     assert "closed its pipe" in (deaf.reason or "")
     assert good.outcome is Outcome.MEASURED
@@ -264,7 +265,9 @@ def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> No
         seat.ask("output", seconds=60, rows=[0])
         family = psutil.Process().children(recursive=True)
         assert len(family) == 2
-        assert {one.status() for one in family} == {psutil.STATUS_STOPPED}
+        until = time.monotonic() + 60  # the conductor waits for its worker only; the signal is on its way
+        while {one.status() for one in family} != {psutil.STATUS_STOPPED}:
+            assert time.monotonic() < until
     finally:
         seat.leave()
     psutil.wait_procs(family, timeout=30)
