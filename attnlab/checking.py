@@ -69,11 +69,12 @@ def check(
                 declined += 1
                 continue
             rows = list(range(workload.queries))
-            _, (output,) = seat.ask_arrays("output", seconds=_SECONDS, rows=rows)
-            found = accuracy.judge(workload, rows, output)
+            _, outputs = seat.ask_arrays("output", seconds=_SECONDS, rows=rows)
             asked += 1
-            if not found.passed:
-                return Checked(name, False, f"{workload.label}: {found.reason}", asked, declined)
+            for output in outputs:
+                found = accuracy.judge(workload, rows, output)
+                if not found.passed:
+                    return Checked(name, False, f"{workload.label}: {found.reason}", asked, declined)
     except Refused as refusal:
         absent = refusal.kind == "unavailable"
         return Checked(name, None if absent else False, str(refusal), asked, declined)

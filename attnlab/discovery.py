@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from attnlab.ground.backend import Backend
 from attnlab.ground.errors import Unavailable
 
 _HOME = "attnlab.implementations"
+_NAME = re.compile(r"[A-Za-z]\w*")
 
 
 def backends(folders: Sequence[Path | str] = ()) -> list[str]:
@@ -58,6 +60,13 @@ def _places(folders: Sequence[Path | str]) -> dict[str, Path | None]:
         if not folder.is_dir():
             raise ValueError(f"--implementations must name a folder, got {folder}")
         for file in sorted(folder.glob("[!_]*.py")):
+            if not _NAME.fullmatch(file.stem):
+                raise ValueError(
+                    f"{file}: a backend is called by its file's name, which must be letters, digits and _; "
+                    "rename the file, or begin its name with _ if it is no backend"
+                )
+            if places.get(file.stem) == file.resolve():
+                continue  # the folder is named twice
             if file.stem in places:
                 raise ValueError(f"{file} has the name of another backend, {file.stem}; rename the file")
             places[file.stem] = file.resolve()
@@ -72,15 +81,21 @@ def _import(name: str, file: Path | None) -> ModuleType:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "attnlab":
             raise  # a fault of our packaging must never read as "not installed"
-        raise Unavailable(f"{name} needs {missing.name}, which is not installed") from None
-    except Exception as fault:
+        raise Unavailable(f"{name} needs {missing.name or missing}, which is not installed") from None
+    except (Exception, SystemExit) as fault:  # a script that exits must not take the program with it
         if file is None:
             raise
-        line = traceback.extract_tb(fault.__traceback__)[-1]
-        raise ValueError(
-            f"{file.name} fails on import: {type(fault).__name__}: {fault} "
-            f"({Path(line.filename).name}, line {line.lineno})"
-        ) from None
+        text = " ".join(str(fault).split())
+        where = _line_in(file, fault)
+        raise ValueError(f"{file.name} fails on import: {type(fault).__name__}: {text}{where}") from None
+
+
+def _line_in(file: Path, fault: BaseException) -> str:
+    """Where in `file` the fault arose; nothing for a syntax error, whose own text says it."""
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename) == file
+    ]
+    return f" (line {lines[-1]})" if lines else ""
 
 
 def _import_file(name: str, file: Path) -> ModuleType:

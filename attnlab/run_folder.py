@@ -138,15 +138,18 @@ def read_run(folder: Path | str) -> Run:
         data = json.loads((folder / _RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no run: there is no {_RUN} in it") from None
-    except (OSError, json.JSONDecodeError) as fault:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as fault:
         raise ValueError(f"{folder / _RUN} cannot be read: {fault}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"{folder / _RUN} is not of format {FORMAT}; measure again with this version")
     data.pop("format")
-    data["plan"] = Plan.from_dict(data["plan"])
-    data["ceilings"] = [Ceiling(**ceiling) for ceiling in data["ceilings"]]
-    data["contenders"] = tuple(data["contenders"])
-    run = Run(folder=folder, **data)
+    try:
+        data["plan"] = Plan.from_dict(data["plan"])
+        data["ceilings"] = [Ceiling(**ceiling) for ceiling in data["ceilings"]]
+        data["contenders"] = tuple(data["contenders"])
+        run = Run(folder=folder, **data)
+    except (KeyError, TypeError) as fault:
+        raise ValueError(f"{folder / _RUN} is no run of this version: {fault}; measure again") from None
     run.results = _read_results(folder / _RESULTS)
     numerics = folder / _NUMERICS
     if numerics.exists():
@@ -163,7 +166,14 @@ def _read_results(file: Path) -> list[Result]:
     if not file.exists():
         return []
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [Result.from_json(line) for line in lines if line.endswith("\n")]
+    results = []
+    for number, line in enumerate(lines, start=1):
+        if line.endswith("\n"):
+            try:
+                results.append(Result.from_json(line))
+            except ValueError as fault:
+                raise ValueError(f"{file}, line {number}: {fault}") from None
+    return results
 
 
 def _replace(file: Path, plain: Any) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.ground.errors import Declined
@@ -63,7 +64,7 @@ class Backend:
             library=library,
             attend=attend,
             summary=(inspect.getdoc(module) or "").partition("\n")[0],
-            options=_options(attend),
+            options=_options(name, attend),
             own_reason=getattr(module, "declines", None),
             prepare=getattr(module, "prepare", None),
             kernel=getattr(module, "KERNEL", None),
@@ -105,21 +106,38 @@ class Backend:
         return lambda: attend(query, key, value, **options)
 
 
-def _options(attend: Callable[..., Any]) -> frozenset[str]:
-    parameters = inspect.signature(attend).parameters
+def _options(name: str, attend: Callable[..., Any]) -> frozenset[str]:
+    try:
+        parameters = inspect.signature(attend).parameters
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}: Python cannot tell which options its attend takes; "
+            "wrap it in a function: def attend(query, key, value, *, causal, scale)"
+        ) from None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return frozenset({"causal", "scale"})
     return frozenset({"causal", "scale"} & set(parameters))
 
 
 def checked_output(backend: Backend, workload: Workload, output: Any) -> NDArray[Any]:
-    """`output` as a NumPy array. Raises ValueError where its shape or its dtype is not the workload's."""
+    """`output` as a NumPy array. Raises ValueError where it is another library's, or
+    its shape or its dtype is not the workload's.
+    """
     library = backend.open(workload.device)
+    arrays = type(library.from_numpy(np.zeros(1, np.float32), "float32"))
+    if not isinstance(output, arrays):
+        raise ValueError(
+            f"{backend.name} returned a {_kind(type(output))}, expected a {_kind(arrays)}, as its LIBRARY says"
+        )
     expected = (workload.batch, workload.heads, workload.queries, workload.value_dim)
-    shape = tuple(getattr(output, "shape", ()))
+    shape = tuple(output.shape)
     if shape != expected:
         raise ValueError(f"{backend.name} returned shape {shape}, expected {expected}")
     dtype = library.dtype_of(output)
     if dtype != workload.dtype:
         raise ValueError(f"{backend.name} returned dtype {dtype}, expected {workload.dtype}")
     return library.to_numpy(output)
+
+
+def _kind(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -37,7 +37,7 @@ def round_to(array: NDArray[Any], dtype: str) -> NDArray[Any]:
         cast = np.asarray(array).astype(carrier(dtype), copy=False)
     if dtype != "bfloat16":
         return cast
-    bits = np.ascontiguousarray(cast).view(np.uint32)
+    bits = np.ascontiguousarray(cast).reshape(cast.shape).view(np.uint32)  # it makes an axis of none
     nearest_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     rounded = ((bits + nearest_even) & np.uint32(0xFFFF0000)).view(np.float32)
     return np.where(np.isnan(cast), cast, rounded)

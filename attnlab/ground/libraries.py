@@ -7,6 +7,7 @@ read the device's memory statistics, and say which kernels a call really ran.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -53,6 +54,9 @@ class Library(Protocol):
 
     def free_bytes(self) -> int:
         """Bytes of memory that can still be taken on the device."""
+
+    def trim(self) -> None:
+        """Give back device memory that is kept but not in use: other contenders want it."""
 
     def attest(self, call: Call) -> str:
         """What computes `call`, which has run before: kernels where the library tells, or else its BLAS."""
@@ -117,6 +121,9 @@ class NumPy:
 
     def free_bytes(self) -> int:
         return host_free_bytes()
+
+    def trim(self) -> None:
+        """NumPy keeps nothing that is not in use."""
 
     def attest(self, call: Call) -> str:
         from threadpoolctl import threadpool_info
@@ -213,6 +220,11 @@ class Torch:
             return int(self._torch.cuda.mem_get_info()[0])
         return host_free_bytes()
 
+    def trim(self) -> None:
+        if self.device == "cuda":
+            self._flush = None
+            self._torch.cuda.empty_cache()
+
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
         # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
@@ -258,8 +270,9 @@ def kernels_of(events: list[str]) -> str:
     return " + ".join(shown) or "unknown: the profiler named no kernel"
 
 
+@functools.cache
 def open_library(name: str, device: str = "cpu") -> Library:
-    """The array library `name` on `device`, imported now.
+    """The array library `name` on `device`, imported now; the same object for the same question.
 
     Raises Unavailable where the library or the device is missing, ValueError for an unknown name.
     """

@@ -52,9 +52,12 @@ def judge(workload: Workload, rows: list[int], output: NDArray[Any]) -> Accuracy
     budget = {"float64": 1e-14, "float32": 4e-6, "float16": 4e-3, "bfloat16": 3e-2}[workload.dtype]
     relative = float(np.linalg.norm(error) / max(float(np.linalg.norm(exact)), 1e-300))
     passed = math.isfinite(relative) and relative <= budget
-    reason = (
-        None if passed else f"relative error {relative:.3g} against float64, at most {budget:.3g} is right"
-    )
+    bad = int(np.count_nonzero(~np.isfinite(output)))
+    reason = None
+    if bad:
+        reason = f"{bad} of {output.size} values checked are NaN or infinite"
+    elif not passed:
+        reason = f"relative error {relative:.3g} against float64, at most {budget:.3g} is right"
     return Accuracy(
         relative_error=relative,
         budget=budget,

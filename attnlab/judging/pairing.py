@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from functools import lru_cache
 
 from attnlab.ground.result import Measurement
@@ -89,12 +90,11 @@ def interval_rank(rounds: int, alpha: float) -> int:
 
     [r_(k), r_(rounds-k+1)] then covers the median with probability of at least 1 - alpha.
     """
-    allowed = alpha / 2 * 2.0**rounds if rounds < 1000 else math.inf
-    if rounds >= 1000:
-        raise ValueError(f"intervals are made for fewer than 1000 rounds, got {rounds}")
-    total, rank = 0, 0
+    allowed = Fraction(alpha) / 2 * 2**rounds  # whole numbers, so that it is exact at every size
+    term, total, rank = 1, 0, 0
     while rank < rounds // 2:
-        total += math.comb(rounds, rank)
+        total += term
+        term = term * (rounds - rank) // (rank + 1)
         if total > allowed:
             break
         rank += 1

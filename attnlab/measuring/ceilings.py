@@ -18,7 +18,9 @@ import numpy as np
 from attnlab.ground.libraries import Library
 
 _BUDGET_SECONDS = 0.4
-_SIZES = {"cpu": (768, 1536), "cuda": (4096, 8192)}
+_SIZES = {"cpu": (256, 768, 1536), "cuda": (4096, 8192)}
+#: a product expected to take longer is not tried: NumPy has float16 without a fast product
+_LONGEST_SECONDS = 1.0
 _COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
 
 
@@ -40,14 +42,16 @@ class Ceiling:
 def measure(library: Library, dtype: str) -> dict[str, float] | None:
     """Best matrix-multiply rate (FLOP/s) and copy bandwidth (bytes/s) of `library`, or None if it lacks `dtype`.
 
-    Square products of two sizes, and a copy of 128 MiB (1 GiB on CUDA), each repeated for a while; the best
+    Square products of growing size, and a copy of 128 MiB (1 GiB on CUDA), each repeated for a while; the best
     counts, because a ceiling is what the hardware can do undisturbed.
     """
     if library.declines(dtype):
         return None
-    rates = []
+    rates: list[float] = []
     generator = np.random.default_rng(0)
     for size in _SIZES[library.device]:
+        if rates and 2.0 * size**3 / max(rates) > _LONGEST_SECONDS:
+            break
         a, b = (library.from_numpy(generator.standard_normal((size, size)), dtype) for _ in range(2))
         rates.append(2.0 * size**3 / _least_seconds(library, partial(operator.matmul, a, b)))
     elements = _COPY_BYTES[library.device] // 4

@@ -8,6 +8,7 @@ reason, and the others go on.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import defaultdict
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from attnlab.ground.result import Accuracy, Measurement, Outcome, Result
 from attnlab.ground.workload import Workload
@@ -51,6 +54,7 @@ class Entry:
     spent: float = 0.0
     racing: bool = True
     ended: tuple[Outcome, str] | None = None
+    note: str | None = None
     turns: list[dict[str, float]] = field(default_factory=list)
     memory: Measurement | None = None
 
@@ -82,14 +86,14 @@ class Entry:
             outcome, reason = self.ended
             return Result(outcome=outcome, reason=reason, **common)
         measured = [self.latency()] + ([self.memory] if self.memory else [])
-        return Result(outcome=Outcome.MEASURED, measurements=tuple(measured), **common)
+        return Result(outcome=Outcome.MEASURED, reason=self.note, measurements=tuple(measured), **common)
 
 
 class Conductor:
     """Keeps one seat a contender for a whole run; use as a context manager.
 
-    `account` holds the seconds that went into each activity. `on_event` is called with short texts as work goes
-    on.
+    `account` holds the seconds that went into each activity; over a race they add up to its time.
+    `on_event` is called with short texts as work goes on.
     """
 
     def __init__(
@@ -108,35 +112,52 @@ class Conductor:
         self.memory = memory
         self.account: dict[str, float] = defaultdict(float)
         self._on_event = on_event
-        self._absent: dict[str, str] = {}
+        self._absent: dict[str, tuple[Outcome, str]] = {}
         self._history: dict[tuple[str, str, str], History] = defaultdict(History)
 
     def __enter__(self) -> Conductor:
-        with self._activity("start-up"):
-            self._fill([seat for seat in self.seats if not seat.filled])
+        try:
+            with self._activity("start-up"):
+                self._fill([seat for seat in self.seats if not seat.filled])
+        except BaseException:  # an interrupt too: nobody calls __exit__ for us
+            self._close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for seat in self.seats:
-            seat.leave()
+        self._close()
+
+    def _close(self) -> None:
+        with contextlib.ExitStack() as leaving:  # all, even where an interrupt comes in between
+            for seat in self.seats:
+                leaving.callback(seat.leave)
 
     def race(self, workload: Workload) -> list[Result]:
         """One result a contender, in the order they were given."""
+        started, before = time.monotonic(), sum(self.account.values())
+        try:
+            return self._race(workload)
+        finally:
+            named = sum(self.account.values()) - before
+            self.account["conducting"] += time.monotonic() - started - named
+
+    def _race(self, workload: Workload) -> list[Result]:
         with self._activity("start-up"):
             self._fill([seat for seat in self.seats if not seat.filled])
         entries = [Entry(seat, workload) for seat in self.seats]
         for entry in entries:
             self._on_event(f"{workload.label}: checking {entry.name}")
             self._guard(entry, self._admit)
+            if entry.ended is not None:
+                self._release(entry)  # the others may want the memory
         self._run_rounds([entry for entry in entries if entry.ended is None])
         for entry in entries:
             if entry.ended is None and self.memory:
                 self._on_event(f"{workload.label}: memory of {entry.name}")
-                self._guard(entry, self._measure_memory)
-            if entry.seat.filled:
-                self._guard(entry, lambda done: done.seat.ask("release", seconds=self._deadline))
+                self._measure_memory(entry)
+            self._release(entry)
         return [entry.result() for entry in entries]
 
     def facts(self, device: str) -> dict[str, dict[str, Any]]:
@@ -153,7 +174,10 @@ class Conductor:
     # -- one contender at a time -------------------------------------------------------------------
 
     def _fill(self, seats: list[Seat]) -> None:
-        """Start processes side by side: importing a library takes seconds, and nothing is on the clock."""
+        """Start processes side by side: importing a library takes seconds, and nothing is on the clock.
+
+        A contender whose backend does not load is not tried again in this run.
+        """
         seats = [seat for seat in seats if seat.contender.name not in self._absent]
         started = []
         for seat in seats:
@@ -162,12 +186,12 @@ class Conductor:
                 seat.start()
                 started.append(seat)
             except (Died, Hung, OSError) as fault:
-                self._absent[seat.contender.name] = str(fault)
+                self._absent[seat.contender.name] = (Outcome.UNAVAILABLE, str(fault))
         for seat in started:
             try:
                 seat.finish_start()
             except (Refused, Died, Hung) as fault:
-                self._absent[seat.contender.name] = str(fault)
+                self._absent[seat.contender.name] = (_absence(fault), str(fault))
                 seat.leave()
 
     def _guard(self, entry: Entry, step: Callable[[Entry], Any]) -> None:
@@ -185,9 +209,10 @@ class Conductor:
         """Everything that comes before the clock."""
         seat, workload = entry.seat, entry.workload
         if entry.name in self._absent:
-            entry.ended = (Outcome.UNAVAILABLE, self._absent[entry.name])
+            entry.ended = self._absent[entry.name]
             return
         with self._activity("predicting"):
+            seat.ask("declines", seconds=self._deadline, workload=workload.to_dict())
             entry.ended = self._over_budget(entry)
         if entry.ended:
             return
@@ -195,10 +220,14 @@ class Conductor:
             seat.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
         with self._activity("checking"):
             rows = accuracy.sampled_rows(workload)
-            _, (output,) = seat.ask_arrays("output", seconds=self._deadline, rows=rows)
-            entry.accuracy = accuracy.judge(workload, rows, output)
+            _, (first, second) = seat.ask_arrays("output", seconds=self._deadline, rows=rows)
+            entry.accuracy = accuracy.judge(workload, rows, first)
+            when = ""
+            if entry.accuracy.passed and not np.array_equal(first, second):
+                entry.accuracy = accuracy.judge(workload, rows, second)
+                when = "right at the first call, but at the second: "
             if not entry.accuracy.passed:
-                entry.ended = (Outcome.WRONG, entry.accuracy.reason or "failed the accuracy gate")
+                entry.ended = (Outcome.WRONG, when + (entry.accuracy.reason or "failed the accuracy gate"))
                 return
         with self._activity("warm-up"):
             self._calibrate(entry)
@@ -211,8 +240,13 @@ class Conductor:
         self._history_of(entry).saw_seconds(entry.workload, entry.call_seconds)
 
     def _measure_memory(self, entry: Entry) -> None:
-        with self._activity("memory"):
-            found = entry.seat.ask("memory", seconds=self._deadline)
+        """Of a contender whose speed is known: where this fails, that is noted and the speed stays."""
+        try:
+            with self._activity("memory"):
+                found = entry.seat.ask("memory", seconds=self._deadline)
+        except (Refused, Died, Hung) as fault:
+            entry.note = f"its peak memory could not be measured: {fault}"
+            return
         peaks = tuple(map(float, found["peak_bytes"]))
         entry.memory = Measurement("peak_memory", "B", peaks, facts={"method": found["method"]})
         self._history_of(entry).saw_peak(entry.workload, int(min(peaks)))
@@ -223,19 +257,27 @@ class Conductor:
         return self._history[entry.name, entry.workload.dtype, entry.workload.device]
 
     def _over_budget(self, entry: Entry) -> tuple[Outcome, str] | None:
-        return self._out_of_memory(entry) or self._out_of_time(entry)
+        answer = entry.seat.ask("free_bytes", seconds=self._deadline, device=entry.workload.device)
+        free = int(answer["bytes"] * _USABLE)
+        # time first: its probes are cheap, and those of memory would be dear for a slow contender
+        return self._out_of_time(entry, free) or self._out_of_memory(entry, free)
 
-    def _out_of_time(self, entry: Entry) -> tuple[Outcome, str] | None:
+    def _out_of_time(self, entry: Entry, free: int) -> tuple[Outcome, str] | None:
         history, limit = self._history_of(entry), self.limits.call_seconds
         predicted = history.predict_seconds(entry.workload)
         if predicted is None:
             for rung in prediction.rungs(entry.workload):
-                self._probe(entry, rung)
-                predicted = history.seconds[-1][1] * entry.workload.flops / rung.flops
-                # a call this long is no longer overhead: what it grows to can be told
-                if predicted > limit and history.seconds[-1][1] > limit / 1000:
+                if prediction.worst_peak_bytes(rung) > free:
                     break
-            predicted = history.predict_seconds(entry.workload) or predicted
+                seconds = self._probe(entry, rung)
+                if seconds is None:
+                    continue
+                if self._tells(seconds, rung, entry.workload):
+                    # once more: the first call of a process starts threads and may compile
+                    seconds = min(seconds, self._time_probe(entry, rung))
+                predicted = seconds * entry.workload.flops / rung.flops
+                if self._tells(seconds, rung, entry.workload):
+                    break
         if predicted is None or predicted <= limit:
             return None
         return (
@@ -243,19 +285,22 @@ class Conductor:
             f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:g} s",
         )
 
-    def _out_of_memory(self, entry: Entry) -> tuple[Outcome, str] | None:
+    def _tells(self, seconds: float, rung: Workload, workload: Workload) -> bool:
+        """Whether a call of `rung` rules `workload` out: too long by its size, and long enough to be no overhead."""
+        limit = self.limits.call_seconds
+        return seconds * workload.flops / rung.flops > limit and seconds > limit / 1000
+
+    def _out_of_memory(self, entry: Entry, free: int) -> tuple[Outcome, str] | None:
         workload, history = entry.workload, self._history_of(entry)
-        free = int(
-            entry.seat.ask("free_bytes", seconds=self._deadline, device=workload.device)["bytes"] * _USABLE
-        )
         if prediction.worst_peak_bytes(workload) <= free:
             return None
         needed: int | None = prediction.least_peak_bytes(workload)
         if needed is not None and needed <= free:
-            if len(history.peaks) < 2:
-                for length in (256, 512):
+            if history.sizes_seen < 3:
+                for length in (256, 512, 1024):
                     smaller = workload.with_(batch=1, heads=1, queries=length, keys=length)
-                    self._probe(entry, smaller)
+                    if self._probe(entry, smaller) is None:
+                        continue
                     found = entry.seat.ask("memory", seconds=self._deadline)
                     history.saw_peak(smaller, int(min(found["peak_bytes"])))
             peak = history.predict_peak(workload)
@@ -267,11 +312,31 @@ class Conductor:
             f"predicted to need {needed / 2**30:.3g} GiB, {free / 2**30:.3g} GiB may be used",
         )
 
-    def _probe(self, entry: Entry, workload: Workload) -> None:
-        """Time one smaller workload, for the history only."""
-        entry.seat.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
+    def _probe(self, entry: Entry, workload: Workload) -> float | None:
+        """Seconds of one call of a smaller workload, for the history only; None where that is declined."""
+        try:
+            entry.seat.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
+        except Refused as refusal:
+            if refusal.kind == "declined":
+                return None
+            raise
+        return self._time_probe(entry, workload)
+
+    def _time_probe(self, entry: Entry, workload: Workload) -> float:
         found = entry.seat.ask("calibrate", seconds=self._deadline, warmup_seconds=0.0)
-        self._history_of(entry).saw_seconds(workload, float(found["seconds"]))
+        seconds = float(found["seconds"])
+        self._history_of(entry).saw_seconds(workload, seconds)
+        return seconds
+
+    def _release(self, entry: Entry) -> None:
+        """Free what the workload took. A worker that cannot even do this is replaced; its result stands."""
+        if not entry.seat.filled:
+            return
+        with self._activity("releasing"):
+            try:
+                entry.seat.ask("release", seconds=self._deadline)
+            except (Refused, Died, Hung):
+                entry.seat.leave()
 
     # -- rounds ------------------------------------------------------------------------------------------
 
@@ -300,10 +365,11 @@ class Conductor:
                 decided = verdicts.get(entry.name, False)
                 if decided and entry.spent > share:
                     entry.racing = False  # its answer is known, and it costs more than its share
-            still = [one for one in entries if one.racing and one.ended is None]
-            if elapsed > limits.workload_seconds or all(one.name == self.baseline for one in still):
-                break
-            if kept >= limits.min_rounds and all(verdicts.get(one.name, True) for one in still):
+            waiting = [one for one in entries if one.name in verdicts and one.racing and one.ended is None]
+            left = any(not one.racing for one in entries)
+            if elapsed > limits.workload_seconds or (left and not waiting):
+                break  # no time, or nobody to pair a further round with
+            if kept >= limits.min_rounds and all(verdicts[one.name] for one in waiting):
                 break
             self._on_event(f"{entries[0].workload.label}: round {index + 1}")
 
@@ -314,14 +380,14 @@ class Conductor:
         stolen, started = rounds.steal_seconds(), time.monotonic()
         found = entry.seat.ask("turn", seconds=self._deadline, iterations=iterations, settle_seconds=settle)
         elapsed = time.monotonic() - started
-        timed = float(found["seconds"]) * iterations
-        settled = float(found["settled_seconds"])
+        timed = min(elapsed, float(found["seconds"]) * iterations)
+        settled = min(elapsed - timed, float(found["settled_seconds"]))
         # a calibration that fell into a bad moment must not shorten every turn that follows
         entry.call_seconds = min(entry.call_seconds, float(found["seconds"]))
         entry.spent += elapsed
         self.account["timed"] += timed
         self.account["warm-up"] += settled
-        self.account["waking and stopping"] += max(0.0, elapsed - timed - settled)
+        self.account["waking and stopping"] += elapsed - timed - settled
         entry.turns.append(
             {
                 "seconds": float(found["seconds"]),
@@ -347,6 +413,9 @@ class Conductor:
         for entry in running:
             if entry is base:
                 continue
+            if not entry.racing:
+                done[entry.name] = True  # it left because its verdict was known
+                continue
             verdict = pairing.compare(
                 base.latency(),
                 entry.latency(),
@@ -369,3 +438,10 @@ class Conductor:
             yield
         finally:
             self.account[name] += time.monotonic() - started
+
+
+def _absence(fault: Refused | Died | Hung) -> Outcome:
+    """The outcome of a contender that cannot be had at all."""
+    if isinstance(fault, Died):
+        return Outcome.CRASHED
+    return Outcome.TIMED_OUT if isinstance(fault, Hung) else Outcome.UNAVAILABLE

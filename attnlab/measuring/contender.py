@@ -40,12 +40,16 @@ class Contender:
             )
         variables: list[tuple[str, str]] = []
         threads = None
+        given: set[str] = set()
         for setting in (match["settings"] or "").split(",") if match["settings"] is not None else ():
             key, equals, value = setting.strip().partition("=")
-            if not equals or not key or not value:
+            if not equals or not key or not value or "\0" in value:
                 raise ValueError(f"{text}: a setting is written NAME=value, got {setting.strip()!r}")
+            if key in given:
+                raise ValueError(f"{text}: {key} is given twice")
+            given.add(key)
             if key == "threads":
-                if not value.isdigit() or int(value) < 1:
+                if not value.isdecimal() or int(value) < 1:
                     raise ValueError(f"{text}: threads must be a whole number of at least 1, got {value!r}")
                 threads = int(value)
             elif _VARIABLE.fullmatch(key):

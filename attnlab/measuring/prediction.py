@@ -36,12 +36,21 @@ class History:
         near = [(flops, seconds) for flops, seconds in self.seconds if flops * REACH >= workload.flops]
         if not near:
             return None
-        flops, seconds = min(near, key=lambda seen: abs(seen[0] - workload.flops))
+        # of several calls of one size the fastest: the first one of a process does more than its work
+        flops, seconds = min(near, key=lambda seen: (abs(seen[0] - workload.flops), seen[1]))
         return seconds * workload.flops / flops
 
+    @property
+    def sizes_seen(self) -> int:
+        """Of how many different sizes a peak was seen."""
+        return len({(scores, output) for scores, output, _ in self.peaks})
+
     def predict_peak(self, workload: Workload) -> int | None:
-        """Peak bytes of `workload`, or None with fewer than two sizes seen."""
-        if len({(scores, output) for scores, output, _ in self.peaks}) < 2:
+        """Peak bytes of `workload`, or None with fewer than three sizes seen.
+
+        Two cannot tell what grows with the output from a share of the score matrix beside a workspace.
+        """
+        if self.sizes_seen < 3:
             return None
         import numpy as np
         from scipy.optimize import nnls
@@ -55,12 +64,17 @@ class History:
 
 
 def rungs(workload: Workload) -> Iterator[Workload]:
-    """Smaller workloads that lead up to `workload`, each at most 16 times the one before in FLOPs."""
+    """Smaller workloads of one head that lead up to `workload`, each about 16 times the one before in FLOPs."""
     length = _FIRST_LENGTH
-    while length < max(workload.queries, workload.keys):
-        yield workload.with_(
+    while True:
+        rung = workload.with_(
             batch=1, heads=1, queries=min(length, workload.queries), keys=min(length, workload.keys)
         )
+        if rung.flops >= workload.flops:
+            return
+        yield rung
+        if length >= max(workload.queries, workload.keys):
+            return
         length *= 4
 
 

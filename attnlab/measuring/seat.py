@@ -24,6 +24,11 @@ from attnlab.measuring import protocol
 from attnlab.measuring.contender import Contender
 
 _START_SECONDS = 120.0
+#: a process that has closed its pipe has this long to end by itself and say how
+_ENDING_SECONDS = 2.0
+#: how much of its log is read for its last words
+_LAST_BYTES = 4096
+_AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class Refused(Exception):
@@ -63,23 +68,31 @@ class Seat:
 
         `finish_start` waits for the answer, so that several processes can start side by side.
         """
-        to_worker, self._requests = os.pipe()
-        self._replies, from_worker = os.pipe()
-        os.set_blocking(self._requests, False)
-        self._log = tempfile.TemporaryFile(prefix="attnlab-worker-")  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "attnlab.measuring.worker", str(to_worker), str(from_worker)],
-            pass_fds=(to_worker, from_worker),
-            env=self.contender.environment(os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            # Ctrl-C in a terminal goes to a whole process group: only the conductor is to hear it
-            start_new_session=True,
-        )
-        os.close(to_worker)
-        os.close(from_worker)
-        self._handle = psutil.Process(self._process.pid)
+        with contextlib.ExitStack() as undo:  # of what is opened here, only what `leave` closes may stay
+            to_worker, requests = os.pipe()
+            theirs = [to_worker]
+            undo.callback(os.close, requests)
+            undo.callback(_close_all, theirs)
+            replies, from_worker = os.pipe()
+            theirs.append(from_worker)
+            undo.callback(os.close, replies)
+            os.set_blocking(requests, False)
+            log = undo.enter_context(tempfile.TemporaryFile(prefix="attnlab-worker-"))
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "attnlab.measuring.worker", str(to_worker), str(from_worker)],
+                pass_fds=(to_worker, from_worker),
+                env=self.contender.environment(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C in a terminal goes to a whole process group: only the conductor is to hear it;
+                # and what the worker starts is stopped and ended with it
+                start_new_session=True,
+            )
+            undo.pop_all()
+        _close_all(theirs)
+        self._requests, self._replies, self._log, self._process = requests, replies, log, process
+        self._handle = psutil.Process(process.pid)
         if op == "load":
             arguments = {
                 "backend": self.contender.backend,
@@ -119,8 +132,7 @@ class Seat:
         """End the process, whatever it does, and free what it held."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()  # reaches a stopped process too
+        self._signal(signal.SIGKILL)  # reaches a stopped process too
         self._process.wait()
         for pipe in (self._requests, self._replies):
             os.close(pipe)
@@ -155,21 +167,39 @@ class Seat:
             raise Hung(f"no answer within {deadline - started:.0f} s; killed") from None
 
     def _wake(self) -> None:
-        assert self._handle is not None, "start comes first"
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._handle.resume()
+        self._signal(signal.SIGCONT)
 
     def _stop(self) -> None:
-        assert self._handle is not None
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._handle.suspend()
+        """Stop it, and return when all its threads are stopped: the signal alone only asks."""
+        assert self._process is not None and self._handle is not None
+        self._signal(signal.SIGSTOP)
+        if hasattr(os, "waitid"):  # tells without polling (20 µs), and leaves an exit status to be read
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            return
+        until = time.monotonic() + _ENDING_SECONDS
+        while self._handle.status() not in _AT_REST and time.monotonic() < until:
+            time.sleep(1e-4)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the worker and all that it started, which share its process group.
+
+        Until it has been waited for, its number cannot be another's.
+        """
+        assert self._process is not None, "start comes first"
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
     def _died(self) -> Died:
-        assert self._process is not None and self._log is not None
-        code = self._process.wait()
-        last = self._last_words()
+        assert self._process is not None and self._handle is not None
+        until = time.monotonic() + _ENDING_SECONDS
+        while (alive := self._handle.status() != psutil.STATUS_ZOMBIE) and time.monotonic() < until:
+            time.sleep(0.001)
+        last, process = self._last_words(), self._process
         self.leave()
-        if code < 0:
+        code = process.returncode
+        if alive:
+            how = "its process closed its pipe to the conductor, and was killed"
+        elif code < 0:
             how = f"its process was killed by {signal.Signals(-code).name}"
             if -code == signal.SIGKILL:
                 how += " (the system does this when memory runs out)"
@@ -180,6 +210,11 @@ class Seat:
     def _last_words(self) -> str:
         """The last line it printed: most libraries say there why they abort."""
         assert self._log is not None
-        self._log.seek(0)
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
         return next((line[:200] for line in reversed(lines) if line), "")
+
+
+def _close_all(pipes: list[int]) -> None:
+    for pipe in pipes:
+        os.close(pipe)

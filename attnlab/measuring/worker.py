@@ -55,24 +55,39 @@ class Bench:
         return reply
 
     def load(self, backend: str, folders: list[str], threads: int | None) -> Reply:
+        """Import the backend; it stays for the life of the process."""
         from attnlab.discovery import load
 
         self.backend, self.threads = load(backend, folders), threads
         return {"library": self.backend.library, "kernel": self.backend.kernel}, ()
 
-    def prepare(self, workload: dict[str, Any]) -> Reply:
-        self.workload = Workload.from_dict(workload)
-        self._library()
-        reason = self._backend().declines(self.workload)
-        if reason:  # before any input is drawn
+    def declines(self, workload: dict[str, Any]) -> Reply:
+        """Refuse what the backend does not do; nothing is drawn or computed."""
+        posed = Workload.from_dict(workload)
+        self._library(posed.device)
+        reason = self._backend().declines(posed)
+        if reason:
             raise Declined(reason)
-        self.call = self._backend().bind(self.workload, *inputs(self.workload))
+        return {}, ()
+
+    def prepare(self, workload: dict[str, Any]) -> Reply:
+        """Draw the inputs of `workload` and hand them to the backend; the workload before is let go."""
+        self.workload = self.call = None
+        self.declines(workload)
+        posed = Workload.from_dict(workload)
+        self.call, self.workload = self._backend().bind(posed, *inputs(posed)), posed
         return {}, ()
 
     def output(self, rows: list[int]) -> Reply:
-        """The prepared workload's output at these query rows, computed twice: fresh and once more."""
-        output = self._checked(self._workload(), self._call()())
-        return {}, (output[:, :, rows],)
+        """The prepared workload's output at these query rows, of two calls one after the other.
+
+        The second tells on a backend that writes into its inputs: the calls on the clock would compute something else.
+        """
+        outputs = []
+        for _ in range(2):
+            output = self._checked(self._workload(), self._call()())
+            outputs.append(output[:, :, rows])
+        return {}, tuple(outputs)
 
     def attend(self, workload: dict[str, Any], *arrays: NDArray[Any]) -> Reply:
         """The output for arrays that came with the request."""
@@ -121,24 +136,31 @@ class Bench:
         }, ()
 
     def memory(self) -> Reply:
+        """Peak bytes of the prepared call, once a repeat, and how they were measured."""
         peaks, method = memory.peak_bytes(self._library(), self._call())
         return {"peak_bytes": peaks, "method": method}, ()
 
     def attest(self) -> Reply:
+        """The kernels that the prepared call really ran."""
         return {"kernel": self._library().attest(self._call())}, ()
 
     def free_bytes(self, device: str) -> Reply:
+        """Bytes that can still be taken on `device`."""
         return {"bytes": self._library(device).free_bytes()}, ()
 
     def release(self) -> Reply:
-        """Let the prepared workload go."""
+        """Let the prepared workload go, and the device memory that its calls left behind."""
+        device = self.workload.device if self.workload else None
         self.workload = self.call = None
         gc.collect()
+        if device:
+            self._library(device).trim()
         with contextlib.suppress(OSError, AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)  # the heap is kept between calls, not between workloads
         return {}, ()
 
     def facts(self, device: str) -> Reply:
+        """Versions, thread pools and interpreter: what decides the figures on this side of the wall."""
         from threadpoolctl import threadpool_info
 
         pools = [
@@ -155,6 +177,7 @@ class Bench:
         }, ()
 
     def ceiling(self, library: str, device: str, dtype: str) -> Reply:
+        """The best rates of one array library; needs no backend."""
         return {"found": ceilings.measure(open_library(library, device), dtype)}, ()
 
     def _backend(self) -> Backend:

@@ -1,0 +1,50 @@
+"""What is installed is what is in the tree, under one name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import attnlab
+
+ROOT = Path(__file__).parents[2]
+
+
+def packages_in_the_tree() -> set[str]:
+    """Every folder with an __init__.py, by the name that it is installed under."""
+    found = {
+        ".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "attnlab").rglob("__init__.py")
+    }
+    for top in ("implementations", "suites"):
+        files = (ROOT / top).rglob("__init__.py")
+        found |= {".".join(("attnlab", *file.parent.relative_to(ROOT).parts)) for file in files}
+    return found
+
+
+def test_every_package_of_the_tree_is_declared() -> None:
+    """One that is missing from the list vanishes from the wheel unnoticed."""
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert sorted(setup["packages"]) == sorted(packages_in_the_tree())
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    """A folder without __init__.py would not be found in a wheel."""
+    for top in ("attnlab", "implementations", "suites"):
+        for file in (ROOT / top).rglob("*.py"):
+            assert (file.parent / "__init__.py").exists(), file
+
+
+def test_an_install_puts_one_name_at_the_top() -> None:
+    """`attnlab`, with implementations and suites within."""
+    site = Path(attnlab.__file__).parents[1]
+    if site == ROOT:
+        pytest.skip("attnlab is installed from a checkout as a link, which copies no files")
+    (installed,) = importlib.metadata.distributions(name="attnlab", path=[str(site)])
+    files = installed.files or []
+    tops = {file.parts[0] for file in files if file.parts[0] != ".." and "dist-info" not in file.parts[0]}
+    assert tops == {"attnlab"}
+    names = {str(file) for file in files}
+    assert {"attnlab/implementations/__init__.py", "attnlab/suites/__init__.py", "attnlab/py.typed"} <= names

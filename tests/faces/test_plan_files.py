@@ -1,0 +1,92 @@
+"""A plan file says what to measure; a slip in it is named with the file and the mend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlab.plan import Limits, Plan, read_plan
+
+
+def written(folder: Path, text: str) -> Path:
+    """A plan file."""
+    file = folder / "plan.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
+    """Folders in it are meant from where it lies; limits that are not named keep their values."""
+    text = """
+        lengths = [64, 128]
+        heads = [2]
+        dtypes = ["float64"]
+        causal = true
+        backends = ["numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]"]
+        baseline = "numpy_blocked"
+        implementations = ["mine"]
+        memory = false
+        [limits]
+        min_rounds = 10
+        call_seconds = 1
+    """
+    plan = Plan.grid(**read_plan(written(tmp_path, text)))
+    assert [one.label for one in plan.workloads] == [
+        "b1 h2 n64 d64 float64 cpu causal",
+        "b1 h2 n128 d64 float64 cpu causal",
+    ]
+    assert plan.contenders == ("numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]")
+    assert plan.folders == (str(tmp_path / "mine"),)
+    assert plan.limits == Limits(min_rounds=10, call_seconds=1)
+    assert not plan.memory and plan.self_test
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("length = [64]", "unknown key 'length'; known: backends, "),
+        ("lengths = 64", "lengths must be a list of int, not empty, got 64"),
+        ("lengths = []", "lengths must be a list of int, not empty"),
+        ("lengths = [64.0]", "lengths must be a list of int"),
+        ("lengths = [true]", "lengths must be a list of int"),
+        ("dtypes = [32]", "dtypes must be a list of str"),
+        ("batch = '2'", "batch must be of type int, got '2'"),
+        ("batch = true", "batch must be of type int, got True"),
+        ("causal = 1", "causal must be of type bool, got 1"),
+        ("limits = 3", "limits must be of type dict"),
+        ("[limits]\nrounds = 3", "unknown limit 'rounds'; known: call_seconds"),
+        ("[limits]\nmin_rounds = 2.5", "limits.min_rounds must be a whole number, got 2.5"),
+        ("[limits]\ncall_seconds = 0", "limits.call_seconds must be a positive number, got 0"),
+        ("[limits]\ncall_seconds = '1'", "limits.call_seconds must be a positive number, got '1'"),
+        ("lengths = ", "is not valid TOML: "),
+    ],
+)
+def test_a_slip_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    """One line: the file, the key, what was expected and what came."""
+    file = written(tmp_path, text)
+    with pytest.raises(ValueError) as refusal:
+        read_plan(file)
+    assert message in str(refusal.value)
+    assert str(file) in str(refusal.value)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
+    """Not with a traceback."""
+    with pytest.raises(ValueError, match=r"the plan file .*none\.toml cannot be read"):
+        read_plan(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_plan(tmp_path / "binary.toml")
+
+
+def test_an_empty_plan_and_an_unknown_baseline_are_refused() -> None:
+    """Before anything is started."""
+    with pytest.raises(ValueError, match="at least one workload"):
+        Plan(workloads=())
+    with pytest.raises(ValueError, match="the baseline must be one of the contenders a, b, got 'c'"):
+        Plan.grid(contenders=("a", "b"), baseline="c")
+    with pytest.raises(ValueError, match="queries must be a whole number of at least 1, got 0"):
+        Plan.grid(lengths=[0])

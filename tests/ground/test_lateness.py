@@ -1,0 +1,79 @@
+"""Nothing heavy is imported before it is needed: proved in fresh interpreters, by a check that can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "torch",
+    "pandas",
+    "matplotlib",
+    "scipy",
+    "memray",
+    "cpuinfo",
+    "pytest",
+    "hypothesis",
+    "numba",
+    "jax",
+    "rich",
+}
+#: modules whose import must stay light, and what beside NumPy each may still load
+LIGHT = [
+    "attnlab",
+    "attnlab.ground.backend",
+    "attnlab.ground.result",
+    "attnlab.ground.environment",
+    "attnlab.discovery",
+    "attnlab.calling",
+    "attnlab.plan",
+    "attnlab.judging.accuracy",
+    "attnlab.judging.pairing",
+    "attnlab.measuring.conductor",
+    "attnlab.measuring.worker",
+    "attnlab.run_folder",
+    "attnlab.running",
+]
+
+
+def heavy_after(code: str) -> set[str]:
+    """Heavy packages that are loaded after `code` ran in a new Python."""
+    show = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"{code}\n{show}"], capture_output=True, text=True, check=True
+    )
+    return HEAVY & set(done.stdout.split())
+
+
+def test_the_instruments_import_nothing_heavy() -> None:
+    """All at once; where this fails, the next test says which module it was."""
+    assert heavy_after("\n".join(f"import {name}" for name in LIGHT)) == set()
+
+
+def test_the_public_face_alone_does_not_even_import_numpy() -> None:
+    """`import attnlab` costs nothing, and listing backends imports none of their libraries."""
+    code = "import attnlab, sys; assert 'numpy' not in sys.modules; attnlab.backends(); attnlab.Workload()"
+    assert heavy_after(code) == set()
+
+
+def test_loading_a_torch_backend_imports_torch_only_when_it_is_opened() -> None:
+    """A NumPy contender's process must not carry torch's thread pools."""
+    assert heavy_after("import attnlab; attnlab.load('numpy_vectorized').open('cpu')") == set()
+
+
+@pytest.mark.parametrize("package", ["memray", "scipy"])
+def test_the_check_can_fail(package: str) -> None:
+    """It sees a package that is imported, also by a submodule."""
+    assert package in heavy_after(f"import {package}")
+
+
+def test_an_unknown_name_of_the_face_is_an_attribute_error() -> None:
+    """As for any module; and what it lists it has."""
+    import attnlab
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = attnlab.nothing
+    assert all(getattr(attnlab, name) is not None for name in attnlab.__all__)
+    assert set(attnlab.__all__) <= set(dir(attnlab))

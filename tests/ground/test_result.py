@@ -1,0 +1,121 @@
+"""A result without outcome `measured` has no speed, and every result survives a trip through JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.ground.result import Accuracy, Measurement, Outcome, Result
+from attnlab.ground.workload import Workload
+
+LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 3.0)}, {"cache": "warm"})
+PASSED = Accuracy(1e-7, 4e-6, 1e-6, 8, 8, passed=True)
+FAILED = Accuracy(math.nan, 4e-6, math.inf, 8, 8, passed=False, reason="NaN")
+NOT_MEASURED = [outcome for outcome in Outcome if outcome is not Outcome.MEASURED]
+
+
+def result(**fields: Any) -> Result:
+    """A measured result, with these fields changed."""
+    given = {"outcome": Outcome.MEASURED, "measurements": (LATENCY,), "accuracy": PASSED, **fields}
+    return Result(contender="torch_sdpa[threads=1]#2", workload=Workload(), **given)
+
+
+@pytest.mark.parametrize("outcome", NOT_MEASURED)
+def test_only_a_measured_result_may_have_measurements(outcome: Outcome) -> None:
+    """Neither speed nor memory nor anything else."""
+    with pytest.raises(ValueError, match=f"outcome {outcome} allows no measurements"):
+        result(outcome=outcome, reason="because")
+
+
+@pytest.mark.parametrize("outcome", NOT_MEASURED)
+@pytest.mark.parametrize("reason", [None, ""])
+def test_every_other_outcome_needs_a_reason(outcome: Outcome, reason: str | None) -> None:
+    """A table with an unexplained gap helps nobody."""
+    with pytest.raises(ValueError, match=f"outcome {outcome} needs a reason"):
+        result(outcome=outcome, reason=reason, measurements=())
+
+
+def test_a_measured_result_needs_a_latency() -> None:
+    """Memory alone does not make one."""
+    memory = Measurement("peak_memory", "B", (10.0,))
+    for measurements in ((), (memory,)):
+        with pytest.raises(ValueError, match="needs a latency"):
+            result(measurements=measurements)
+
+
+def test_a_wrong_result_has_no_speed() -> None:
+    """Even if somebody calls it measured."""
+    with pytest.raises(ValueError, match="a wrong result has no speed"):
+        result(accuracy=FAILED)
+
+
+def test_a_measurement_needs_samples_and_columns_as_long_as_they() -> None:
+    """A summary of nothing does not exist."""
+    with pytest.raises(ValueError, match="at least one sample"):
+        Measurement("latency", "s", ())
+    with pytest.raises(ValueError, match="column round has 1 entries for 2 samples"):
+        Measurement("latency", "s", (1.0, 2.0), {"round": (0.0,)})
+
+
+def test_summaries_are_computed_from_the_samples() -> None:
+    """Median, least, and the samples by the round they were taken in."""
+    assert (LATENCY.median, LATENCY.least) == (2.0, 1.0)
+    assert LATENCY.by_round() == {0: 2.0, 1: 1.0, 3: 4.0}
+
+
+def test_the_backend_is_the_name_without_settings_and_number() -> None:
+    """However the contender was entered."""
+    assert result().backend == "torch_sdpa"
+
+
+numbers = st.floats() | st.integers(-(2**53), 2**53).map(float)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> Measurement:
+    """A latency of any numbers whatever, infinite and NaN too."""
+    samples = draw(st.lists(numbers, min_size=1, max_size=5))
+    columns = {
+        name: tuple(draw(numbers) for _ in samples) for name in draw(st.sets(st.text(max_size=5), max_size=3))
+    }
+    return Measurement("latency", "s", tuple(samples), columns, {"method": draw(st.text(max_size=9))})
+
+
+@given(measurements(), st.text(min_size=1), numbers, st.none() | st.text(max_size=9))
+def test_a_result_survives_a_trip_through_one_line_of_strict_json(
+    latency: Measurement, name: str, error: float, kernel: str | None
+) -> None:
+    """Any text and any number, told by their representation (NaN is not equal to itself)."""
+    before = Result(
+        contender=name,
+        workload=Workload(causal=True, scale=0.1),
+        outcome=Outcome.MEASURED,
+        accuracy=Accuracy(error, 1.0, error, 1, 2, passed=True),
+        kernel=kernel,
+        measurements=(latency,),
+    )
+    line = before.to_json()
+    assert "\n" not in line
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert repr(Result.from_json(line)) == repr(before)
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "{}", "null", '{"contender": "x"}'])
+def test_a_line_that_is_no_result_is_refused(line: str) -> None:
+    """With a ValueError, whatever the line is."""
+    with pytest.raises(ValueError):
+        Result.from_json(line)
+
+
+def test_a_line_of_a_newer_version_is_refused_not_half_read() -> None:
+    """An outcome or a workload field that is not known here."""
+    plain = json.loads(result().to_json())
+    with pytest.raises(ValueError, match="melted"):
+        Result.from_json(json.dumps({**plain, "outcome": "melted"}))
+    with pytest.raises(ValueError, match="unknown workload field"):
+        Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "window": 3}}))

@@ -1,0 +1,276 @@
+"""A user's file becomes a backend, or a clear line that says what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnlab.calling import attend
+from attnlab.discovery import backends, load, require
+from attnlab.ground.backend import Backend, checked_output
+from attnlab.ground.errors import Declined, Unavailable
+from attnlab.ground.workload import Workload
+
+GOOD = '''"""Right, and short.
+
+More about it.
+"""
+import numpy as np
+
+LIBRARY = "numpy"
+
+
+def attend(query, key, value, *, causal, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+'''
+SMALL = Workload(heads=2, queries=3, keys=5, head_dim=4)
+
+
+def write(folder: Path, source: str, name: str = "mine") -> Path:
+    """A user's file, and the folder it is in."""
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    return folder
+
+
+def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
+    """Beside those that come with attnlab, sorted; files that begin with _ and other files are not."""
+    write(tmp_path, GOOD)
+    write(tmp_path, GOOD, "_private")
+    (tmp_path / "notes.txt").touch()
+    assert backends([tmp_path]) == sorted([*backends(), "mine"])
+    assert backends([str(tmp_path), tmp_path]) == backends([tmp_path]), "a folder may be named twice"
+
+
+def test_a_good_file_has_all_that_a_backend_needs(tmp_path: Path) -> None:
+    """Its summary is the first line of its docstring."""
+    backend = load("mine", [write(tmp_path, GOOD)])
+    assert (backend.name, backend.library, backend.summary) == ("mine", "numpy", "Right, and short.")
+    assert backend.options == {"causal", "scale"}
+    assert backend.kernel is None
+
+
+def test_listing_imports_no_file(tmp_path: Path) -> None:
+    """A file that fails is listed, and fails when it is asked for."""
+    write(tmp_path, "raise SystemExit('imported')")
+    assert "mine" in backends([tmp_path])
+    assert require("mine", [tmp_path]) == tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "x = 1\nraise RuntimeError('no\\nluck')",
+            r"mine.py fails on import: RuntimeError: no luck \(line 2\)",
+        ),
+        ("import json\njson.loads('{')", r"fails on import: JSONDecodeError: .*\(line 2\)$"),
+        ("def attend(:", r"fails on import: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
+        ("import sys\nsys.exit(3)", r"fails on import: SystemExit: 3 \(line 2\)"),
+        ("from json import nothing", r"fails on import: ImportError: cannot import name 'nothing'"),
+        ("LIBRARY = 'numpy'", r"mine: a backend file must define attend\(query, key, value"),
+        ("LIBRARY = 'numpy'\nattend = 3", r"must define attend"),
+        ("def attend(q, k, v): ...", r'mine: LIBRARY must be "numpy" or "torch", got None'),
+        ("LIBRARY = 'tensorflow'\ndef attend(q, k, v): ...", r"got 'tensorflow'"),
+        ("LIBRARY = ['numpy']\ndef attend(q, k, v): ...", r"got \['numpy'\]"),
+        ("LIBRARY = 'numpy'\nattend = max", r"wrap it in a function: def attend\("),
+    ],
+)
+def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, source: str, message: str) -> None:
+    """With the file's name or the backend's, what is wrong, and the line in the file where there is one."""
+    with pytest.raises(ValueError, match=message) as refusal:
+        load("mine", [write(tmp_path, source)])
+    assert "\n" not in str(refusal.value)
+    assert "mine" in str(refusal.value)
+
+
+def test_a_missing_library_is_unavailable_by_name(tmp_path: Path) -> None:
+    """Not an error of the user's."""
+    with pytest.raises(Unavailable, match=r"mine needs nosuchlibrary, which is not installed"):
+        load("mine", [write(tmp_path, "import nosuchlibrary.deep")])
+    with pytest.raises(Unavailable, match=r"mine needs something of its own, which"):
+        load("mine", [write(tmp_path, "raise ModuleNotFoundError('something of its own')")])
+
+
+def test_a_missing_part_of_attnlab_is_never_called_not_installed(tmp_path: Path) -> None:
+    """A fault of our packaging must not hide as a skipped backend."""
+    with pytest.raises(ModuleNotFoundError, match=r"attnlab\.nowhere"):
+        load("mine", [write(tmp_path, "import attnlab.nowhere")])
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    """By a built-in, or by a file in another folder."""
+    with pytest.raises(ValueError, match=r"numpy_vectorized.py has the name of another backend"):
+        backends([write(tmp_path, GOOD, "numpy_vectorized")])
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+        write(folder, GOOD)
+    with pytest.raises(ValueError, match="has the name of another backend, mine; rename the file"):
+        backends([one, other])
+
+
+@pytest.mark.parametrize("name", ["my-backend", "2fast", "a b"])
+def test_a_file_name_that_no_notation_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+    """At once, and not as a riddle when it is raced."""
+    with pytest.raises(ValueError, match=r"must be letters, digits and _; rename the file"):
+        backends([write(tmp_path, GOOD, name)])
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    """By the option it came from."""
+    with pytest.raises(ValueError, match=r"--implementations must name a folder, got .*nowhere"):
+        backends([tmp_path / "nowhere"])
+
+
+def test_an_unknown_name_gets_its_near_names() -> None:
+    """Or all of them where none is near."""
+    with pytest.raises(
+        ValueError, match="no backend is called 'numpy_vectorised'; did you mean numpy_vectorized"
+    ):
+        load("numpy_vectorised")
+    with pytest.raises(ValueError, match=r"there are: .*numpy_vectorized"):
+        load("zzzzzzzz")
+
+
+def test_a_failed_import_leaves_no_half_module(tmp_path: Path) -> None:
+    """Mended, the same name loads."""
+    with pytest.raises(ValueError):
+        load("mine", [write(tmp_path, "1 / 0")])
+    (tmp_path / "mine.py").unlink()
+    assert load("mine", [write(tmp_path, GOOD)]).library == "numpy"
+    assert sys.modules["attnlab_user_backends.mine"].LIBRARY == "numpy"
+
+
+# -- what it takes, what it declines -------------------------------------------------------------------
+
+
+def of(function: Any, **fields: Any) -> Backend:
+    """A backend made by hand."""
+    return Backend(name="mine", library="numpy", attend=function, **fields)
+
+
+@pytest.mark.parametrize(
+    ("signature", "options"),
+    [
+        ("q, k, v", set()),
+        ("q, k, v, causal=False", {"causal"}),
+        ("q, k, v, *, scale", {"scale"}),
+        ("q, k, v, **others", {"causal", "scale"}),
+        ("q, k, v, dropout=0.0, scale=None, causal=None", {"causal", "scale"}),
+    ],
+)
+def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, options: set[str]) -> None:
+    """So that a function of three arrays is a backend already."""
+    source = f"LIBRARY = 'numpy'\ndef attend({signature}): ..."
+    assert load("mine", [write(tmp_path, source)]).options == options
+
+
+def test_what_attend_does_not_take_is_declined_for_it() -> None:
+    """A mask it cannot apply, a scale it cannot be given; the default scale is what it computes."""
+    backend = of(lambda q, k, v: v, options=frozenset())
+    assert backend.declines(SMALL) is None
+    assert "causal mask" in (backend.declines(SMALL.with_(causal=True)) or "")
+    assert "1/sqrt(head_dim)" in (backend.declines(SMALL.with_(scale=1.0)) or "")
+
+
+def test_only_options_that_it_takes_are_passed() -> None:
+    """The others would be a TypeError."""
+    seen: dict[str, Any] = {}
+    backend = of(lambda q, k, v, **options: seen.update(options), options=frozenset({"scale"}))
+    arrays = [np.zeros(shape, np.float32) for shape in ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4))]
+    backend.bind(SMALL, *arrays)()
+    assert seen == {"scale": 0.5}
+
+
+def test_reasons_are_asked_in_order_library_options_own() -> None:
+    """Its own word comes last: it need not know what the harness knows."""
+    backend = of(lambda q, k, v: v, options=frozenset(), own_reason=lambda workload: "tired")
+    assert backend.declines(SMALL.with_(dtype="bfloat16")) == "NumPy has no bfloat16"
+    assert "causal" in (backend.declines(SMALL.with_(causal=True)) or "")
+    assert backend.declines(SMALL) == "tired"
+    with pytest.raises(Declined, match=re.escape(f"mine declines {SMALL.label}: tired")):
+        backend.bind(SMALL, *[np.zeros((1, 1, 1, 1), np.float32)] * 3)
+
+
+def test_a_device_its_library_lacks_is_unavailable() -> None:
+    """NumPy does not compute on CUDA."""
+    with pytest.raises(Unavailable, match="NumPy computes on the CPU only, not on cuda"):
+        of(lambda q, k, v: v).declines(SMALL.with_(device="cuda"))
+
+
+def test_prepare_runs_once_outside_the_call() -> None:
+    """It gets the workload and the library's arrays."""
+    prepared: list[Workload] = []
+
+    def prepare(workload: Workload, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+        prepared.append(workload)
+        return q + 1, k, v
+
+    backend = of(lambda q, k, v, *, causal, scale: q, prepare=prepare)
+    arrays = [np.zeros(shape, np.float32) for shape in ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4))]
+    call = backend.bind(SMALL, *arrays)
+    assert float(call().min()) == float(call().max()) == 1.0
+    assert prepared == [SMALL]
+
+
+# -- what it returns ------------------------------------------------------------------------------------
+
+RIGHT = np.zeros((1, 2, 3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (RIGHT[0], r"returned shape \(2, 3, 4\), expected \(1, 2, 3, 4\)"),
+        (RIGHT.swapaxes(1, 2), r"returned shape \(1, 3, 2, 4\)"),
+        (RIGHT.astype(np.float64), "returned dtype float64, expected float32"),
+        (None, "returned a NoneType, expected a numpy.ndarray"),
+        (RIGHT.tolist(), "returned a list, expected a numpy.ndarray"),
+    ],
+)
+def test_an_output_that_is_not_the_workloads_is_refused(output: Any, message: str) -> None:
+    """By what came and what was expected."""
+    with pytest.raises(ValueError, match=f"mine {message}"):
+        checked_output(of(None), SMALL, output)
+
+
+def test_another_librarys_array_is_refused() -> None:
+    """Both ways: what LIBRARY says is what is timed."""
+    import torch
+
+    with pytest.raises(
+        ValueError, match=r"returned a torch.Tensor, expected a numpy.ndarray, as its LIBRARY"
+    ):
+        checked_output(of(None), SMALL, torch.from_numpy(RIGHT))
+    with pytest.raises(ValueError, match=r"returned a numpy.ndarray, expected a torch.Tensor"):
+        checked_output(Backend(name="mine", library="torch", attend=max), SMALL, RIGHT)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_arrays_come_back_as_they_went_through_torch(dtype: str) -> None:
+    """Bit for bit, bfloat16 in float32 arrays."""
+    from attnlab.ground.inputs import inputs
+
+    workload = SMALL.with_(dtype=dtype, keys=3)
+    q, _, _ = inputs(workload)
+    backend = Backend(name="mine", library="torch", attend=max)
+    library = backend.open("cpu")
+    back = checked_output(backend, workload, library.from_numpy(q, dtype))
+    assert back.tobytes() == q.tobytes()
+
+
+def test_attend_runs_a_users_file_on_numpy_arrays(tmp_path: Path) -> None:
+    """The whole way, with a mask."""
+    q, k, v = (np.random.default_rng(i).standard_normal((1, 2, 6, 4)) for i in range(3))
+    mine = attend("mine", q, k, v, causal=True, folders=[write(tmp_path, GOOD)])
+    assert np.allclose(mine, attend("naive_loop", q, k, v, causal=True), rtol=1e-12)
+    assert np.allclose(mine[:, :, 0], v[:, :, 0])

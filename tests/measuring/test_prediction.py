@@ -1,0 +1,97 @@
+"""What a call will cost is told before it is tried, and linear memory is not mistaken for quadratic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.ground.workload import Workload
+from attnlab.measuring.prediction import REACH, History, least_peak_bytes, rungs, worst_peak_bytes
+
+lengths = st.integers(1, 20_000)
+workloads = st.builds(
+    Workload,
+    batch=st.integers(1, 64),
+    heads=st.integers(1, 64),
+    queries=lengths,
+    keys=lengths,
+    causal=st.booleans(),
+)
+
+
+@given(workloads)
+def test_rungs_climb_in_steps_that_predict_the_next(workload: Workload) -> None:
+    """One head, each within reach of the one before, all smaller than what is asked for."""
+    ladder = list(rungs(workload))
+    assert all(rung.flops < workload.flops and rung.heads == rung.batch == 1 for rung in ladder)
+    for lower, upper in pairwise(ladder):
+        assert lower.flops <= upper.flops <= 1.01 * REACH * lower.flops
+    assert len(ladder) <= 6
+
+
+@given(workloads)
+def test_the_last_rung_is_one_head_of_the_question(workload: Workload) -> None:
+    """So that many heads of a short length are not tried blindly."""
+    ladder = list(rungs(workload))
+    if workload.batch * workload.heads > 1:
+        assert (ladder[-1].queries, ladder[-1].keys) == (workload.queries, workload.keys)
+
+
+def test_time_is_told_from_the_nearest_size_within_reach() -> None:
+    """In proportion to the FLOPs; out of reach nothing is claimed."""
+    history = History()
+    small, large = Workload(queries=64, keys=64), Workload(queries=2048, keys=2048)
+    assert history.predict_seconds(small) is None
+    history.saw_seconds(small, 1.0)
+    assert history.predict_seconds(small.with_(keys=128)) == 2.0
+    assert history.predict_seconds(large) is None
+    history.saw_seconds(large.with_(keys=1024), 3.0)
+    assert history.predict_seconds(large) == 6.0
+
+
+def test_a_slow_first_call_does_not_speak_for_the_size() -> None:
+    """It starts threads, or compiles."""
+    history, workload = History(), Workload()
+    history.saw_seconds(workload, 9.0)
+    history.saw_seconds(workload, 0.5)
+    history.saw_seconds(workload, 0.7)
+    assert history.predict_seconds(workload) == 0.5
+
+
+def seen(scores: float, output: float, constant: float, *sizes: int) -> History:
+    """The history of a backend whose peak is scores·S + output·O + constant."""
+    history = History()
+    for size in sizes:
+        one = Workload(heads=1, queries=size, keys=size)
+        history.saw_peak(one, int(scores * one.score_bytes + output * one.output_bytes + constant))
+    return history
+
+
+def test_peaks_are_told_from_three_small_sizes() -> None:
+    """Quadratic, linear, and mixed."""
+    large = Workload(heads=16, queries=8192, keys=8192)
+    for scores, output in ((2.0, 1.0), (3.0, 0.0), (0.0, 1.0), (0.0, 3.0)):
+        predicted = seen(scores, output, 0.0, 256, 512, 1024).predict_peak(large)
+        exact = scores * large.score_bytes + output * large.output_bytes
+        assert predicted is not None and abs(predicted / exact - 1) < 0.05
+
+
+def test_a_backend_with_linear_memory_and_a_fixed_workspace_stays_linear() -> None:
+    """A prediction with any share of the score matrix would refuse it at long lengths."""
+    large = Workload(heads=16, queries=65536, keys=65536)
+    predicted = seen(0.0, 2.0, 3e6, 256, 512, 1024).predict_peak(large)
+    assert predicted is not None and predicted < 4 * large.output_bytes < large.score_bytes / 100
+
+
+def test_two_sizes_predict_no_peak() -> None:
+    """They cannot tell a linear backend from a quadratic one with a workspace, and would refuse it."""
+    assert seen(2.0, 1.0, 0.0, 256, 512, 512).predict_peak(Workload()) is None
+
+
+@given(workloads)
+def test_bounds_enclose_what_implementations_hold(workload: Workload) -> None:
+    """Inputs and output at least; a dozen score matrices at most."""
+    textbook = 3 * workload.score_bytes + least_peak_bytes(workload)
+    assert least_peak_bytes(workload) < textbook < worst_peak_bytes(workload)

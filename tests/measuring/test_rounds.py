@@ -1,0 +1,52 @@
+"""The order of turns is fair, and the clock's surroundings are watched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.measuring.rounds import calibration_seconds, latin_square, steal_seconds
+
+
+@given(st.integers(1, 9), st.integers(0, 99), st.integers(1, 4))
+def test_everyone_takes_every_place_equally_often(entries: int, seed: int, blocks: int) -> None:
+    """In each block of as many rounds as there are entries (of four rounds, where there are two)."""
+    length = (4 if entries == 2 else entries) * blocks
+    rounds = list(islice(latin_square(range(entries), seed), length))
+    assert all(sorted(one) == list(range(entries)) for one in rounds)
+    for place in range(entries):
+        counts = Counter(one[place] for one in rounds)
+        assert set(counts.values()) == {length // entries}
+
+
+def test_two_alternate_so_that_a_linear_drift_cancels() -> None:
+    """A B, B A, B A, A B: the sum of A's places in time equals that of B's."""
+    rounds = list(islice(latin_square("AB", 0), 8))
+    assert rounds[:4] == [["A", "B"], ["B", "A"], ["B", "A"], ["A", "B"]]
+    turns = [entry for one in rounds for entry in one]
+    assert sum(i for i, one in enumerate(turns) if one == "A") * 2 == sum(range(16))
+
+
+def test_the_order_is_the_same_for_the_same_seed_and_another_for_another() -> None:
+    """A run can be repeated."""
+    first, again, other = (list(islice(latin_square(range(6), seed), 12)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_an_order_that_was_handed_out_does_not_change_later() -> None:
+    """Rounds are lists of their own."""
+    square = latin_square(range(4), 0)
+    first = next(square)
+    copy = list(first)
+    for _ in range(9):
+        next(square)
+    assert first == copy
+
+
+def test_the_surroundings_are_told_in_seconds() -> None:
+    """Positive for the loop, and never negative for stolen time."""
+    assert calibration_seconds() > 0
+    assert steal_seconds() >= 0
