@@ -28,4 +28,5 @@ def attend(
     # the shift changes nothing in exact arithmetic and keeps exp from overflowing
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
-    return (weights @ value).astype(dtype, copy=False)
+    output: NDArray[Any] = weights @ value
+    return output.astype(dtype, copy=False)
