@@ -30,8 +30,8 @@ def backends(folders: Sequence[Path | str] = ()) -> list[str]:
 def load(name: str, folders: Sequence[Path | str] = ()) -> Backend:
     """The backend `name`, its file imported now.
 
-    Raises ValueError for an unknown name (naming the near ones) or a malformed file, and Unavailable where
-    the file needs a library that is not installed or fails on import.
+    Raises ValueError for an unknown name (naming the near ones), a file that fails on import or is
+    malformed, and Unavailable where it needs a library that is not installed.
     """
     return Backend.of_module(name, _import(name, require(name, folders)))
 
@@ -77,7 +77,7 @@ def _import(name: str, file: Path | None) -> ModuleType:
         if file is None:
             raise
         line = traceback.extract_tb(fault.__traceback__)[-1]
-        raise Unavailable(
+        raise ValueError(
             f"{file.name} fails on import: {type(fault).__name__}: {fault} "
             f"({Path(line.filename).name}, line {line.lineno})"
         ) from None

@@ -1,0 +1,45 @@
+"""``attnlab`` and ``python -m attnlab``: run a command; a user's mistake is one line and exit status 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
+    sys.exit(_status(arguments))
+
+
+def _status(arguments: Sequence[str] | None) -> int:
+    import click
+
+    from attnlab.commands.app import app
+    from attnlab.ground.errors import Declined, Unavailable
+
+    try:
+        status = app.main(
+            args=None if arguments is None else list(arguments), prog_name="attnlab", standalone_mode=False
+        )
+        return int(status or 0)
+    except click.exceptions.Exit as end:
+        return int(end.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        print("attnlab: interrupted", file=sys.stderr)
+        return 130
+    except click.UsageError as mistake:
+        where = mistake.ctx.command_path if mistake.ctx else "attnlab"
+        return _mistake(f"{mistake.format_message().rstrip('.')}; see {where} --help")
+    except click.ClickException as mistake:
+        return _mistake(mistake.format_message())
+    except (ValueError, Declined, Unavailable) as mistake:
+        return _mistake(str(mistake))
+
+
+def _mistake(text: str) -> int:
+    print("attnlab: " + " ".join(text.split()), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Any backend on NumPy arrays, in this process: for tests, notebooks and one-off questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.discovery import load
+from attnlab.ground.backend import checked_output
+from attnlab.ground.workload import Workload
+
+
+def attend(
+    name: str,
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+) -> NDArray[Any]:
+    """softmax(scale · q kᵀ) v by the backend `name`.
+
+    q: (batch, heads, n_q, head_dim), k: (batch, heads, n_k, head_dim), v: (batch, heads, n_k, value_dim);
+    returns (batch, heads, n_q, value_dim). `scale` defaults to 1/sqrt(head_dim); `causal` lets query i see
+    keys 0 to i. `dtype` is the arrays' own unless given; bfloat16 comes and goes in float32 arrays.
+    `folders` hold further backends.
+
+    Raises ValueError for shapes that do not fit, an unknown name, or a backend that returns another
+    shape or dtype; Declined where the backend does not do it; Unavailable where its library is missing.
+    """
+    backend = load(name, folders)
+    workload = Workload.of_arrays(q, k, v, causal=causal, scale=scale, dtype=dtype, device=device)
+    return checked_output(backend, workload, backend.bind(workload, q, k, v)())

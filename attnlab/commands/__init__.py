@@ -1,0 +1,1 @@
+"""The `attnlab` command: what a person types, and what is printed."""

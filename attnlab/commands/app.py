@@ -1,0 +1,17 @@
+"""The commands by name; each lives in a file of its own and imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from attnlab.commands import backends, check, compare, report, run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="attnlab", message="attnlab %(version)s")
+def app() -> None:
+    """Which attention should I run here, how fast, how big, and is it right?"""
+
+
+for _command in (run.run, compare.compare, check.check, backends.backends, report.report):
+    app.add_command(_command)

@@ -1,0 +1,21 @@
+"""``attnlab backends``: what is there, what is not, and why."""
+
+from __future__ import annotations
+
+import click
+
+from attnlab.commands import options
+
+
+@click.command()
+@options.device
+@options.folders
+def backends(device: str, folders: tuple[str, ...]) -> int:
+    """List the backends: which can run here, which cannot and why."""
+    from attnlab.commands.tables import backend_table, show
+    from attnlab.ground.workload import DEVICES
+
+    if device not in DEVICES:
+        raise ValueError(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
+    show(backend_table(device, folders))
+    return 0

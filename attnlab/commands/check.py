@@ -1,0 +1,39 @@
+"""``attnlab check``: are these backends right?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from attnlab.commands import options
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[BACKEND]...")
+@options.device
+@options.folders
+@options.as_json
+def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool) -> int:
+    """Hold backends against float64: all of them, or those named.
+
+    Exits with 1 where one is wrong, or was named and could not be asked.
+    """
+    from attnlab.checking import check as hold
+    from attnlab.commands.progress import note
+    from attnlab.discovery import backends, require
+
+    asked = names or backends(folders)
+    for name in asked:
+        require(name, folders)
+    with note(quiet=as_json) as on_event:
+        found = [hold(name, folders=folders, device=device, on_event=on_event) for name in asked]
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found]))
+    else:
+        from attnlab.commands.tables import check_table, show
+
+        show(check_table(found))
+    failed = [one for one in found if one.passed is False or (names and one.passed is None)]
+    return 1 if failed else 0

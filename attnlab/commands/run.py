@@ -1,0 +1,93 @@
+"""``attnlab run``: measure a plan, write the report, print the verdict."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnlab.commands import options
+from attnlab.commands.options import split_names, split_sizes
+
+
+@click.command()
+@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE.toml", help="A plan file.")
+@click.option("--backends", metavar="A,B", help="Contenders; all that are there by default.")
+@click.option("--lengths", metavar="N,N", help="Sequence lengths.")
+@click.option("--heads", metavar="H,H", help="Head counts.")
+@click.option("--dtypes", metavar="T,T", help="float32, bfloat16, float16, float64.")
+@click.option("--device", metavar="DEVICE", help="cpu (default) or cuda.")
+@click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
+@options.folders
+@click.option("--numerics/--no-numerics", default=None, help="Whether to run the numerical chapter.")
+@click.option("--seconds", type=float, help="Time for the rounds of one workload.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A new folder for the run; reports/latest by default, where the run before is moved aside.",
+)
+def run(
+    plan: Path | None,
+    backends: str | None,
+    lengths: str | None,
+    heads: str | None,
+    dtypes: str | None,
+    device: str | None,
+    baseline: str | None,
+    folders: tuple[str, ...],
+    numerics: bool | None,
+    seconds: float | None,
+    out: Path | None,
+) -> int:
+    """Measure a plan, write its report, and print the verdict.
+
+    Options given here go before those of the plan file. Ctrl-C keeps what is done and still writes the report.
+    """
+    from attnlab.commands.progress import live_progress
+    from attnlab.plan import Limits, Plan, read_plan
+    from attnlab.report import verdict_text, write
+    from attnlab.running import run as carry_out
+
+    chosen: dict[str, Any] = read_plan(plan) if plan else {}
+    given = {
+        "contenders": tuple(split_names(backends)) if backends is not None else None,
+        "lengths": split_sizes("--lengths", lengths) if lengths is not None else None,
+        "heads": split_sizes("--heads", heads) if heads is not None else None,
+        "dtypes": split_names(dtypes) if dtypes is not None else None,
+        "device": device,
+        "baseline": baseline,
+        "folders": folders or None,
+        "numerics": numerics,
+        "limits": Limits(workload_seconds=_positive("--seconds", seconds)) if seconds is not None else None,
+    }
+    chosen.update({name: value for name, value in given.items() if value is not None})
+    started = time.monotonic()
+    with live_progress() as progress:
+        found = carry_out(Plan.grid(**chosen), out, command=_again(), progress=progress)
+        progress.detail("writing the report")
+        drawing = time.monotonic()
+        found.account["report"] = 0.0
+        page = write(found)
+    found.account["report"] = time.monotonic() - drawing
+    found.save()
+    click.echo(verdict_text(found))
+    click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
+    if not found.complete:
+        click.echo("Interrupted: the report covers what was measured until then.", err=True)
+        return 130
+    return 0
+
+
+def _positive(option: str, number: float) -> float:
+    if not number > 0:
+        raise ValueError(f"{option} must be above 0, got {number:g}")
+    return number
+
+
+def _again() -> str:
+    return shlex.join(["attnlab", *sys.argv[1:]])

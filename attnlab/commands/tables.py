@@ -1,0 +1,81 @@
+"""The tables that commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from attnlab.checking import Checked
+from attnlab.comparing import Comparison
+from attnlab.discovery import backends, load
+from attnlab.ground.errors import Unavailable
+from attnlab.ground.units import bytes_text, seconds_text
+from attnlab.ground.workload import Workload
+
+
+def show(table: Table) -> None:
+    """Print `table` on standard output, as wide as it needs where that is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print(table)
+
+
+def comparison_table(found: Comparison) -> Table:
+    """A row a contender: time, ratio with its interval, verdict, memory, error."""
+    table = Table(title=f"{found.workload.label}, against {found.baseline}", title_justify="left")
+    for column in (
+        "contender",
+        "outcome",
+        "median",
+        "ratio",
+        "95 % interval",
+        "verdict",
+        "peak",
+        "rel. error",
+    ):
+        table.add_column(column, overflow="fold")
+    for one, result in zip(found.to_json()["contenders"], found.results, strict=True):
+        interval = "" if one["ratio_low"] is None else f"{one['ratio_low']:.3f} to {one['ratio_high']:.3f}"
+        table.add_row(
+            one["name"],
+            one["outcome"],
+            "" if one["seconds_median"] is None else seconds_text(one["seconds_median"]),
+            "" if one["ratio"] is None else f"{one['ratio']:.3f}",
+            "" if one["name"] == found.baseline else interval,
+            one["verdict"] or "",
+            "" if one["peak_bytes"] is None else bytes_text(one["peak_bytes"]),
+            "" if result.accuracy is None else f"{result.accuracy.relative_error:.1e}",
+        )
+    return table
+
+
+def check_table(found: Sequence[Checked]) -> Table:
+    """A row a backend: passed or not, and why."""
+    table = Table(title_justify="left")
+    for column in ("backend", "result", "asked", "declined", "reason"):
+        table.add_column(column, overflow="fold")
+    words = {True: "right", False: "WRONG", None: "not asked"}
+    for one in found:
+        table.add_row(one.name, words[one.passed], str(one.asked), str(one.declined), one.reason or "")
+    return table
+
+
+def backend_table(device: str, folders: Sequence[str]) -> Table:
+    """A row a backend: whether it can run on `device`, and what it is or why it cannot."""
+    table = Table(title=f"backends on {device}", title_justify="left")
+    for column in ("backend", "library", "here", "what it is, or why it cannot run"):
+        table.add_column(column, overflow="fold")
+    for name in backends(folders):
+        library, here, text = "", "no", ""
+        try:
+            backend = load(name, folders)
+            library = backend.library
+            reason = backend.declines(Workload(device=device))
+            here, text = ("no", reason) if reason else ("yes", backend.summary)
+        except (Unavailable, ValueError) as fault:
+            text = str(fault)
+        table.add_row(name, library, here, text)
+    return table

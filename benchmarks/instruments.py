@@ -1,0 +1,216 @@
+"""How good are the instruments? The figures that attnlab promises, measured on this machine.
+
+``python benchmarks/instruments.py [fidelity aa memory account scaling] [--out FILE.md]`` on a machine that
+does nothing else. Prints a Markdown page: what was promised beside what was measured. Takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attnlab import report
+from attnlab.comparing import verdicts_of
+from attnlab.ground.environment import environment
+from attnlab.ground.result import Result
+from attnlab.ground.workload import Workload
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.contender import parse_all
+from attnlab.plan import Limits, Plan
+from attnlab.running import run
+
+FOUR = ("numpy_vectorized", "numpy_blocked", "torch_eager", "torch_sdpa")
+LINEAR = ("numpy_blocked", "torch_sdpa")
+Table = list[tuple[str, ...]]
+
+
+def race(names: tuple[str, ...], workload: Workload, **options: object) -> list[Result]:
+    """One race in fresh processes."""
+    with Conductor(parse_all(names), **options) as conductor:  # type: ignore[arg-type]
+        return conductor.race(workload)
+
+
+def median(result: Result) -> float:
+    """Seconds per call, or an error that says why there are none."""
+    if result.latency is None:
+        raise SystemExit(f"{result.contender}: {result.outcome}: {result.reason}")
+    return result.latency.median
+
+
+def fidelity() -> Table:
+    """Each contender among others against itself alone, five times each in turn."""
+    workload = Workload(batch=1, heads=8, queries=512, keys=512, head_dim=64)
+    together: dict[str, list[float]] = {name: [] for name in FOUR}
+    alone: dict[str, list[float]] = {name: [] for name in FOUR}
+    for _ in range(5):
+        for result in race(FOUR, workload, memory=False):
+            together[result.contender].append(median(result))
+        for name in FOUR:
+            alone[name].append(median(race((name,), workload, memory=False)[0]))
+    rows: Table = [("contender", "together", "alone", "together / alone", "within 5 %")]
+    for name in FOUR:
+        a, b = statistics.median(together[name]), statistics.median(alone[name])
+        rows.append(
+            (name, f"{a * 1e3:.3f} ms", f"{b * 1e3:.3f} ms", f"{a / b:.3f}", yes(abs(a / b - 1) <= 0.05))
+        )
+    return rows
+
+
+def aa() -> Table:
+    """One contender entered twice, at four sizes."""
+    rows: Table = [("n", "contender", "ratio of the two", "95 % interval", "rounds", "within 2 %")]
+    for length in (128, 256, 512, 1024):
+        for name in ("torch_sdpa", "numpy_vectorized"):
+            results = race((name, name), Workload(queries=length, keys=length), memory=False)
+            verdict = verdicts_of(results, name)[f"{name}#2"]
+            rows.append(
+                (
+                    str(length),
+                    name,
+                    f"{verdict.ratio:.4f}",
+                    f"{verdict.low:.4f} to {verdict.high:.4f}",
+                    str(verdict.rounds),
+                    yes(abs(verdict.ratio - 1) <= 0.02),
+                )
+            )
+    return rows
+
+
+def memory() -> Table:
+    """Peaks against what arithmetic says."""
+    rows: Table = [("contender", "n", "measured", "expected", "measured / expected", "met")]
+    limits = Limits(min_rounds=1, max_rounds=1)
+    for length in (512, 2048):
+        workload = Workload(queries=length, keys=length)
+        peak = race(("torch_eager",), workload, limits=limits)[0].peak_bytes or 0
+        expected = 2 * workload.score_bytes + workload.output_bytes
+        ratio = peak / expected
+        rows.append(
+            (
+                "torch_eager",
+                str(length),
+                f"{peak:,} B",
+                f"{expected:,} B (2S + O)",
+                f"{ratio:.4f}",
+                yes(abs(ratio - 1) <= 0.01),
+            )
+        )
+    for name in LINEAR:
+        peaks = {
+            length: race((name,), Workload(queries=length, keys=length), limits=limits)[0].peak_bytes or 0
+            for length in (1024, 2048, 4096, 8192)
+        }
+        for length in (2048, 4096, 8192):
+            growth = peaks[length] / peaks[length // 2]
+            rows.append(
+                (
+                    name,
+                    str(length),
+                    f"{peaks[length]:,} B",
+                    "at most 2 x the half length",
+                    f"{growth:.3f} x",
+                    yes(growth <= 2.05),
+                )
+            )
+    return rows
+
+
+def account() -> Table:
+    """Where the time of a default run goes."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.monotonic()
+        found = run(Plan.grid(), Path(folder) / "run")
+        drawing = time.monotonic()
+        report.write(found)
+        found.account["report"] = time.monotonic() - drawing
+        total = time.monotonic() - started
+    rows: Table = [("activity", "seconds", "share")]
+    for activity, seconds in sorted(found.account.items(), key=lambda item: -item[1]):
+        rows.append((activity, f"{seconds:.1f}", f"{seconds / total:.1%}"))
+    useful = sum(found.account.get(name, 0.0) for name in ("timed", "warm-up", "memory"))
+    rows.append(
+        (
+            "timed, warm-up or memory: at least half",
+            f"{useful:.1f}",
+            f"{useful / total:.1%} {yes(useful >= total / 2)}",
+        )
+    )
+    rows.append(("in all: within 240 s", f"{total:.1f}", yes(total <= 240)))
+    return rows
+
+
+def scaling() -> Table:
+    """A run of 16 lengths against a run of 8 in the same range."""
+    lengths = [64 + 32 * step for step in range(16)]
+    names = ("torch_eager", "torch_sdpa", "numpy_blocked")
+    seconds = {}
+    for chosen in (lengths[::2], lengths):
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.monotonic()
+            plan = Plan.grid(
+                lengths=chosen,
+                heads=(4,),
+                contenders=names,
+                numerics=False,
+                limits=Limits(workload_seconds=2.0),
+            )
+            report.write(run(plan, Path(folder) / "run"))
+            seconds[len(chosen)] = time.monotonic() - started
+    ratio = seconds[16] / seconds[8]
+    return [
+        ("8 lengths", "16 lengths", "ratio (2 is right)"),
+        (f"{seconds[8]:.1f} s", f"{seconds[16]:.1f} s", f"{ratio:.2f}"),
+    ]
+
+
+def yes(held: bool) -> str:
+    """The word for it."""
+    return "yes" if held else "NO"
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table, its first row the header."""
+    head, *rows = table
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[], Table]]] = {
+    "fidelity": ("Together as alone: b=1, h=8, n=512, d=64, float32, median of five", fidelity),
+    "aa": ("One contender entered twice", aa),
+    "memory": ("Peak memory against arithmetic, h=8, d=64, float32", memory),
+    "account": ("The default run: where its time goes", account),
+    "scaling": ("Twice the lengths, twice the time", scaling),
+}
+
+
+def main() -> None:
+    """Run the sections asked for and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("sections", nargs="*", default=[], choices=[[], *SECTIONS])
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    where = environment()
+    page = [
+        "# The instruments, measured",
+        f"{datetime.now(UTC).date()}, {where['cpu']}, {where['cores']['logical']} cores, {where['python']}. "
+        "Made by `python benchmarks/instruments.py`.",
+    ]
+    for name in chosen.sections or SECTIONS:
+        title, measure = SECTIONS[name]
+        print(f"measuring: {title}", file=sys.stderr)
+        page += [f"## {title}", markdown(measure())]
+        text = "\n\n".join(page) + "\n"
+        if chosen.out:
+            chosen.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
