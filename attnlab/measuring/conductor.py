@@ -275,13 +275,8 @@ class Conductor:
     def _probe(self, entry: Entry, workload: Workload) -> None:
         """Time one smaller workload, for the history only."""
         entry.seat.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
-        seconds = float("inf")
-        for _ in range(2):  # the first call of all carries a library's start-up, 50 ms and more
-            found = entry.seat.ask("calibrate", seconds=self._deadline, warmup_seconds=0.0, turn_seconds=0.0)
-            seconds = min(seconds, float(found["seconds"]))
-            if seconds > self.limits.refill_seconds:
-                break
-        self._history_of(entry).saw_seconds(workload, seconds)
+        found = entry.seat.ask("calibrate", seconds=self._deadline, warmup_seconds=0.0, turn_seconds=0.0)
+        self._history_of(entry).saw_seconds(workload, float(found["seconds"]))
 
     # -- rounds ------------------------------------------------------------------------------------------
 
