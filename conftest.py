@@ -1,3 +1,3 @@
-"""Tests and suites share one plugin. Ending in its name, `pytest -p attnlab.fixtures` loads it no second time."""
+"""One plugin serves `tests/` and `suites/`; naming it on the command line too (`-p`) loads it no second time."""
 
 pytest_plugins = ["attnlab.fixtures", "pytester"]

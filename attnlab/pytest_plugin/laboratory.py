@@ -58,9 +58,7 @@ class Race:
             return None
         raced = sum(one.latency is not None for one in self.results.values())
         try:
-            return pairing.compare(
-                base, other, disturbed=self.disturbed, comparisons=max(1, raced - 1)
-            )
+            return pairing.compare(base, other, disturbed=self.disturbed, comparisons=max(1, raced - 1))
         except ValueError:  # no undisturbed round in common
             return None
 

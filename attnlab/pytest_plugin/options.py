@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
+from attnlab.commands.options import split_names, split_sizes
 from attnlab.ground.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.plan import Plan
 from attnlab.running import resolve
 
 #: small enough that all suites end within about a minute on two cores
-_LENGTHS, _HEADS, _DTYPES = "128,512", "4", "float32"
-_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
+_LENGTHS, _HEADS, _DTYPES = "64,256", "4", "float32"
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,11 @@ class Settings:
     def names(self) -> tuple[str, ...]:
         """What the contenders are called, in the order they were given."""
         return tuple(contender.name for contender in self.contenders)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The contenders' backends, each once."""
+        return tuple(dict.fromkeys(contender.backend for contender in self.contenders))
 
     def contender(self, name: str) -> Contender:
         """The contender of that name."""
@@ -68,11 +71,11 @@ class Settings:
     @classmethod
     def _read(cls, config: pytest.Config) -> Settings:
         option = config.getoption
-        lengths = _numbers("--lengths", option("--lengths"))
-        heads = _numbers("--heads", option("--heads"))
-        dtypes = tuple(_words("--dtypes", option("--dtypes") or _DTYPES))
-        (head_dim,) = _numbers("--head-dim", option("--head-dim"), most=1)
-        (batch,) = _numbers("--batch", option("--batch"), most=1)
+        lengths, heads = (_several(name, option(name)) for name in ("--lengths", "--heads"))
+        head_dim, batch = (_one(name, option(name)) for name in ("--head-dim", "--batch"))
+        dtypes = tuple(
+            dict.fromkeys(split_names(_DTYPES if option("--dtypes") is None else option("--dtypes")))
+        )
         names = option("--backends")
         plan, contenders = resolve(
             Plan.grid(
@@ -82,7 +85,7 @@ class Settings:
                 device=option("--device"),
                 batch=batch,
                 head_dim=head_dim,
-                contenders=() if names is None else tuple(split_contenders(names)),
+                contenders=() if names is None else tuple(split_names(names)),
                 baseline=option("--baseline"),
                 folders=tuple(option("--implementations")),
                 self_test=False,
@@ -110,17 +113,6 @@ class Settings:
         )
 
 
-def split_contenders(text: str) -> list[str]:
-    """The contenders in a list separated by commas; a comma inside brackets belongs to a contender.
-
-    Raises ValueError for an empty entry.
-    """
-    names = [name.strip() for name in _OUTSIDE_BRACKETS.split(text)]
-    if not all(names):
-        raise ValueError(f"--backends must be contenders separated by commas, got {text!r}")
-    return names
-
-
 def add_options(parser: pytest.Parser) -> None:
     """Register the options. Everything is read as text, so that `Settings.of` words every complaint."""
     group = parser.getgroup("attnlab", "attention")
@@ -134,7 +126,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--head-dim", metavar="N", default="64", help="size of a head (%(default)s)")
     group.addoption("--batch", metavar="N", default="1", help="batch size (%(default)s)")
     group.addoption(
-        "--dtypes", metavar="LIST", help=f"number formats ({_DTYPES}; the accuracy suite takes all by default)"
+        "--dtypes",
+        metavar="LIST",
+        help=f"number formats ({_DTYPES}; the accuracy suite takes all by default)",
     )
     group.addoption("--device", metavar="DEVICE", default="cpu", help="cpu or cuda (%(default)s)")
     group.addoption("--causal", action="store_true", help="query i sees keys 0 to i only")
@@ -153,18 +147,11 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def _words(option: str, text: str) -> Sequence[str]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(words):
-        raise ValueError(f"{option} must be names separated by commas, got {text!r}")
-    return list(dict.fromkeys(words))
+def _several(option: str, text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(split_sizes(option, text)))
 
 
-def _numbers(option: str, text: str, *, most: int | None = None) -> tuple[int, ...]:
-    wanted = "one whole number" if most == 1 else "whole numbers separated by commas, each"
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and int(word) >= 1 for word in words) or (
-        most is not None and len(words) > most
-    ):
-        raise ValueError(f"{option} must be {wanted} of at least 1, got {text!r}")
-    return tuple(dict.fromkeys(map(int, words)))
+def _one(option: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{option} takes one whole number of at least 1, got {text!r}")
+    return int(text)
