@@ -1,0 +1,1 @@
+"""The pytest face: options, a laboratory that lives for a session, and the way into pytest-benchmark."""

@@ -1,0 +1,44 @@
+"""Is each contender right? Against float64 on the inputs as cast, through the gate that stands before every clock."""
+
+import pytest
+
+from attnlab.fixtures import SETTINGS, Answered
+from attnlab.ground.dtypes import DTYPES
+
+#: shapes that implementations get wrong: masks and unequal sizes
+SHAPES: dict[str, dict[str, int | float | bool | None]] = {
+    "causal": {"causal": True},
+    "few_queries": {"queries": 24, "keys": 80},
+    "many_queries": {"queries": 80, "keys": 24},
+    "causal_few_queries": {"queries": 24, "keys": 80, "causal": True},
+    "wide_values": {"value_dim": 80},
+    "other_scale": {"scale": 0.3},
+    "one_position": {"queries": 1, "keys": 1},
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All number formats for the plain grid, unless the command line names some."""
+    if "number_format" in metafunc.fixturenames:
+        settings = metafunc.config.stash[SETTINGS]
+        metafunc.parametrize("number_format", settings.dtypes if settings.dtypes_given else DTYPES)
+
+
+def test_accuracy(
+    answered: Answered,
+    contender: str,
+    length: int,
+    heads: int,
+    number_format: str,
+    pytestconfig: pytest.Config,
+) -> None:
+    """The relative error is within the budget, which a failure names."""
+    answered(contender, pytestconfig.stash[SETTINGS].workload(length, heads, number_format))
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_shapes(
+    answered: Answered, contender: str, shape: str, dtype: str, pytestconfig: pytest.Config
+) -> None:
+    """So it is for masks and unequal sizes; a contender may decline them, but not be wrong."""
+    answered(contender, pytestconfig.stash[SETTINGS].workload(48, 2, dtype).with_(**SHAPES[shape]))

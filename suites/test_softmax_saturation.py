@@ -1,0 +1,8 @@
+"""Where does the softmax freeze? Entropy, largest weight and participation of a row against d_k."""
+
+from attnlab.fixtures import Confirmed
+
+
+def test_softmax_saturation(confirmed: Confirmed, backend: str) -> None:
+    """All three follow the exact prediction for random inputs, scaled and unscaled, within five standard errors."""
+    confirmed("saturation", backend)

@@ -1,0 +1,9 @@
+"""How fast is each contender, and against the baseline? Races in turns, replayed into pytest-benchmark."""
+
+from attnlab.fixtures import Interleaved
+from attnlab.ground.workload import Workload
+
+
+def test_speed(interleaved: Interleaved, contender: str, workload: Workload) -> None:
+    """Time a call. Fails where the contender is wrong, crashes or hangs; a slow one is slow, not a failure."""
+    interleaved(contender, workload)
