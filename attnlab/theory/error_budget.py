@@ -154,7 +154,8 @@ def error_budget(
     rows : indexes of the query rows to judge; None for all.
     worst_case : also compute the bound (see `worst_case_bound`), some 60 % more work.
 
-    Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa. Subnormal
+    Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa, and too small
+    by up to 1.36 where all scores have the same mantissa just above a power of two. Subnormal
     outputs add τ²/3, τ half the smallest subnormal. A row that sees no key has output and error 0. The first
     order assumes that rounding errors of scores differ between keys: where scores are huge and nearly equal
     (all near +1000, say) with scores_dtype low, they do not, and the budget is of no use.
