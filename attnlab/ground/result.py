@@ -71,6 +71,9 @@ class Accuracy:
 
     `relative_error` is ||output - truth|| / ||truth|| in the Frobenius norm over the `rows_checked` of
     `rows` query rows, `budget` the largest value that passes, `largest_error` the largest absolute error.
+    `kind` is the tightest class that covers the error ("full precision inside", "weights rounded", "scores
+    rounded"; None: outside all), `ratio` the error over that class's budget, `max_ulp` the largest error in units
+    in the last place, `bias` the z of the error along the output.
     """
 
     relative_error: float
@@ -80,6 +83,10 @@ class Accuracy:
     rows: int
     passed: bool
     reason: str | None = None
+    kind: str | None = None
+    ratio: float = math.nan
+    max_ulp: float = math.nan
+    bias: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,8 @@ class Result:
 
 
 def _accuracy(data: dict[str, Any]) -> Accuracy:
-    numbers = {name: float(data[name]) for name in ("relative_error", "budget", "largest_error")}
+    names = ("relative_error", "budget", "largest_error", "ratio", "max_ulp", "bias")
+    numbers = {name: float(data[name]) for name in names if name in data}
     return Accuracy(**{**data, **numbers})
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -25,6 +25,9 @@ from attnlab.ground.inputs import inputs
 from attnlab.ground.libraries import Library, open_library
 from attnlab.ground.workload import Workload
 from attnlab.measuring import ceilings, memory, protocol
+
+if TYPE_CHECKING:
+    from attnlab.judging.posing import Specimen
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
@@ -44,13 +47,14 @@ class Bench:
         self.threads: int | None = None
         self.workload: Workload | None = None
         self.call: Callable[[], Any] | None = None
+        self.specimen: Specimen | None = None
 
     def do(self, request: protocol.Message, arrays: tuple[NDArray[Any], ...]) -> Reply:
         """Answer one request: its ``op`` names a method, its other entries are the arguments."""
         arguments = dict(request)
         operation = arguments.pop("op")
         if operation == "attend":
-            return self.attend(arguments["workload"], *arrays)
+            return self.attend(*arrays, **arguments)
         reply: Reply = getattr(self, operation)(**arguments)
         return reply
 
@@ -89,11 +93,21 @@ class Bench:
             outputs.append(output[:, :, rows])
         return {}, tuple(outputs)
 
-    def attend(self, workload: dict[str, Any], *arrays: NDArray[Any]) -> Reply:
-        """The output for arrays that came with the request."""
+    def attend(self, *arrays: NDArray[Any], workload: dict[str, Any], layout: str = "contiguous") -> Reply:
+        """The output for query, key and value that came with the request, lying in memory as `layout` says.
+
+        A backend that changes its inputs, or an output it returned earlier, is wrong.
+        """
+        from attnlab.judging.posing import Misbehaved, Specimen
+
         posed = Workload.from_dict(workload)
         self._library(posed.device)
-        return {}, (self._checked(posed, self._backend().bind(posed, *arrays)()),)
+        self.specimen = self.specimen or Specimen(self._backend())
+        query, key, value = arrays
+        try:
+            return {}, (self.specimen.ask(posed, (query, key, value), layout),)
+        except Misbehaved as fault:
+            raise Wrong(str(fault)) from None
 
     def calibrate(self, warmup_seconds: float) -> Reply:
         """Warm up for at least `warmup_seconds`, then seconds per call: the least of those seen.

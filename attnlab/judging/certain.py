@@ -1,0 +1,83 @@
+"""Inputs whose scores and weights every format holds exactly, so that only the output is ever rounded.
+
+On drawn inputs an honest backend may round its scores and its weights, and much hides in that allowance. Here
+it may not: the products of q and k are whole numbers of few bits (no sum of them rounds), and the weights are
+1/2^m or 0 and 1. What is left to round is the output alone, in every class of implementation and every dtype.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.ground.regimes import Regime
+
+Array = NDArray[np.float64]
+
+
+def _equal_logits(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Keys all alike, whole numbers: softmax is 1/n whatever the scale; exact where n is a power of two."""
+    q = np.clip(np.rint(q), -3, 3)
+    k = np.broadcast_to(np.clip(np.rint(k[..., :1, :]), -3, 3), k.shape).copy()
+    return q, k, v
+
+
+def _all(logit: float) -> Regime:
+    """Every logit is `logit`, to the bit: one component carries it; sizes are powers of two where they can be."""
+
+    def construct(
+        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+    ) -> tuple[Array, Array, Array]:
+        q, k = np.zeros_like(q), np.zeros_like(k)
+        product = logit / scale
+        size = 2.0 ** math.floor(math.log2(abs(product)) / 2)
+        q[..., 0], k[..., 0] = size, product / size
+        return q, k, v
+
+    return construct
+
+
+def _lookup(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Keys are orthogonal codes of ±1, a query is a large multiple of one of them: o is that key's value.
+
+    Another key's logit is 0 against at least 128, and e^−128 is nothing in any format.
+    """
+    dim = k.shape[-1]
+    codes = np.ones((1, 1))
+    while len(codes) < dim:
+        codes = np.block([[codes, codes], [codes, -codes]])
+    size = 2.0 ** math.ceil(math.log2(128 / (abs(scale) * dim)))
+    chosen = rng.integers(0, k.shape[-2], size=q.shape[:-1])
+    k = np.broadcast_to(codes[: k.shape[-2]], k.shape).copy()
+    return size * math.copysign(1, scale) * codes[chosen], k, v
+
+
+def _staircase(step: float) -> Regime:
+    """Logit j·step in every row: the row's answer is the value at the highest step it sees."""
+
+    def construct(
+        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+    ) -> tuple[Array, Array, Array]:
+        q, k = np.zeros_like(q), np.zeros_like(k)
+        q[..., 0] = step / scale
+        k[..., 0] = np.arange(k.shape[-2])
+        return q, k, v
+
+    return construct
+
+
+CONSTRUCTIONS: dict[str, Regime] = {
+    "equal logits": _equal_logits,
+    "all 1024": _all(1024.0),
+    "all -49152": _all(-49152.0),
+    "all -48": _all(-48.0),
+    "look-up": _lookup,
+    "staircase": _staircase(256.0),
+    "falling staircase": _staircase(-256.0),
+}

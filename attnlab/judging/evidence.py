@@ -1,0 +1,243 @@
+"""One answer held against its reference: the measured numbers, and the first thing that is wrong with it.
+
+Two kinds of test. *Facts* hold for every right answer without exception: it is finite, it lies between the
+least and the greatest value its row sees, and no component is further off than the worst case of rounding.
+*Statistics* compare the error with what independent roundings predict: its size, its largest component, and
+two directions in which an error must not line up, because roundings do not: the output itself (a gain: weights
+that do not sum to 1) and the derivative in the scale (a wrong scale).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.judging.reference import Reference
+from attnlab.theory.error_budget import ErrorBudget
+from attnlab.theory.floating_point import float_format
+from attnlab.theory.precision_class import SCORES, classify
+
+Array = NDArray[np.float64]
+
+#: the contract: an honest error is at most this many budgets
+SLACK = 1.25
+#: standard deviations of the measured error's own scatter that are allowed on top
+SCATTERS = 6.0
+#: largest |error|/rms; a normal error passes it once in 10^11 components
+LARGEST = 7.5
+#: standard errors that a directed error must have before it counts: P(|z| > x) <= 2 exp(-x²/2) for any
+#: independent errors that are as likely up as down, since z is normalised by their own scatter
+DIRECTED = 8.0
+#: roundings of constants (scale, log2 e, 1/l) that every row shares, in units of the inner roundoff
+CONSTANTS = 4.0
+
+#: floor of a predicted error, so that its square is no zero in float64
+_LEAST = 1e-140
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The part of an error that lies along a known direction: error ≈ shift × direction.
+
+    z : shift in units of its standard error, from the scatter between independent errors.
+    """
+
+    shift: float
+    z: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured on one answer; `fault` is the first thing that is wrong, in words, or None.
+
+    relative_error : ‖ô − o‖_F/‖o‖_F. allowed : the most of it that passes. kind : the tightest class that
+    covers it. ratio : relative_error over the budget of `kind`. largest_normalised : max |ô − o|/rms.
+    max_ulp : max |ô − o| in units in the last place of the row's largest component. bias : z of
+    the error along the output.
+    """
+
+    relative_error: float
+    allowed: float
+    kind: str | None
+    ratio: float
+    largest_error: float
+    largest_normalised: float
+    max_ulp: float
+    gain: Direction
+    scale: Direction
+    fault: str | None = None
+
+    @property
+    def bias(self) -> float:
+        """z of error·output over rows."""
+        return self.gain.z
+
+
+def weigh(
+    reference: Reference,
+    output: NDArray[Any],
+    *,
+    certain: bool = False,
+    directions: bool = True,
+    directed_z: float = DIRECTED,
+) -> Evidence:
+    """Hold `output`, (batch, heads, rows, value_dim), against `reference`.
+
+    certain : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
+    every component is an independent error. directions : whether a gain or a wrong scale is looked for.
+    """
+    answer = np.asarray(output, dtype=np.float64)
+    if not np.isfinite(answer).all():
+        return _not_finite(answer)
+    error = answer - reference.output
+    budget = reference.full if certain else reference.lenient
+    relative = _relative(error, reference.output)
+    allowed = allowance(budget)
+    kind, ratio = _kind(relative, allowed, reference)
+    rms = np.maximum(budget.rms, max(float_format(reference.dtype).smallest_subnormal, _LEAST))
+    normalised = np.abs(error) / rms
+    gain = directed(error, reference.output, rms, per_component=certain)
+    scale = directed(error, reference.tilt, rms, per_component=certain)
+    found = Evidence(
+        relative_error=relative,
+        allowed=allowed,
+        kind=kind,
+        ratio=ratio,
+        largest_error=float(np.abs(error).max()),
+        largest_normalised=float(normalised.max()),
+        max_ulp=max_ulp(error, reference.output, reference.dtype),
+        gain=gain,
+        scale=scale,
+    )
+    statistical = certain or reference.first_order
+    fault = _broken_fact(reference, answer, error) or (
+        _broken_statistic(found, reference, normalised, directions, directed_z) if statistical else None
+    )
+    return found if fault is None else _with(found, fault)
+
+
+def allowance(budget: ErrorBudget) -> float:
+    """The largest relative error that passes: 1.25 budgets, and six of the scatter that few roundings leave."""
+    scatter = budget.relative_scatter
+    return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
+
+
+def directed(error: Array, direction: Array, rms: Array, *, per_component: bool = False) -> Direction:
+    """The component of `error` along `direction`, weighted by 1/rms², with a standard error from its clusters.
+
+    The standard error is √Σt², t the contribution of a row, whose components share the roundings of its weights
+    (or of a component, where weights have none). It needs no budget: it is right for any independent errors.
+    """
+    weight = 1 / rms**2
+    pulled, reach = error * direction * weight, direction * direction * weight
+    if not per_component:
+        pulled = pulled.sum(axis=-1)
+    total, norm, scatter = float(pulled.sum()), float(reach.sum()), float(np.sqrt((pulled**2).sum()))
+    return Direction(total / norm if norm > 0 else 0.0, total / scatter if scatter > 0 else 0.0)
+
+
+def max_ulp(error: Array, output: Array, dtype: str) -> float:
+    """Largest |error| in units in the last place of the largest exact component of its row.
+
+    Of the row's, because a component that is nearly 0 by cancellation has no last place of its own.
+    """
+    form = float_format(dtype)
+    size = np.maximum(np.abs(output).max(axis=-1, keepdims=True), form.smallest_normal)
+    spacing = 2 * form.unit_roundoff * np.exp2(np.floor(np.log2(size)))
+    return float((np.abs(error) / spacing).max())
+
+
+def _relative(error: Array, exact: Array) -> float:
+    norm, off = float(np.linalg.norm(exact)), float(np.linalg.norm(error))
+    if norm > 0:
+        return off / norm
+    return 0.0 if off == 0 else math.inf
+
+
+def _kind(relative: float, allowed: float, reference: Reference) -> tuple[str | None, float]:
+    """The tightest class that covers the error, and the error in units of that class's budget."""
+    kind = classify(relative, reference.classes, SLACK) if math.isfinite(relative) else None
+    if kind is None and relative <= allowed:
+        kind = SCORES  # within the scatter that few roundings leave
+    budget = reference.classes[kind or SCORES].relative
+    return kind, relative / budget if budget > 0 else (0.0 if relative == 0 else math.inf)
+
+
+def _not_finite(answer: Array) -> Evidence:
+    bad = ~np.isfinite(answer)
+    rows = np.unique(np.argwhere(bad)[:, 2])
+    what = "NaN" if np.isnan(answer).any() else "infinity"
+    fault = f"{what} in {bad.mean():.3g} of the output, in query row {rows[0]} first; every input is finite"
+    none = Direction(math.nan, math.nan)
+    return Evidence(math.inf, math.nan, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
+
+
+def _with(found: Evidence, fault: str) -> Evidence:
+    return Evidence(**{**{name: getattr(found, name) for name in found.__dataclass_fields__}, "fault": fault})
+
+
+def _place(excess: Array) -> str:
+    b, h, i, c = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    return f"batch {b}, head {h}, row {i}, component {c}"
+
+
+def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | None:
+    beyond = np.maximum(reference.low - answer, answer - reference.high) - reference.hull_slack
+    excess = np.abs(error) - reference.bound
+    if (excess <= 0).all() and (beyond <= 0).all():
+        return None
+    worst = beyond if (beyond > 0).any() else excess
+    at = np.unravel_index(int(np.argmax(worst)), worst.shape)
+    came, expected = answer[at], reference.output[at]
+    where = f"at {_place(worst)}: expected {expected:.6g}, got {came:.6g}"
+    blank = (answer == 0).all(axis=-1) & (np.abs(reference.output) > reference.bound).any(axis=-1)
+    if blank.any():
+        return f"{int(blank.sum())} of {blank.size} rows are zero, {where}"
+    if (beyond > 0).any():
+        low, high = reference.low[at], reference.high[at]
+        return f"outside the values it averages, {low:.6g} to {high:.6g}, {where}"
+    return f"error {abs(error[at]):.3g} above the worst case of rounding {reference.bound[at]:.3g}, {where}"
+
+
+def _broken_statistic(
+    found: Evidence, reference: Reference, normalised: Array, directions: bool, directed_z: float
+) -> str | None:
+    if directions:
+        told = _told_direction(found, reference.dtype, directed_z)
+        if told:
+            return told
+    if found.relative_error > found.allowed:
+        return (
+            f"relative error {found.relative_error:.3g}, at most {found.allowed:.3g} "
+            f"is rounding in {reference.dtype}"
+        )
+    if found.largest_normalised > LARGEST:
+        return (
+            f"an error of {found.largest_normalised:.3g} predicted standard deviations "
+            f"(at most {LARGEST:g} is rounding) at {_place(normalised)}"
+        )
+    return None
+
+
+def _told_direction(found: Evidence, dtype: str, directed_z: float) -> str | None:
+    inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
+    systematic = CONSTANTS * inner
+    order = sorted((("scale", found.scale), ("gain", found.gain)), key=lambda one: -abs(one[1].z))
+    for name, direction in order:
+        if abs(direction.shift) <= systematic or abs(direction.z) <= directed_z:
+            continue
+        size = (
+            f"{abs(direction.shift):.2%}" if abs(direction.shift) >= 1e-4 else f"{abs(direction.shift):.2g}"
+        )
+        more = "large" if direction.shift > 0 else "small"
+        if name == "scale":
+            return f"the scale looks too {more} by {size} (z = {direction.z:.0f})"
+        return (
+            f"outputs are too {more} by {size} on average (z = {direction.z:.0f}): "
+            "the weights do not sum to 1, or are cut off instead of rounded"
+        )
+    return None
