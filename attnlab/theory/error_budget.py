@@ -25,7 +25,7 @@ three. Where the inner precision is float64 the truth has the same error, and th
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,8 @@ from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows,
 from .floating_point import ROUNDING_RMS, FloatFormat, float_format
 
 SOURCES = ("output", "weights", "scores", "inner")
+# Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
+_SCATTER = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,7 @@ class ErrorBudget:
     output : (batch, heads, rows, value_dim), the exact result in float64.
     variances : by source ("output", "weights", "scores", "inner"), arrays of the same shape; absent
         roundings are 0.
+    scatters : by source, the variance of ‖ô − o‖_F² that its finitely many roundings leave.
     worst_case : the bound no correct implementation exceeds, or None if it was not asked for.
     exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
         is of first order in it: trust it below about 0.3.
@@ -51,6 +54,7 @@ class ErrorBudget:
 
     output: Array
     variances: dict[str, Array]
+    scatters: dict[str, float]
     worst_case: Array | None
     exponent_error: float
 
@@ -66,6 +70,17 @@ class ErrorBudget:
         norm = float(np.linalg.norm(self.output))
         return math.sqrt(total) / norm if norm > 0 else math.nan
 
+    @property
+    def relative_scatter(self) -> float:
+        """Standard deviation of the measured relative error, as a fraction of `relative`.
+
+        One rounding of a score moves a whole row of the output, so a small or saturated call is decided by a
+        few: a gate that allows 1.25 × budget there raises false alarms unless it adds some of these.
+        NaN where nothing is rounded.
+        """
+        total = float(sum(self.variances[source].sum() for source in SOURCES))
+        return math.sqrt(sum(self.scatters.values())) / (2 * total) if total > 0 else math.nan
+
     def restricted_to(self, *sources: str) -> "ErrorBudget":
         """The budget of an implementation with the roundings of these sources only.
 
@@ -74,7 +89,8 @@ class ErrorBudget:
         for source in sources:
             one_of("source", source, SOURCES)
         kept = {s: v if s in sources else np.zeros_like(v) for s, v in self.variances.items()}
-        return ErrorBudget(self.output, kept, self.worst_case, self.exponent_error)
+        scatters = {s: x if s in sources else 0.0 for s, x in self.scatters.items()}
+        return ErrorBudget(self.output, kept, scatters, self.worst_case, self.exponent_error)
 
 
 class _Roundings(NamedTuple):
@@ -127,7 +143,8 @@ def error_budget(
     output_dtype, weights_dtype, scores_dtype : where the result, the weights and the scores are stored, as
         "float16", "bfloat16", "float32" or "float64"; None for weights and scores that never leave the inner
         precision.
-    score_roundings : r, how many roundings to scores_dtype: 0 fused, 1 eager with a power-of-two scale, else 2.
+    score_roundings : r, how many roundings to scores_dtype: 0 fused, 1 eager with a power-of-two scale,
+        else 2.
     inner_dtype : precision of the arithmetic; None: float64 for a float64 output, else float32.
     weights_stored : "normalised" p, or "unnormalised" p/max p as a fused kernel does; it matters only
         where float16 weights are subnormal.
@@ -137,7 +154,8 @@ def error_budget(
     rows : indexes of the query rows to judge; None for all.
     worst_case : also compute the bound (see `worst_case_bound`), some 60 % more work.
 
-    Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa. Subnormal
+    Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa, and too small
+    by up to 1.36 where all scores have the same mantissa just above a power of two. Subnormal
     outputs add τ²/3, τ half the smallest subnormal. A row that sees no key has output and error 0. The first
     order assumes that rounding errors of scores differ between keys: where scores are huge and nearly equal
     (all near +1000, say) with scores_dtype low, they do not, and the budget is of no use.
@@ -162,18 +180,20 @@ def error_budget(
     shape = (*queries.shape[:2], chosen.size, values.shape[-1])
     output = np.zeros(shape)
     variances = {source: np.zeros(shape) for source in SOURCES}
+    scatters = dict.fromkeys(SOURCES, 0.0)
     bound = np.zeros(shape) if worst_case else None
     exponent_error = 0.0
     for part in blocks(queries, keys, values, chosen, causal, causal_alignment, mask):
         soft = softmax_rows(part, factor)
         output[part.at] = soft.output
-        found, spread = _variances(part, soft, factor, roundings)
+        found, scatter, spread = _variances(part, soft, factor, roundings)
         exponent_error = max(exponent_error, spread)
         for source in SOURCES:
             variances[source][part.at] = found[source]
+            scatters[source] += scatter[source]
         if bound is not None:
             bound[part.at] = _bound(part, soft, factor, roundings)
-    return ErrorBudget(output, variances, bound, exponent_error)
+    return ErrorBudget(output, variances, scatters, bound, exponent_error)
 
 
 def worst_case_bound(
@@ -227,7 +247,8 @@ def worst_case_bound(
 
 def _variances(
     part: Rows, soft: Softmax, scale: float, roundings: _Roundings
-) -> tuple[dict[str, Array], float]:
+) -> tuple[dict[str, Array], dict[str, float], float]:
+    """Of one block: variances by source, their scatter, and the largest rms error of a score."""
     p, o, v = soft.weights, soft.output, part.v
     inner = roundings.truths * (ROUNDING_RMS * roundings.inner.unit_roundoff) ** 2
     n = float(part.k.shape[0]) if part.visible is None else part.visible.sum(axis=1, keepdims=True)
@@ -251,17 +272,29 @@ def _variances(
         "scores": np.zeros_like(o),
         "inner": _moved(squares * of_scores, v, o) + inner * accumulated,
     }
+    # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
+    distance = np.maximum((v * v).sum(axis=1) - 2 * o @ v.T + (o * o).sum(axis=1, keepdims=True), 0.0)
+    leverage = squares * distance
+    scatter = {
+        "output": _SCATTER * float((found["output"] ** 2).sum()),
+        "weights": 0.0,
+        "scores": 0.0,
+        "inner": _SCATTER * float(((leverage * of_scores) ** 2).sum() + ((inner * accumulated) ** 2).sum()),
+    }
     spread = of_scores
     if roundings.weights is not None:
         peak = 1.0 if roundings.normalised else p.max(axis=1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0)
-        found["weights"] = _rounding_variance(p / peak, roundings.weights) * peak**2 @ (v * v)
+        rounded = _rounding_variance(p / peak, roundings.weights) * peak**2
+        found["weights"] = rounded @ (v * v)
+        scatter["weights"] = _SCATTER * float(((rounded * (v * v).sum(axis=1)) ** 2).sum())
     if roundings.scores is not None and roundings.score_roundings:
         unit = (ROUNDING_RMS * roundings.scores.unit_roundoff) ** 2
         stored = roundings.score_roundings * unit * soft.scores**2
         found["scores"] = _moved(squares * stored, v, o)
+        scatter["scores"] = _SCATTER * float(((leverage * stored) ** 2).sum())
         spread = spread + stored
-    return found, math.sqrt(float((p * spread).sum(axis=1).max()))
+    return found, scatter, math.sqrt(float((p * spread).sum(axis=1).max()))
 
 
 def _rounding_variance(x: Array, form: FloatFormat) -> Array:
@@ -289,7 +322,7 @@ def _bound(part: Rows, soft: Softmax, scale: float, roundings: _Roundings) -> Ar
     moved = gamma * absolute - u * soft.fall
     if roundings.scores is not None:
         moved += roundings.score_roundings * roundings.scores.unit_roundoff * np.abs(soft.scores)
-    shown: NDArray[np.bool_] | bool = True
+    shown: Any = True
     counted: Array | float = float(n)
     if part.visible is None:
         width, total = np.ptp(v, axis=0)[None, :], np.abs(v).sum(axis=0)[None, :]
