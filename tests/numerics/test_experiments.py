@@ -86,3 +86,9 @@ def test_every_listed_experiment_has_its_parts() -> None:
     for name in EXPERIMENTS:
         module = experiment(name)
         assert module.TITLE and callable(module.run) and callable(module.figure)
+
+
+def test_the_variance_experiment_draws_a_hundred_million_dot_products() -> None:
+    from attnlab.numerics.variance_sampling import DOT_PRODUCTS
+
+    assert DOT_PRODUCTS >= 10**8

@@ -1,0 +1,170 @@
+"""The dot product's moments and law, drawn by the hundred million and held against theory.
+
+What no backend is needed for: components that are not normal, shifted, correlated or anisotropic, the kurtosis,
+the characteristic function and the distribution function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from attnlab.numerics.contestants import generator
+from attnlab.numerics.finding import Row
+from attnlab.numerics.score_sampling import (
+    BLOCK,
+    FAMILIES,
+    NORMAL,
+    Family,
+    ScoreMoments,
+    correlated,
+    sample_moments,
+    sample_pairs,
+)
+from attnlab.numerics.slopes import log_log_slope
+from attnlab.theory import score_cdf, score_characteristic_function
+
+HEAD_DIMS = tuple(2**power for power in range(11))
+FAMILY_HEAD_DIMS = (4, 32, 256)
+LAW_HEAD_DIMS = (1, 4, 16, 64)
+#: independent blocks of BLOCK² dot products a point
+BLOCKS = 40
+#: dot products drawn in blocks in one run
+DOT_PRODUCTS = (len(HEAD_DIMS) + len(FAMILY_HEAD_DIMS) * (len(FAMILIES) - 1)) * BLOCKS * BLOCK**2
+#: independent dot products for the law, at each head dimension
+PAIRS = 2**16
+_CORRELATION = 0.5
+#: float32 products and sums are good to this, relatively
+_ROUNDING = 2e-5
+#: mean and standard deviation of √N·D, D the Kolmogorov distance of N independent draws: √(π/2) ln 2 and
+#: √(π²/12 − π (ln 2)²/2), from the limit law (Kolmogorov 1933)
+_DISTANCE = math.sqrt(math.pi / 2) * math.log(2), math.sqrt(math.pi**2 / 12 - math.pi / 2 * math.log(2) ** 2)
+
+
+def sampled_rows(seed: int, scalings: Mapping[str, float]) -> Iterator[Row]:
+    """All rows that need no backend; `scalings` are the powers of d_k that the dot product is multiplied by."""
+    for number, family in enumerate(FAMILIES.values()):
+        drawn = {
+            head_dim: sample_moments(
+                family, head_dim, BLOCKS * BLOCK**2, generator(seed, 100 + number, head_dim)
+            )
+            for head_dim in (HEAD_DIMS if family is NORMAL else FAMILY_HEAD_DIMS)
+        }
+        for head_dim, moments in drawn.items():
+            yield from _moments(family, head_dim, moments)
+        if family is NORMAL:
+            for scaling, power in scalings.items():
+                yield _slope(drawn, scaling, power)
+    for head_dim in FAMILY_HEAD_DIMS:
+        yield from _correlated(head_dim, seed)
+    for head_dim in LAW_HEAD_DIMS:
+        yield from _law(head_dim, seed)
+
+
+def _moments(family: Family, head_dim: int, drawn: ScoreMoments) -> Iterator[Row]:
+    """Mean, variance and kurtosis of one family at one d_k."""
+    exact = family.moments(head_dim)
+    where: dict[str, str | float] = {"family": family.label, "head_dim": head_dim}
+    count = len(drawn.first)
+    if exact.mean:
+        yield Row.compare(
+            "mean of q·k",
+            where,
+            predicted=exact.mean,
+            measured=exact.mean + float(drawn.first.mean()),
+            standard_error=float(drawn.first.std(ddof=1)) / math.sqrt(count),
+        )
+    yield Row.compare(
+        "variance of q·k",
+        where,
+        predicted=exact.variance,
+        measured=drawn.variance,
+        standard_error=exact.variance_standard_error(BLOCK, BLOCK) / math.sqrt(count),
+        slack=_ROUNDING * exact.variance,
+    )
+    kurtosis, error = drawn.kurtosis
+    yield Row.compare(
+        "kurtosis of q·k",
+        where,
+        predicted=exact.kurtosis,
+        measured=kurtosis,
+        standard_error=error,
+        slack=_ROUNDING * exact.kurtosis,
+    )
+
+
+def _slope(drawn: Mapping[int, ScoreMoments], scaling: str, power: float) -> Row:
+    """Slope of ln Var(d^power q·k) on ln d over all head dimensions."""
+    errors = [NORMAL.moments(d).variance_standard_error(BLOCK, BLOCK) / math.sqrt(BLOCKS) for d in drawn]
+    factors = [d ** (2 * power) for d in drawn]
+    slope, error = log_log_slope(
+        list(drawn),
+        [factor * one.variance for factor, one in zip(factors, drawn.values(), strict=True)],
+        [factor * one for factor, one in zip(factors, errors, strict=True)],
+    )
+    return Row.compare(
+        "slope of ln variance on ln d_k",
+        {"family": NORMAL.label, "scaling": scaling},
+        predicted=1 + 2 * power,
+        measured=slope,
+        standard_error=error,
+    )
+
+
+def _correlated(head_dim: int, seed: int) -> Iterator[Row]:
+    family = correlated(_CORRELATION)
+    exact = family.moments(head_dim)
+    where: dict[str, str | float] = {"family": family.label, "head_dim": head_dim}
+    scores = sample_pairs(family, head_dim, PAIRS, generator(seed, 200, head_dim))
+    yield Row.compare(
+        "mean of q·k",
+        where,
+        predicted=exact.mean,
+        measured=float(scores.mean()),
+        standard_error=math.sqrt(exact.variance / PAIRS),
+    )
+    yield Row.compare(
+        "variance of q·k",
+        where,
+        predicted=exact.variance,
+        measured=float(np.mean((scores - exact.mean) ** 2)),
+        standard_error=exact.variance_standard_error(PAIRS, 1),
+    )
+
+
+def _law(head_dim: int, seed: int) -> Iterator[Row]:
+    """The law of q·k/√d_k from independent pairs: characteristic function, distribution, largest distance."""
+    unit = head_dim**-0.5
+    scores = np.sort(sample_pairs(NORMAL, head_dim, PAIRS, generator(seed, 300, head_dim))) * unit
+    for t in (0.5, 1.0, 1.5, 2.0, 3.0):
+        # cos² = (1 + cos 2t)/2, so that the variance of the mean is known exactly
+        value, double = score_characteristic_function([t, 2 * t], head_dim, unit)
+        yield Row.compare(
+            "characteristic function",
+            {"family": NORMAL.label, "head_dim": head_dim, "t": t},
+            predicted=float(value),
+            measured=float(np.cos(t * scores).mean()),
+            standard_error=math.sqrt(((1 + double) / 2 - value**2) / PAIRS),
+        )
+    points = np.array([-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0])
+    below = np.searchsorted(scores, points, side="right") / PAIRS
+    for x, expected, share in zip(points, score_cdf(points, head_dim, unit), below, strict=True):
+        yield Row.compare(
+            "distribution function",
+            {"family": NORMAL.label, "head_dim": head_dim, "x": float(x)},
+            predicted=float(expected),
+            measured=float(share),
+            standard_error=math.sqrt(expected * (1 - expected) / PAIRS),
+        )
+    expected = score_cdf(scores, head_dim, unit)
+    rank = np.arange(PAIRS + 1) / PAIRS
+    distance = max(float((rank[1:] - expected).max()), float((expected - rank[:-1]).max()))
+    yield Row.compare(
+        "Kolmogorov distance × √N",
+        {"family": NORMAL.label, "head_dim": head_dim},
+        predicted=_DISTANCE[0],
+        measured=distance * math.sqrt(PAIRS),
+        standard_error=_DISTANCE[1],
+    )
