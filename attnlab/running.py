@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from attnlab.discovery import backends, require
 from attnlab.ground.environment import environment
+from attnlab.ground.result import Outcome
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
@@ -121,7 +122,24 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
                 found = measure_ceiling(device, dtype)
                 if found is not None:
                     record.ceilings.append(found)
-    record.save()
+        record.save()
+    if plan.numerics:
+        _experiment(record, progress)
+
+
+def _experiment(record: Run, progress: Progress) -> None:
+    """The numerical chapter, through every backend that this run has found right and in working order."""
+    from attnlab.numerics import catalogue
+
+    total = len(record.plan.workloads)
+    sound = [one.backend for one in record.results if one.outcome is Outcome.MEASURED]
+    for name in catalogue.EXPERIMENTS:
+        progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
+        with _accounted(record, "numerics"):
+            record.findings += catalogue.run_experiments(
+                [name], list(dict.fromkeys(sound)), folders=record.plan.folders
+            )
+        record.save()
 
 
 def measure_ceiling(device: str, dtype: str) -> ceilings.Ceiling | None:

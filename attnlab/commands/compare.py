@@ -19,7 +19,7 @@ from attnlab.commands import options
 @click.option("--dtype", default="float32", show_default=True, help="float32, bfloat16, float16 or float64.")
 @options.device
 @click.option("--causal", is_flag=True, help="Mask later keys.")
-@click.option("--seconds", default=6.0, show_default=True, help="Time for one set of processes.")
+@click.option("--seconds", default=5.0, show_default=True, help="Time for one set of processes.")
 @options.folders
 @options.as_json
 def compare(

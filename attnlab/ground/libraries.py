@@ -59,7 +59,7 @@ class Library(Protocol):
         """Give back device memory that is kept but not in use: other contenders want it."""
 
     def attest(self, call: Call) -> str:
-        """The kernels that one call really ran."""
+        """What computes `call`, which has run before: kernels where the library tells, or else its BLAS."""
 
     def set_threads(self, count: int) -> None:
         """Compute with `count` threads from now on."""
@@ -128,7 +128,6 @@ class NumPy:
     def attest(self, call: Call) -> str:
         from threadpoolctl import threadpool_info
 
-        call()
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
         return (
             ", ".join(f"{pool['internal_api']} {pool.get('architecture') or ''}".strip() for pool in pools)
@@ -230,11 +229,11 @@ class Torch:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
         # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        profiler = self._torch.profiler
-        activities = [profiler.ProfilerActivity.CPU]
-        if self.device == "cuda":
-            activities.append(profiler.ProfilerActivity.CUDA)
-        with profiler.profile(activities=activities) as record:
+        # the tracing library, which takes a second to start, is needed only to see device kernels
+        on_cuda = self.device == "cuda"
+        with self._torch.autograd.profiler.profile(
+            use_device="cuda" if on_cuda else None, use_kineto=on_cuda
+        ) as record:
             call()
             self.finish()
         return kernels_of([event.key for event in record.key_averages()])

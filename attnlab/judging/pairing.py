@@ -21,8 +21,10 @@ from attnlab.ground.result import Measurement
 ALPHA = 0.05
 #: differences up to this are called equivalent
 MARGIN = 0.01
-#: a round whose calibration loop is further off its median is left out whole
+#: a round whose calibration loop is further off its median is left out whole, unless the loop scatters that
+#: much in every round: then only beyond this many robust standard deviations (docs/decisions/0003)
 DISTURBED = 0.10
+DEVIATIONS = 3.0
 
 
 class Kind(StrEnum):
@@ -108,11 +110,17 @@ def least_rounds(comparisons: int = 1) -> int:
 
 
 def disturbed_rounds(calibration: Mapping[int, float]) -> set[int]:
-    """Rounds whose calibration loop (seconds, by round) was more than `DISTURBED` off its median."""
+    """Rounds whose calibration loop (seconds, by round) stands out from the others'.
+
+    That is by more than `DISTURBED` of its median and by more than `DEVIATIONS` times 1.4826 times the
+    median absolute deviation, which is the standard deviation where the scatter is normal.
+    """
     if not calibration:
         return set()
     middle = statistics.median(calibration.values())
-    return {index for index, seconds in calibration.items() if abs(seconds / middle - 1) > DISTURBED}
+    scatter = 1.4826 * statistics.median(abs(seconds - middle) for seconds in calibration.values())
+    allowed = max(DISTURBED * middle, DEVIATIONS * scatter)
+    return {index for index, seconds in calibration.items() if abs(seconds - middle) > allowed}
 
 
 def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:

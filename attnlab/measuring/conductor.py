@@ -38,7 +38,7 @@ _OUTCOMES = {
 }
 #: of the memory that is free, this share may be planned with
 _USABLE = 0.85
-_WARMUP_SECONDS = 0.02
+_WARMUP_SECONDS = 0.03
 
 
 @dataclass
@@ -379,16 +379,19 @@ class Conductor:
             self._on_event(f"{entries[0].workload.label}: round {index + 1}")
 
     def _turn(self, entry: Entry, index: int, calibration: float) -> None:
-        refill = entry.call_seconds < self.limits.refill_seconds
+        limits = self.limits
+        settle = limits.turn_seconds if entry.call_seconds < limits.settle_below_seconds else None
         stolen, started = rounds.steal_seconds(), time.monotonic()
-        found = entry.seat.ask("turn", seconds=self._deadline, iterations=entry.iterations, refill=refill)
+        found = entry.seat.ask(
+            "turn", seconds=self._deadline, iterations=entry.iterations, settle_seconds=settle
+        )
         elapsed = time.monotonic() - started
         timed = min(elapsed, float(found["seconds"]) * entry.iterations)
-        refilling = min(elapsed - timed, entry.call_seconds) if refill else 0.0
+        settled = min(elapsed - timed, float(found["settled_seconds"]))
         entry.spent += elapsed
         self.account["timed"] += timed
-        self.account["warm-up"] += refilling
-        self.account["waking and stopping"] += elapsed - timed - refilling
+        self.account["warm-up"] += settled
+        self.account["waking and stopping"] += elapsed - timed - settled
         entry.turns.append(
             {
                 "seconds": float(found["seconds"]),

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 #: every library's own name for its thread count; set before any of them is imported
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+#: glibc returns a freed score matrix to the system, or keeps it, by the accidents of a process's heap: identical
+#: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless told otherwise.
+_KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+_ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,15 @@ class Contender:
                 )
         return cls(text.strip(), match["backend"], tuple(variables), threads)
 
-    def environment(self) -> dict[str, str]:
-        """The environment variables that its process is started with, beside the inherited ones."""
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The environment variables that its process is started with, the `inherited` ones included.
+
+        An allocator setting of the contender's or of the caller's own replaces the kept heap.
+        """
+        own = dict(self.variables)
+        chosen = any(name.startswith(_ALLOCATOR_PREFIXES) for name in (*own, *inherited))
         threads = {} if self.threads is None else dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
-        return {**threads, **dict(self.variables)}
+        return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **own}
 
 
 def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:

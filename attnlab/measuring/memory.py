@@ -8,29 +8,34 @@ missing, the kernel's resident-set high-water mark stands in, and the method say
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 from attnlab.ground.libraries import Call, Library
 
 _REPEATS = 2
+#: a call this long (seconds) is traced once: tracing the naive loop twice cost more than racing it
+_LONG = 0.2
 
 
 def peak_bytes(library: Library, call: Call) -> tuple[list[int], str]:
-    """Peak bytes of `call`, once a repeat, and the method's name.
+    """Peak bytes of `call`, least counts: twice where it is short, and the method's name.
 
     Calls once untraced first: a cold call carries workspaces that are kept (33 MB for one BLAS).
     Raises RuntimeError where this platform has no way to measure it.
     """
+    started = time.perf_counter()
     call()
     library.finish()
+    repeats = _REPEATS if time.perf_counter() - started < _LONG else 1
     on_device = library.peak_bytes(call)
     if on_device is not None:
-        return [on_device, *(library.peak_bytes(call) or 0 for _ in range(_REPEATS - 1))], "device allocator"
+        return [on_device, *(library.peak_bytes(call) or 0 for _ in range(repeats - 1))], "device allocator"
     try:
         import memray  # noqa: F401 - only whether it is there
     except ImportError:
-        return [_resident_peak(call) for _ in range(_REPEATS)], "resident set"
-    return [_heap_peak(call) for _ in range(_REPEATS)], "memray"
+        return [_resident_peak(call) for _ in range(repeats)], "resident set"
+    return [_heap_peak(call) for _ in range(repeats)], "memray"
 
 
 def _heap_peak(call: Call) -> int:

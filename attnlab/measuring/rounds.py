@@ -10,7 +10,7 @@ from typing import TypeVar
 import psutil
 
 T = TypeVar("T")
-_LOOPS = 20_000
+_LOOPS = 100_000
 
 
 def latin_square(entries: Sequence[T], seed: int) -> Iterator[list[T]]:
@@ -32,11 +32,7 @@ def latin_square(entries: Sequence[T], seed: int) -> Iterator[list[T]]:
 
 
 def calibration_seconds() -> float:
-    """Seconds that a fixed pure-Python loop takes now (about 0.5 ms undisturbed): the least of two."""
-    return min(_spin(), _spin())
-
-
-def _spin() -> float:
+    """Seconds that a fixed pure-Python loop takes now: about a millisecond, undisturbed."""
     start = time.perf_counter()
     for _ in range(_LOOPS):
         pass

@@ -81,7 +81,7 @@ class Seat:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "attnlab.measuring.worker", str(to_worker), str(from_worker)],
                 pass_fds=(to_worker, from_worker),
-                env={**os.environ, **self.contender.environment()},
+                env=self.contender.environment(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

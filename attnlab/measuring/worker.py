@@ -27,6 +27,9 @@ from attnlab.ground.libraries import Library, open_library
 from attnlab.ground.workload import Workload
 from attnlab.measuring import ceilings, memory, protocol
 
+#: calls that a calibration makes at least, unless one takes over `_LONG` seconds
+_CALLS = 3
+_LONG = 0.5
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
 
 
@@ -94,26 +97,34 @@ class Bench:
         return {}, (self._checked(posed, self._backend().bind(posed, *arrays)()),)
 
     def calibrate(self, warmup_seconds: float, turn_seconds: float) -> Reply:
-        """Warm up, then seconds per call and the number of calls that fill a turn."""
+        """Warm up, then seconds per call and the number of calls that fill a turn.
+
+        The least of at least three calls where they are short: the first of all carries a library's
+        start-up, which can be a thousand times the call.
+        """
         library, call = self._library(), self._call()
         start = time.perf_counter()
-        seconds = library.time_calls(call, 1)
-        while time.perf_counter() - start < warmup_seconds:
-            seconds = min(seconds, library.time_calls(call, 1))
+        seconds, calls = library.time_calls(call, 1), 1
+        while time.perf_counter() - start < warmup_seconds or (calls < _CALLS and seconds < _LONG):
+            seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
         iterations = max(1, int(np.ceil(turn_seconds / max(seconds, 1e-9))))
         return {"seconds": seconds, "iterations": iterations}, ()
 
-    def turn(self, iterations: int, refill: bool) -> Reply:
+    def turn(self, iterations: int, settle_seconds: float | None) -> Reply:
         """One turn on the clock: seconds per call and what disturbed it.
 
-        With `refill` one call goes before, untimed: it refills the caches after the other contenders.
+        Before it, untimed, one call and as many more as fill `settle_seconds` (none at all for None): they
+        refill the caches after the other contenders and let the threads that were just woken find their cores.
         """
         library, call = self._library(), self._call()
         gc.disable()
         try:
-            if refill:
-                call()
-                library.finish()
+            settling = time.perf_counter()
+            while settle_seconds is not None:
+                library.time_calls(call, 1)
+                if time.perf_counter() - settling >= settle_seconds:
+                    break
+            settled = time.perf_counter() - settling
             before = resource.getrusage(resource.RUSAGE_SELF)
             seconds = library.time_calls(call, iterations)
             after = resource.getrusage(resource.RUSAGE_SELF)
@@ -121,6 +132,7 @@ class Bench:
             gc.enable()
         return {
             "seconds": seconds,
+            "settled_seconds": settled,
             "minor_faults": after.ru_minflt - before.ru_minflt,
             "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
         }, ()
@@ -143,6 +155,8 @@ class Bench:
         device = self.workload.device if self.workload else None
         self.workload = self.call = None
         gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # only glibc has it
+            ctypes.CDLL(None).malloc_trim(0)  # the heap is kept between calls, not between workloads
         if device:
             self._library(device).trim()
         return {}, ()

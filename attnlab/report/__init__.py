@@ -1,1 +1,35 @@
-"""From stored results to a page that a person reads."""
+"""From stored results to a page that a person reads.
+
+`write` makes ``report.md`` and its figures, `verdict_text` the verdict for a terminal. Both read nothing but
+the run, so that a report can be made again from its folder at any time. matplotlib is loaded by `write` only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnlab.report import page, sentences, wording
+from attnlab.report.evidence import gather
+from attnlab.run_folder import Run
+
+__all__ = ["verdict_text", "write"]
+
+
+def write(run: Run) -> Path:
+    """Write ``report.md`` and ``figures/*.png`` into the run's folder and return the page's path.
+
+    Works on any run, be it interrupted or empty. Figures of an earlier report in that folder are replaced.
+    Raises OSError where the folder cannot be written to.
+    """
+    return page.write(gather(run))
+
+
+def verdict_text(run: Run) -> str:
+    """The warnings and the verdict as plain text, a paragraph a sentence, for a terminal."""
+    evidence = gather(run)
+    lines = [f"Warning: {one}" for one in sentences.warnings(evidence)]
+    for heading, some in sentences.verdict(evidence):
+        lines += [f"{heading}:"] if heading else []
+        lines += [f"- {one}" for one in some]
+    lines.append(sentences.footnote(evidence))
+    return "\n".join(wording.plain(one) for one in lines)

@@ -1,0 +1,51 @@
+"""A backend as a function of NumPy arrays and nothing else: what every observable and experiment measures through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from attnlab.discovery import load
+from attnlab.ground.backend import Backend, checked_output
+from attnlab.ground.dtypes import round_to
+from attnlab.ground.workload import Workload
+
+
+class Attend(Protocol):
+    """softmax(scale · q kᵀ) v on arrays (batch, heads, length, dim), in the number format of `q`."""
+
+    def __call__(
+        self, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], *, causal: bool, scale: float
+    ) -> NDArray[Any]:
+        """The output, (batch, heads, n_q, value_dim)."""
+
+
+def black_box(
+    backend: str | Backend,
+    *,
+    dtype: str | None = None,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+) -> Attend:
+    """The backend called `backend`, as a function of NumPy arrays.
+
+    dtype : number format to compute in, the arrays' own unless given; the arrays are rounded to it.
+    folders : where to look for backends beside those that come with attnlab.
+
+    Raises ValueError for an unknown name and Unavailable where its library is missing; the function raises
+    Declined where the backend cannot do what it is asked, and ValueError where shapes do not fit.
+    """
+    chosen = load(backend, folders) if isinstance(backend, str) else backend
+
+    def attend(
+        q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], *, causal: bool, scale: float
+    ) -> NDArray[Any]:
+        number_format = dtype or str(q.dtype)
+        q, k, v = (round_to(array, number_format) for array in (q, k, v))
+        workload = Workload.of_arrays(q, k, v, causal=causal, scale=scale, dtype=number_format, device=device)
+        return checked_output(chosen, workload, chosen.bind(workload, q, k, v)())
+
+    return attend

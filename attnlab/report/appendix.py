@@ -1,0 +1,155 @@
+"""The tables behind the figures: who was left out, the self-test, the machine, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attnlab.ground.result import Outcome
+from attnlab.numerics.finding import Finding
+from attnlab.report import units, wording
+from attnlab.report.evidence import Evidence
+from attnlab.report.tables import NONE, markdown
+
+_WORDS = {
+    Outcome.DECLINED: "declined",
+    Outcome.UNAVAILABLE: "not available here",
+    Outcome.WRONG: "wrong",
+    Outcome.OVER_BUDGET: "over budget, not tried",
+    Outcome.CRASHED: "crashed",
+    Outcome.TIMED_OUT: "timed out",
+}
+#: activities in which a contender itself was at work
+AT_WORK = ("timed", "warm-up", "memory")
+
+
+def left_out(evidence: Evidence) -> str:
+    """One row for each contender and kind of outcome: where, and the reasons (numbers differ, so one is shown)."""
+    rows = []
+    for name in evidence.names:
+        for family in evidence.families:
+            missing: dict[str, dict[tuple[int, int], str]] = {}
+            for at, cell in sorted(family.cells.items()):
+                answer = cell.answers.get(name)
+                if name in cell.faults:
+                    missing.setdefault("failed measurement", {})[at] = cell.faults[name]
+                elif answer is not None and answer.outcome is not Outcome.MEASURED:
+                    missing.setdefault(_WORDS[answer.outcome], {})[at] = answer.reason or ""
+            for what, reasons in missing.items():
+                place = _everywhere_or(reasons, family.cells, wording.where(reasons, family.grid))
+                if len(evidence.families) > 1:
+                    place += f" ({family.title})"
+                rows.append([f"`{name}`", what, place, _reasons(list(reasons.values()))])
+    return markdown(["contender", "outcome", "where", "why"], rows, left=4)
+
+
+def _everywhere_or(some: Mapping[Any, Any], every: Mapping[Any, Any], place: str) -> str:
+    return "everywhere" if len(some) == len(every) else place
+
+
+def _reasons(reasons: list[str]) -> str:
+    distinct = list(dict.fromkeys(reasons))
+    return distinct[0] if len(distinct) == 1 else f"{distinct[0]} (the first of {len(distinct)})"
+
+
+def self_test(evidence: Evidence) -> str:
+    """The ratio of the second entry to the first, workload by workload."""
+    rows = [
+        [
+            twin.workload.label,
+            f"`{twin.contender}`",
+            units.ratio(twin.verdict.ratio),
+            units.interval(twin.verdict.low, twin.verdict.high),
+            twin.verdict.rounds,
+            twin.verdict.disturbed,
+            "**differs**" if twin.differs else str(twin.verdict.kind),
+        ]
+        for twin in evidence.self_test.twins
+    ]
+    headers = ["workload", "contender", "second / first", "interval", "rounds", "left out", ""]
+    return markdown(headers, rows, left=2)
+
+
+def environment(evidence: Evidence) -> str:
+    """Every entry of the environment; contenders with equal facts share a row."""
+    return markdown(["", ""], [[name, text] for name, text in _entries(evidence.run.environment)], left=2)
+
+
+def _entries(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in facts.items():
+        label = f"{prefix}{name}".replace("_", " ") if not prefix else f"{prefix}{name}"
+        if name.endswith("_bytes") and isinstance(value, int):
+            yield label.removesuffix(" bytes"), units.size(value)
+        elif isinstance(value, Mapping) and value and all(isinstance(v, Mapping) for v in value.values()):
+            yield from _alike(label, value)
+        elif isinstance(value, Mapping) and value:
+            yield from _entries(value, f"{label}: ")
+        else:
+            yield label, _text(value)
+
+
+def _alike(label: str, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Rows for the owners of facts, those with equal ones together."""
+    owners: dict[str, list[str]] = {}
+    for owner, known in facts.items():
+        owners.setdefault(_text(known), []).append(owner)
+    for text, names in owners.items():
+        yield f"{label}: {', '.join(names)}", text
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "not readable here"
+    if isinstance(value, Mapping):
+        known = {name: one for name, one in value.items() if one is not None}
+        return "; ".join(f"{name} {_text(one)}" for name, one in known.items()) or "none"
+    if isinstance(value, list | tuple):
+        texts = [_text(one) for one in value]
+        return ", ".join(sorted(texts) if any(isinstance(one, Mapping) for one in value) else texts) or "none"
+    return str(value)
+
+
+def account(evidence: Evidence) -> str:
+    """Seconds by activity, the longest first, with shares of the total."""
+    spent = evidence.run.account
+    total = sum(spent.values())
+    if total <= 0:
+        return ""
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    rows = [[name, f"{value:.1f} s", f"{value / total:.0%}"] for name, value in ordered]
+    return markdown(["activity", "time", "share"], [*rows, ["**total**", f"{total:.1f} s", "100%"]])
+
+
+def account_summary(evidence: Evidence) -> str:
+    """How much of the time contenders themselves were at work."""
+    spent = evidence.run.account
+    total = sum(spent.values())
+    if total <= 0:
+        return "The run's time was not recorded."
+    working = sum(spent.get(name, 0.0) for name in AT_WORK)
+    return (
+        f"Timed, warm-up and memory calls took {working / total:.0%} of {total:.0f} s; "
+        "the rest is start-up, checking, and keeping the contenders apart."
+    )
+
+
+def finding(one: Finding) -> str:
+    """Predicted against measured, row by row."""
+    keys = list(dict.fromkeys(key for row in one.rows for key in row.where))
+    rows = [
+        [
+            row.quantity,
+            *(_short(row.where.get(key, NONE)) for key in keys),
+            units.figures(row.predicted, 4),
+            units.figures(row.measured, 4),
+            units.figures(row.standard_error, 2),
+            "pass" if row.passed else "**FAIL**",
+        ]
+        for row in one.rows
+    ]
+    headers = ["quantity", *keys, "predicted", "measured", "standard error", ""]
+    return markdown(headers, rows)
+
+
+def _short(value: str | float) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else value

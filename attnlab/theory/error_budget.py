@@ -1,0 +1,382 @@
+"""Requirement: the error a correct attention may have, derived from its roundings and not chosen.
+
+To first order a perturbation δ_j of the scores moves the output by Σ p_j(v_j − o)δ_j, and one rounding to
+nearest has the relative rms c·u, c = 1/√(8 ln 2). Independent roundings add in squares:
+
+    rms² = (c u_O o)² + (c u_P)² Σp_j²v_j² + r(c u_S)² Σp_j²(v_j − o)²s_j² + inner²
+
+u_O, u_P, u_S : unit roundoff at which output, weights and scores are stored; r : roundings of the scores.
+
+The inner term models arithmetic at u_i, summation in chains of N additions (recursion: N = d or n; blocks
+of b: N = b + n/b), each partial sum rounded. For terms a_t with total A the squares of N partial sums add
+to (N/2)Σa² by scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
+
+    score s_j = scale Σ_c q_c k_jc :  σ_j² = scale²[(1 + N_d/2) Σ_c q_c²k_jc²] + (1 + N_d/3) s_j²
+    exponent and exp               :  σ_j² += 2(s_j − m)² + 2, m the largest score of the row
+    Σ_j e^{s_j − m}                :  (N_n/3) o²
+    Σ_j p_j v_j                    :  (1 + N_n/2) Σp_j²v_j² + (N_n/3) o²
+    division                       :  o²
+    inner² = (c u_i)² [ Σp_j²(v_j − o)²σ_j² + the last three lines ].
+
+It is an upper model: vector units sum in 8 to 32 lanes, fused multiply-adds save a rounding, and additions
+of what is below half a unit leave no random error. In float16 and bfloat16 it is invisible beside the first
+three. Where the inner precision is float64 the truth has the same error, and the term counts twice.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .checks import Array, one_of, real, whole
+from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows, softmax_rows
+from .floating_point import ROUNDING_RMS, FloatFormat, float_format
+
+SOURCES = ("output", "weights", "scores", "inner")
+# Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
+_SCATTER = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorBudget:
+    """What the error of one attention call should be, per component and as a whole.
+
+    output : (batch, heads, rows, value_dim), the exact result in float64.
+    variances : by source ("output", "weights", "scores", "inner"), arrays of the same shape; absent
+        roundings are 0.
+    scatters : by source, the variance of ‖ô − o‖_F² that its finitely many roundings leave.
+    worst_case : the bound no correct implementation exceeds, or None if it was not asked for.
+    exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
+        is of first order in it: trust it below about 0.3.
+    """
+
+    output: Array
+    variances: dict[str, Array]
+    scatters: dict[str, float]
+    worst_case: Array | None
+    exponent_error: float
+
+    @property
+    def rms(self) -> Array:
+        """Predicted rms error of each component, in units of the values."""
+        return np.asarray(np.sqrt(sum(self.variances[source] for source in SOURCES)))
+
+    @property
+    def relative(self) -> float:
+        """Predicted ‖ô − o‖_F/‖o‖_F. NaN where the exact output is 0 throughout."""
+        total = float(sum(self.variances[source].sum() for source in SOURCES))
+        norm = float(np.linalg.norm(self.output))
+        return math.sqrt(total) / norm if norm > 0 else math.nan
+
+    @property
+    def relative_scatter(self) -> float:
+        """Standard deviation of the measured relative error, as a fraction of `relative`.
+
+        One rounding of a score moves a whole row of the output, so a small or saturated call is decided by a
+        few: a gate that allows 1.25 × budget there raises false alarms unless it adds some of these.
+        NaN where nothing is rounded.
+        """
+        total = float(sum(self.variances[source].sum() for source in SOURCES))
+        return math.sqrt(sum(self.scatters.values())) / (2 * total) if total > 0 else math.nan
+
+    def restricted_to(self, *sources: str) -> "ErrorBudget":
+        """The budget of an implementation with the roundings of these sources only.
+
+        Raises ValueError for a name that is not a source.
+        """
+        for source in sources:
+            one_of("source", source, SOURCES)
+        kept = {s: v if s in sources else np.zeros_like(v) for s, v in self.variances.items()}
+        scatters = {s: x if s in sources else 0.0 for s, x in self.scatters.items()}
+        return ErrorBudget(self.output, kept, scatters, self.worst_case, self.exponent_error)
+
+
+class _Roundings(NamedTuple):
+    output: FloatFormat
+    weights: FloatFormat | None
+    scores: FloatFormat | None
+    score_roundings: int
+    inner: FloatFormat
+    normalised: bool
+    block: int | None
+
+    @property
+    def truths(self) -> int:
+        """How many of the two results compared have the inner error: both where the inner is float64."""
+        return 2 if self.inner.precision == 53 else 1
+
+    def chain(self, terms: int) -> float:
+        """Longest chain of additions in a sum of so many terms."""
+        if self.block is None:
+            return float(terms)
+        return min(float(terms), self.block + terms / self.block)
+
+
+def error_budget(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    output_dtype: str,
+    weights_dtype: str | None = None,
+    scores_dtype: str | None = None,
+    score_roundings: int = 0,
+    inner_dtype: str | None = None,
+    weights_stored: str = "normalised",
+    summation_block: int | None = None,
+    causal_alignment: str = "top-left",
+    mask: ArrayLike | None = None,
+    rows: ArrayLike | None = None,
+    worst_case: bool = False,
+) -> ErrorBudget:
+    """The exact output of softmax(scale · qkᵀ)v and the error that its roundings predict.
+
+    q : (batch, heads, queries, head_dim); k : (batch, key_heads, keys, head_dim);
+    v : (batch, key_heads, keys, value_dim). They hold the inputs *as cast*: bfloat16 values in a float32
+        array. heads is a multiple of key_heads; each key head serves heads/key_heads successive heads.
+    causal : query i sees keys up to i ("top-left") or up to i + keys − queries ("bottom-right").
+    scale : 1/√head_dim if None.
+    output_dtype, weights_dtype, scores_dtype : where the result, the weights and the scores are stored, as
+        "float16", "bfloat16", "float32" or "float64"; None for weights and scores that never leave the inner
+        precision.
+    score_roundings : r, how many roundings to scores_dtype: 0 fused, 1 eager with a power-of-two scale,
+        else 2.
+    inner_dtype : precision of the arithmetic; None: float64 for a float64 output, else float32.
+    weights_stored : "normalised" p, or "unnormalised" p/max p as a fused kernel does; it matters only
+        where float16 weights are subnormal.
+    summation_block : b, for blocked sums; None for recursion, the safe model.
+    mask : boolean, broadcastable to (batch, heads, queries, keys), True where a key is seen; intersects
+        causal.
+    rows : indexes of the query rows to judge; None for all.
+    worst_case : also compute the bound (see `worst_case_bound`), some 60 % more work.
+
+    Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa, and too small
+    by up to 1.36 where all scores have the same mantissa just above a power of two. Subnormal
+    outputs add τ²/3, τ half the smallest subnormal. A row that sees no key has output and error 0. The first
+    order assumes that rounding errors of scores differ between keys: where scores are huge and nearly equal
+    (all near +1000, say) with scores_dtype low, they do not, and the budget is of no use.
+
+    float64 throughout, in blocks of rows: memory beyond the results is some 50 MB plus one head.
+
+    Raises ValueError for shapes that do not fit, inputs that are not finite, unknown dtypes, and roundings
+    of scores without a scores_dtype.
+    """
+    queries, keys, values = checked_inputs(q, k, v)
+    roundings = _roundings(
+        output_dtype,
+        weights_dtype,
+        scores_dtype,
+        score_roundings,
+        inner_dtype,
+        weights_stored,
+        summation_block,
+    )
+    factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
+    chosen = chosen_rows(rows, queries.shape[2])
+    shape = (*queries.shape[:2], chosen.size, values.shape[-1])
+    output = np.zeros(shape)
+    variances = {source: np.zeros(shape) for source in SOURCES}
+    scatters = dict.fromkeys(SOURCES, 0.0)
+    bound = np.zeros(shape) if worst_case else None
+    exponent_error = 0.0
+    for part in blocks(queries, keys, values, chosen, causal, causal_alignment, mask):
+        soft = softmax_rows(part, factor)
+        output[part.at] = soft.output
+        found, scatter, spread = _variances(part, soft, factor, roundings)
+        exponent_error = max(exponent_error, spread)
+        for source in SOURCES:
+            variances[source][part.at] = found[source]
+            scatters[source] += scatter[source]
+        if bound is not None:
+            bound[part.at] = _bound(part, soft, factor, roundings)
+    return ErrorBudget(output, variances, scatters, bound, exponent_error)
+
+
+def worst_case_bound(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    output_dtype: str,
+    weights_dtype: str | None = None,
+    scores_dtype: str | None = None,
+    score_roundings: int = 0,
+    inner_dtype: str | None = None,
+    weights_stored: str = "normalised",
+    causal_alignment: str = "top-left",
+    mask: ArrayLike | None = None,
+    rows: ArrayLike | None = None,
+) -> Array:
+    """The bound on |ô − o| per component that every correct implementation meets.
+
+    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
+    η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku),
+    l = Σe^{s−m}, ε_exp = 4u_i (an exp good to 2u_i, in numerator and denominator), 2n for the two sums over
+    keys, τ half the smallest subnormal of the weights' and the output's format; for normalised weights
+    stored in a low precision τ_P Σ|v_j|, without the division by l. Higham 2002, §3.1 for γ; tanh(η/2) bounds
+    the total variation of a perturbed softmax. First order in the unit roundoffs outside tanh.
+
+    Arguments, shapes and errors as `error_budget`; returns (batch, heads, rows, value_dim).
+    """
+    budget = error_budget(
+        q,
+        k,
+        v,
+        causal=causal,
+        scale=scale,
+        output_dtype=output_dtype,
+        weights_dtype=weights_dtype,
+        scores_dtype=scores_dtype,
+        score_roundings=score_roundings,
+        inner_dtype=inner_dtype,
+        weights_stored=weights_stored,
+        causal_alignment=causal_alignment,
+        mask=mask,
+        rows=rows,
+        worst_case=True,
+    )
+    assert budget.worst_case is not None
+    return budget.worst_case
+
+
+def _variances(
+    part: Rows, soft: Softmax, scale: float, roundings: _Roundings
+) -> tuple[dict[str, Array], dict[str, float], float]:
+    """Of one block: variances by source, their scatter, and the largest rms error of a score."""
+    p, o, v = soft.weights, soft.output, part.v
+    inner = roundings.truths * (ROUNDING_RMS * roundings.inner.unit_roundoff) ** 2
+    n = float(part.k.shape[0]) if part.visible is None else part.visible.sum(axis=1, keepdims=True)
+    chain_n = (
+        roundings.chain(part.k.shape[0])
+        if part.visible is None
+        else np.minimum(n, roundings.chain(part.k.shape[0]))
+    )
+    chain_d = roundings.chain(part.k.shape[1])
+    squares = p * p
+    weighted = squares @ (v * v)
+
+    products = (part.q * part.q) @ (part.k * part.k).T * scale**2
+    of_scores = inner * (
+        (1 + chain_d / 2) * products + (1 + chain_d / 3) * soft.scores**2 + 2 * soft.fall**2 + 2
+    )
+    accumulated = (1 + chain_n / 2) * weighted + (1 + 2 * chain_n / 3) * o * o
+    found = {
+        "output": _rounding_variance(o, roundings.output),
+        "weights": np.zeros_like(o),
+        "scores": np.zeros_like(o),
+        "inner": _moved(squares * of_scores, v, o) + inner * accumulated,
+    }
+    # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
+    distance = np.maximum((v * v).sum(axis=1) - 2 * o @ v.T + (o * o).sum(axis=1, keepdims=True), 0.0)
+    leverage = squares * distance
+    scatter = {
+        "output": _SCATTER * float((found["output"] ** 2).sum()),
+        "weights": 0.0,
+        "scores": 0.0,
+        "inner": _SCATTER * float(((leverage * of_scores) ** 2).sum() + ((inner * accumulated) ** 2).sum()),
+    }
+    spread = of_scores
+    if roundings.weights is not None:
+        peak = 1.0 if roundings.normalised else p.max(axis=1, keepdims=True)
+        peak = np.where(peak > 0, peak, 1.0)
+        rounded = _rounding_variance(p / peak, roundings.weights) * peak**2
+        found["weights"] = rounded @ (v * v)
+        scatter["weights"] = _SCATTER * float(((rounded * (v * v).sum(axis=1)) ** 2).sum())
+    if roundings.scores is not None and roundings.score_roundings:
+        unit = (ROUNDING_RMS * roundings.scores.unit_roundoff) ** 2
+        stored = roundings.score_roundings * unit * soft.scores**2
+        found["scores"] = _moved(squares * stored, v, o)
+        scatter["scores"] = _SCATTER * float(((leverage * stored) ** 2).sum())
+        spread = spread + stored
+    return found, scatter, math.sqrt(float((p * spread).sum(axis=1).max()))
+
+
+def _rounding_variance(x: Array, form: FloatFormat) -> Array:
+    """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
+
+    Below τ a number is lost whole, which is the smaller error.
+    """
+    half = form.smallest_subnormal / 2
+    normal = (ROUNDING_RMS * form.unit_roundoff * x) ** 2
+    subnormal = np.minimum(half * half / 3, x * x)
+    return np.asarray(np.where(np.abs(x) < form.smallest_normal, subnormal, normal))
+
+
+def _moved(mass: Array, v: Array, o: Array) -> Array:
+    """Σ_j mass_j (v_j − o)², by expansion; where it cancels it is far below the other terms."""
+    total = mass.sum(axis=1, keepdims=True)
+    return np.asarray(np.maximum(mass @ (v * v) - 2 * o * (mass @ v) + o * o * total, 0.0))
+
+
+def _bound(part: Rows, soft: Softmax, scale: float, roundings: _Roundings) -> Array:
+    v, u = part.v, roundings.truths * roundings.inner.unit_roundoff
+    n, d = part.k.shape
+    gamma = (d + 2) * u / (1 - (d + 2) * u)
+    absolute = np.abs(part.q) @ np.abs(part.k).T * abs(scale)
+    moved = gamma * absolute - u * soft.fall
+    if roundings.scores is not None:
+        moved += roundings.score_roundings * roundings.scores.unit_roundoff * np.abs(soft.scores)
+    shown: Any = True
+    counted: Array | float = float(n)
+    if part.visible is None:
+        width, total = np.ptp(v, axis=0)[None, :], np.abs(v).sum(axis=0)[None, :]
+    else:
+        moved[~part.visible] = 0.0
+        shown = part.visible.any(axis=1, keepdims=True)
+        width = _visible_range(v, part.visible)
+        counted, total = part.visible.sum(axis=1, keepdims=True), part.visible @ np.abs(v)
+    eta = moved.max(axis=1, keepdims=True)
+    stored = roundings.weights or roundings.inner
+    lost = stored.smallest_subnormal / 2 * total
+    if not (roundings.normalised and roundings.weights is not None):
+        lost = lost / np.where(soft.partition > 0, soft.partition, 1.0)
+    relative = (roundings.weights.unit_roundoff if roundings.weights else 0.0) + (2 * counted + 6) * u
+    bound = (
+        width * np.tanh(eta / 2)
+        + relative * (soft.weights @ np.abs(v))
+        + roundings.output.unit_roundoff * np.abs(soft.output)
+        + lost
+        + roundings.output.smallest_subnormal / 2
+    )
+    return np.where(shown, bound, 0.0)
+
+
+def _visible_range(v: Array, visible: NDArray[np.bool_]) -> Array:
+    """max − min of the visible values per row and component."""
+    # causal rows see a prefix: running extremes; any other mask is done row by row
+    counts = visible.sum(axis=1)
+    prefix = np.arange(visible.shape[1])[None, :] < counts[:, None]
+    if np.array_equal(prefix, visible):
+        ranges = np.maximum.accumulate(v, axis=0) - np.minimum.accumulate(v, axis=0)
+        return np.asarray(np.where(counts[:, None] > 0, ranges[np.maximum(counts - 1, 0)], 0.0))
+    return np.array([np.ptp(v[seen], axis=0) if seen.any() else np.zeros(v.shape[1]) for seen in visible])
+
+
+def _roundings(
+    output_dtype: str,
+    weights_dtype: str | None,
+    scores_dtype: str | None,
+    score_roundings: int,
+    inner_dtype: str | None,
+    weights_stored: str,
+    summation_block: int | None,
+) -> _Roundings:
+    times = whole("score_roundings", score_roundings, 0)
+    if times and scores_dtype is None:
+        raise ValueError(f"scores_dtype must be given for score_roundings={times}")
+    default = "float64" if output_dtype == "float64" else "float32"
+    return _Roundings(
+        output=float_format(output_dtype),
+        weights=None if weights_dtype is None else float_format(weights_dtype),
+        scores=None if scores_dtype is None else float_format(scores_dtype),
+        score_roundings=times,
+        inner=float_format(default if inner_dtype is None else inner_dtype),
+        normalised=one_of("weights_stored", weights_stored, ("normalised", "unnormalised")) == "normalised",
+        block=None if summation_block is None else whole("summation_block", summation_block, 1),
+    )

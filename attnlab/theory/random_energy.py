@@ -1,0 +1,282 @@
+"""Requirement: softmax over n iid N(0, β²) logits, exactly, at any n from 2 to 10^7 and β from 0 to 64.
+
+This is Derrida's Random Energy Model. With t = e^τ, w = t e^{βx} and x ~ N(0, 1) let
+
+    φ(τ) = E e^{−w},    A_k(τ) = E[w^k e^{−w}].
+
+All expectations are then one-dimensional integrals over τ of smooth functions on the whole line:
+
+    E Σp^k    = n/Γ(k) ∫ A_k φ^{n−1} dτ                       (k = 1 gives 1: n A_1 φ^{n−1} is a density)
+    E ln Z    = −γ − ∫ τ n A_1 φ^{n−1} dτ                     (by parts from ∫(e^{−t} − φⁿ) dt/t)
+    E (Σp²)²  = E Σp⁴ + n(n−1)/Γ(4) ∫ A_2² φ^{n−2} dτ
+    E p_max   = n ∫dτ ∫dN(x) w e^{−w} G(τ, x)^{n−1},  G(τ, x) = ∫_{−∞}^x dN(y) e^{−e^{τ+βy}}
+    1 − E Σp² = n(n−1) ∫ A_1² φ^{n−2} dτ                      (two different keys; no cancellation)
+    E H       = E ln Z − β²(1 − E Σp²).
+
+The trapezoid rule on the whole line converges exponentially for such functions, in x as in τ, and its
+error is read off by halving the spacing. The spacing follows the narrowest feature: the step of
+e^{−w}, of width 1/β in x, and the largest of n normals, of width about 1/b_n.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from .checks import Array, real, whole
+
+# Discarded probability of a tail, before multiplication by n where n copies share it.
+_TAIL = 1e-18
+# ln(1/_TAIL), the reach in τ of a function that decays like e^τ.
+_REACH = 41.5
+# In units of its narrowest feature the spacing starts here; the check runs at twice that.
+_SPACING = 0.3
+_REFINEMENTS = 4
+# Largest accepted change when the spacing is halved. The running integral of E p_max is of eighth order
+# and all else converges exponentially, so the error left is at most 1/256 of the change.
+_TOLERANCE = 2e-5
+
+
+@dataclass(frozen=True)
+class RandomEnergy:
+    """Expectations over a row of n logits.
+
+    n : number of keys.
+    beta : standard deviation of the logits; where β itself is random, its root mean square.
+    log_partition : E ln Σ e^s, in nats.
+    entropy : E H, in nats.
+    participation : E Σp², between 1/n and 1.
+    largest_weight : E max p.
+    jacobian_norm_squared : E‖diag p − ppᵀ‖_F².
+    """
+
+    n: int
+    beta: float
+    log_partition: float
+    entropy: float
+    participation: float
+    largest_weight: float
+    jacobian_norm_squared: float
+
+    @property
+    def mean_energy(self) -> float:
+        """E⟨s⟩ = E ln Z − E H, the mean logit under the weights."""
+        return self.log_partition - self.entropy
+
+
+# E ln Z, E Σp², 1 − E Σp², E Σp³, E (Σp²)² and E p_max
+_Integrals = tuple[float, float, float, float, float, float]
+
+
+class _Grid(NamedTuple):
+    """Nodes of the double integral: τ down the rows, x along the columns, y = τ + βx."""
+
+    tau: Array  # (rows, 1)
+    x: Array  # (rows or 1, columns)
+    y: Array  # (rows, columns)
+    tau_step: float
+    x_step: float
+    window: bool  # columns cover the step of e^{−w} only, not the whole normal law
+
+
+def critical_beta(n: int) -> float:
+    """β_c = √(2 ln n), where n iid N(0, β²) logits freeze onto a few keys (Derrida 1981).
+
+    Raises ValueError unless n is a whole number >= 2.
+    """
+    return math.sqrt(2 * math.log(whole("n", n, 2)))
+
+
+def freezing_head_dim(n: int) -> float:
+    """d_k = 2 ln n, above which unscaled unit-variance attention over n keys freezes (β = √d_k > β_c).
+
+    Raises ValueError unless n is a whole number >= 2.
+    """
+    return 2 * math.log(whole("n", n, 2))
+
+
+@lru_cache(maxsize=256)
+def extreme_level(n: int) -> float:
+    """The b with n φ_N(b) = b, φ_N the normal density: the level of the largest of n normals.
+
+    It tends to √(2 ln n) slowly; at real n it is the better scale. Raises ValueError unless n >= 2.
+    """
+    n = whole("n", n, 2)
+    level = math.sqrt(2 * math.log(n)) if n > 4 else 0.6
+    for _ in range(60):
+        # Newton on ln n − b²/2 − ½ ln 2π − ln b, which is concave and decreasing in ln b
+        value = math.log(n) - level * level / 2 - 0.5 * math.log(2 * math.pi) - math.log(level)
+        step = value / (level + 1 / level)
+        level = max(level + step, level / 4)
+        if abs(step) < 1e-14 * level:
+            break
+    return level
+
+
+@lru_cache(maxsize=4096)
+def random_energy(n: int, beta: float) -> RandomEnergy:
+    """Exact expectations of a softmax over n iid N(0, β²) logits, by quadrature.
+
+    n : number of keys, a whole number >= 2. Tested from 2 to 10^7.
+    beta : standard deviation of the logits, >= 0 and finite. Tested from 0 to 64.
+
+    Formulas in the module's docstring; Derrida 1981, Bovier, Kurkova and Löwe 2002. At β = 0 they
+    reduce to ln n, ln n, 1/n, 1/n and (n − 1)/n².
+
+    Raises ValueError for n < 2, for β < 0 or not finite, and where halving the spacing still changes a
+    result by more than 2e-5 of itself (the error left is below 1e-7).
+    """
+    n = whole("n", n, 2)
+    beta = real("beta", beta, least=0.0)
+    if beta < 1e-9:  # the first correction is of relative order β², below float64
+        return _collect(n, beta, (math.log(n), 1 / n, 1 - 1 / n, 1 / n**2, 1 / n**2, 1 / n))
+    coarse = _collect(n, beta, _integrals(n, beta, 2 * _SPACING))
+    for refinement in range(_REFINEMENTS):
+        fine = _collect(n, beta, _integrals(n, beta, _SPACING / 2**refinement))
+        change = _relative_change(coarse, fine)
+        if change <= _TOLERANCE:
+            return fine
+        coarse = fine
+    raise ValueError(
+        f"random_energy did not converge at n={n}, beta={beta:g}: last change {change:.1e} > {_TOLERANCE:g}"
+    )
+
+
+def _collect(n: int, beta: float, integrals: _Integrals) -> RandomEnergy:
+    log_partition, second, distinct, third, second_squared, largest = integrals
+    return RandomEnergy(
+        n=n,
+        beta=beta,
+        log_partition=log_partition,
+        entropy=log_partition - beta * beta * distinct,
+        participation=second,
+        largest_weight=largest,
+        jacobian_norm_squared=second - 2 * third + second_squared,
+    )
+
+
+def _relative_change(a: RandomEnergy, b: RandomEnergy) -> float:
+    fields = ("log_partition", "entropy", "participation", "largest_weight", "jacobian_norm_squared")
+    change = max(abs(getattr(a, f) / getattr(b, f) - 1) for f in fields)
+    return change if math.isfinite(change) else math.inf
+
+
+def _grid(n: int, beta: float, spacing: float) -> _Grid:
+    from scipy.special import ndtri
+
+    level = max(extreme_level(n), 0.6)
+    # Left: no x above `highest` in n draws, and n w < 1e-18. Right: some x above `lowest`, and w > 42.
+    highest = -float(ndtri(_TAIL / n))
+    lowest = float(ndtri(math.exp(-_REACH / (n - 1))))
+    left = -beta * highest - _REACH - math.log(n)
+    right = -beta * lowest + math.log(_REACH) + 0.1
+    tau_step = spacing * max(1.0, beta / level)
+    tau = np.arange(left, right + tau_step, tau_step)[:, None]
+    window = beta >= 4.0
+    if window:
+        # e^{−w} differs from its limits 1 and 0 only for −42 < y < 4; the normal step needs up to 9
+        y_step = spacing * min(1.0, beta / level)
+        y = np.arange(-42.0, 9.0 + y_step, y_step)[None, :]
+        return _Grid(
+            tau, (y - tau) / beta, np.broadcast_to(y, (tau.size, y.size)), tau_step, y_step / beta, True
+        )
+    x_step = min(spacing / max(beta, level), 0.5)
+    x = np.arange(-12.0, 12.0 + x_step, x_step)[None, :]
+    return _Grid(tau, x, tau + beta * x, tau_step, x_step, False)
+
+
+def _integrals(n: int, beta: float, spacing: float) -> _Integrals:
+    """All integrals at one spacing."""
+    grid = _grid(n, beta, spacing)
+    w = np.exp(np.minimum(grid.y, 6.8))  # e^{−e^6.8} is 0 in float64, as is everything beyond
+    survives = np.exp(-w)
+    fails = -np.expm1(-w)
+    normal = np.exp(-0.5 * grid.x**2) / math.sqrt(2 * math.pi)
+    weight = normal * grid.x_step
+    moments = []
+    term = weight * survives
+    for _ in range(4):
+        term = term * w
+        moments.append(term.sum(axis=1))
+    log_phi = np.log1p(-np.minimum(_failure(grid, beta, weight, fails), 1 - 2.0**-53))
+    density = n * np.exp((n - 1) * log_phi) * grid.tau_step
+    ones = float(density @ moments[0])
+    log_partition = -float(np.euler_gamma) - float(density @ (moments[0] * grid.tau[:, 0])) / ones
+    pairs = n * (n - 1) * np.exp((n - 2) * log_phi) * grid.tau_step
+    beaten = _largest_factor(n, beta, grid, normal, survives, fails, w)
+    return (
+        log_partition,
+        float(density @ moments[1]),
+        float(pairs @ moments[0] ** 2),
+        float(density @ moments[2]) / 2,
+        float(density @ moments[3] + pairs @ moments[1] ** 2) / 6,
+        n * grid.tau_step * float((weight * w * survives * beaten).sum()),
+    )
+
+
+def _failure(grid: _Grid, beta: float, weight: Array, fails: Array) -> Array:
+    """1 − φ(τ), with a relative error near rounding so that n(1 − φ) is right at n = 10^7.
+
+    On the window the integrand does not vanish at the right end. A normal step Φ(y), whose mean over x
+    is Φ(τ/√(1 + β²)) in closed form, is subtracted and added back.
+    """
+    if not grid.window:
+        return np.asarray((weight * fails).sum(axis=1))
+    from scipy.special import ndtr
+
+    step = np.asarray(ndtr(grid.y[0]))
+    closed = np.asarray(ndtr(grid.tau[:, 0] / math.hypot(1.0, beta)))
+    return np.asarray(closed + (weight * (fails - step)).sum(axis=1))
+
+
+def _largest_factor(
+    n: int, beta: float, grid: _Grid, normal: Array, survives: Array, fails: Array, w: Array
+) -> Array:
+    """G(τ, x)^{n−1}: all other logits lie below x and survive.
+
+    1 − G = P(y > x) + ∫_{−∞}^x dN(y)(1 − e^{−w}). The running integral is a trapezoid sum with the
+    Euler–Maclaurin corrections −h²f'/12 + h⁴f'''/720 − h⁶f⁽⁵⁾/30240 at its upper end, f differentiated
+    in closed form: 1 − e^{−w} has the m-th derivative β^m e^{−w} × (a polynomial in w).
+    """
+    from scipy.special import ndtr
+
+    h, x = grid.x_step, grid.x
+    f = normal * fails
+    running = (np.cumsum(f, axis=1) - 0.5 * f) * h
+    coefficients = _derivative_coefficients(x, beta, h)
+    polynomial = np.zeros_like(w)
+    for c in reversed(coefficients[1:]):
+        polynomial = (polynomial + c) * w
+    running += normal * (coefficients[0] * fails + survives * polynomial)
+    lost = np.asarray(ndtr(-x)) + running
+    return np.asarray(np.exp((n - 1) * np.log1p(-np.clip(lost, 0.0, 1 - 2.0**-53))))
+
+
+# (d/dx)^m (1 − e^{−w}) = β^m e^{−w} Σ_j STIRLING[m][j] (−1)^{j+1} w^j, Stirling numbers of the second kind.
+_STIRLING = {
+    0: (),
+    1: (0, 1),
+    2: (0, 1, 1),
+    3: (0, 1, 3, 1),
+    4: (0, 1, 7, 6, 1),
+    5: (0, 1, 15, 25, 10, 1),
+}
+_BINOMIAL = {1: (1, 1), 3: (1, 3, 3, 1), 5: (1, 5, 10, 10, 5, 1)}
+
+
+def _derivative_coefficients(x: Array, beta: float, h: float) -> list[Array]:
+    """c_0(x) and c_j(x) with Σ corrections = N(x) [c_0 (1 − e^{−w}) + e^{−w} Σ_j c_j w^j]."""
+    hermite = [np.ones_like(x), x, x**2 - 1, x**3 - 3 * x, x**4 - 6 * x**2 + 3, x**5 - 10 * x**3 + 15 * x]
+    coefficients = [np.zeros_like(x) for _ in range(6)]
+    for order, factor in ((1, -(h**2) / 12), (3, h**4 / 720), (5, -(h**6) / 30240)):
+        for m in range(order + 1):  # Leibniz: m derivatives on 1 − e^{−w}, the others on the density
+            rest = order - m
+            density = factor * _BINOMIAL[order][m] * (-1) ** rest * hermite[rest]
+            if m == 0:
+                coefficients[0] += density
+            for j, stirling in enumerate(_STIRLING[m]):
+                if stirling:
+                    coefficients[j] += density * (beta**m * stirling * (-1) ** (j + 1))
+    return coefficients

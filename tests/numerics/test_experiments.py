@@ -1,0 +1,88 @@
+"""Every experiment passes with any seed, fails on a wrong backend, and survives a trip through JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlab.numerics.catalogue import EXPERIMENTS, experiment, figure, run_experiments
+from attnlab.numerics.finding import Finding
+
+#: the fast ones of each library, the kernel that a user gets, and the specification
+BACKENDS = ("naive_loop", "numpy_blocked", "torch_sdpa")
+
+WRONG_SCALE = '''
+"""A scale that is a tenth too large."""
+import numpy as np
+
+LIBRARY = "numpy"
+
+
+def attend(query, key, value, *, causal, scale):
+    s = 1.1 * scale * (query @ key.swapaxes(-1, -2))
+    if causal:
+        s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return ((p / p.sum(axis=-1, keepdims=True)) @ value).astype(query.dtype)
+'''
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Path:
+    (tmp_path / "wrong_scale.py").write_text(WRONG_SCALE)
+    (tmp_path / "raises.py").write_text(
+        'LIBRARY = "numpy"\ndef attend(query, key, value, *, causal, scale):\n    raise RuntimeError("no such thing")\n'
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("seed", [1, 20, 4711])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_passes_with_any_seed(name: str, seed: int) -> None:
+    (finding,) = run_experiments([name], BACKENDS, seed=seed)
+    assert finding.rows
+    assert finding.passed, [row for row in finding.rows if not row.passed]
+    assert finding.facts["seed"] == seed
+    again = Finding.from_dict(json.loads(json.dumps(finding.to_dict())))
+    assert again == finding
+    assert len(figure(again).axes) >= 1
+
+
+@pytest.mark.parametrize("name", ["variance_scaling", "saturation"])
+def test_a_wrong_scale_fails(name: str, faulty: Path) -> None:
+    (finding,) = run_experiments([name], ["numpy_vectorized", "wrong_scale"], folders=[faulty])
+    assert {row.where["backend"] for row in finding.rows if not row.passed} == {"wrong_scale"}
+    assert "wrong_scale" in finding.conclusion
+
+
+@pytest.mark.parametrize("name", ["variance_scaling", "saturation"])
+def test_a_backend_that_raises_is_a_failed_row_and_the_others_are_kept(name: str, faulty: Path) -> None:
+    (finding,) = run_experiments([name], ["raises", "numpy_vectorized"], folders=[faulty])
+    failed = [row for row in finding.rows if not row.passed]
+    assert [row.where["reason"] for row in failed] == ["RuntimeError: no such thing"]
+    assert len(finding.rows) > 1
+    assert len(figure(finding).axes) >= 1
+
+
+def test_an_experiment_without_a_usable_backend_says_so() -> None:
+    (finding,) = run_experiments(["saturation"], ["torch_sdpa_cudnn"])
+    assert finding.rows == ()
+    assert "No backend" in finding.conclusion
+    assert "without torch_sdpa_cudnn" in finding.facts
+
+
+def test_unknown_names_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="did you mean saturation"):
+        run_experiments(["saturatoin"])
+    with pytest.raises(ValueError, match="numpy_vectorized"):
+        run_experiments(["saturation"], ["numpy_vectorised"])
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        run_experiments(["saturation"], ["numpy_vectorized"], seed=-1)
+
+
+def test_every_listed_experiment_has_its_parts() -> None:
+    for name in EXPERIMENTS:
+        module = experiment(name)
+        assert module.TITLE and callable(module.run) and callable(module.figure)

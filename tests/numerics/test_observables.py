@@ -1,0 +1,194 @@
+"""Observables read from a backend's outputs agree with float64 sums over the score matrix, within its rounding."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnlab.discovery import backends
+from attnlab.ground.dtypes import round_to
+from attnlab.ground.errors import Declined, Unavailable
+from attnlab.numerics.black_box import black_box
+from attnlab.numerics.observables import Observables, observe
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+LOGIT_SIZED = ("log_partition", "mean_energy", "entropy", "largest_logit")
+WEIGHT_SIZED = ("participation", "jacobian_norm_squared", "largest_weight")
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+def direct(q: np.ndarray, k: np.ndarray, scale: float, causal: bool) -> dict[str, np.ndarray]:
+    """The definitions, in float64 on the whole score matrix; the Jacobian norm element by element."""
+    s = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
+    seen = np.tri(*s.shape[-2:], dtype=bool) if causal else np.ones(s.shape[-2:], dtype=bool)
+    top = np.where(seen, s, -np.inf).max(axis=-1, keepdims=True)
+    e = np.where(seen, np.exp(s - top), 0.0)
+    p = e / e.sum(axis=-1, keepdims=True)
+    log_z = (top + np.log(e.sum(axis=-1, keepdims=True)))[..., 0]
+    jacobian = p[..., :, None] * (np.eye(p.shape[-1]) - p[..., None, :])
+    return {
+        "log_partition": log_z,
+        "mean_energy": (p * s).sum(axis=-1),
+        "entropy": -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1),
+        "participation": (p**2).sum(axis=-1),
+        "jacobian_norm_squared": (jacobian**2).sum(axis=(-1, -2)),
+        "largest_logit": top[..., 0],
+        "largest_weight": p.max(axis=-1),
+    }
+
+
+def assert_agree(seen: Observables, true: dict[str, np.ndarray], dtype: str, logit_size: float) -> None:
+    unit = UNIT_ROUNDOFF[dtype] * (1 + logit_size)
+    for field in LOGIT_SIZED:
+        assert np.abs(getattr(seen, field) - true[field]).max() <= 16 * unit, field
+    for field in WEIGHT_SIZED:
+        assert np.abs(getattr(seen, field) - true[field]).max() <= 64 * unit, field
+
+
+def largest_possible(q: np.ndarray, k: np.ndarray, scale: float) -> float:
+    return abs(scale) * np.linalg.norm(q, axis=-1).max() * np.linalg.norm(k, axis=-1).max()
+
+
+def observed(name: str, *arrays: np.ndarray, **options: Any) -> Observables:
+    try:
+        return observe(name, *arrays, **options)
+    except (Declined, Unavailable) as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [0.125, 1.0], ids=["scaled", "unscaled"])
+@pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
+@pytest.mark.parametrize("name", backends())
+def test_every_backend_in_every_format_agrees_with_direct_sums(
+    name: str, dtype: str, scale: float, causal: bool
+) -> None:
+    q, k = round_to(normal(2, 2, 24, 64), dtype), round_to(normal(2, 2, 40, 64), dtype)
+    seen = observed(name, q, k, scale=scale, causal=causal, dtype=dtype)
+    assert_agree(seen, direct(q, k, scale, causal), dtype, largest_possible(q, k, scale))
+
+
+@pytest.mark.parametrize("offset", [1200.0, -52000.0])
+@pytest.mark.parametrize("name", backends())
+def test_logits_far_from_zero_are_observed_as_well_as_their_rounding_allows(name: str, offset: float) -> None:
+    q, k = normal(1, 2, 16, 8), normal(1, 2, 32, 8)
+    q[..., 0], k[..., 0] = 100.0, offset / 100.0
+    q, k = q.astype(np.float32), k.astype(np.float32)
+    seen = observed(name, q, k, scale=1.0)
+    assert_agree(seen, direct(q, k, 1.0, False), "float32", largest_possible(q, k, 1.0))
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.7, 1e-6])
+def test_zero_negative_and_tiny_scales(scale: float) -> None:
+    q, k = normal(1, 1, 6, 5), normal(1, 1, 9, 5)
+    assert_agree(
+        observe("numpy_vectorized", q, k, scale=scale),
+        direct(q, k, scale, False),
+        "float64",
+        largest_possible(q, k, scale),
+    )
+
+
+@pytest.mark.parametrize(("n_q", "n_k", "dim"), [(1, 1, 1), (3, 1, 2), (1, 50, 6), (5, 7, 7)])
+def test_small_and_odd_shapes(n_q: int, n_k: int, dim: int) -> None:
+    q, k = normal(1, 1, n_q, dim), normal(1, 1, n_k, dim, seed=1)
+    assert_agree(
+        observe("torch_sdpa_flash", q, k, scale=1.0),
+        direct(q, k, 1.0, False),
+        "float64",
+        largest_possible(q, k, 1.0),
+    )
+
+
+def test_zero_inputs_give_the_uniform_row() -> None:
+    seen = observe("numpy_vectorized", np.zeros((1, 1, 3, 4)), np.zeros((1, 1, 8, 4)), scale=1.0)
+    assert np.allclose(seen.log_partition, np.log(8), atol=1e-14)
+    assert np.allclose(seen.participation, 1 / 8, atol=1e-14)
+    assert np.array_equal(seen.largest_logit, np.zeros((1, 1, 3)))
+
+
+def test_a_function_is_observed_like_a_named_backend() -> None:
+    q, k = normal(1, 2, 6, 4), normal(1, 2, 9, 4)
+    named = observe("numpy_vectorized", q, k, scale=0.5)
+    given = observe(black_box("numpy_vectorized"), q, k, scale=0.5)
+    assert np.array_equal(named.entropy, given.entropy)
+
+
+def test_rows_are_observed_over_65536_keys_on_the_fused_kernel() -> None:
+    q, k = normal(1, 1, 32, 64).astype(np.float32), normal(1, 1, 65536, 64).astype(np.float32)
+    seen = observe("torch_sdpa", q, k, scale=0.125)
+    s = 0.125 * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
+    log_z = np.log(np.exp(s).sum(axis=-1))
+    assert np.abs(seen.log_partition - log_z).max() < 5e-6
+    entropy = log_z - (np.exp(s - log_z[..., None]) * s).sum(axis=-1)
+    assert np.abs(seen.entropy - entropy).max() < 1e-5
+    assert np.abs(seen.largest_logit - s.max(axis=-1)).max() < 5e-6
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
+    def peak(length: int) -> int:
+        q = normal(1, 1, length, 8).astype(np.float32)
+        tracemalloc.start()
+        observe("numpy_blocked", q, q, scale=0.3)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(64)  # imports are not part of it
+    assert peak(8192) < 2.2 * peak(4096)
+    assert peak(8192) < 8192**2 * 4 / 10  # a tenth of one score matrix
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "options", "message"),
+    [
+        (np.full((1, 1, 2, 3), np.nan), np.ones((1, 1, 2, 3)), {}, "q must be finite"),
+        (np.ones((1, 1, 2, 3)), np.full((1, 1, 2, 3), np.inf), {}, "k must be finite"),
+        (np.ones((2, 3)), np.ones((2, 3)), {}, r"shape \(batch, heads, length, dim\)"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 4)), {}, "same head_dim"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 2, 2, 3)), {}, "agree in batch and heads"),
+        (np.ones((1, 1, 0, 3)), np.ones((1, 1, 2, 3)), {}, "queries must be a whole number of at least 1"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 0, 3)), {}, "keys must be a whole number of at least 1"),
+        (
+            np.ones((1, 1, 4, 3)),
+            np.ones((1, 1, 3, 3)),
+            {"causal": True},
+            "4 queries need as many keys, got 3",
+        ),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), {"scale": np.inf}, "scale must be finite"),
+        (np.ones((1, 1, 2, 3), int), np.ones((1, 1, 2, 3), int), {}, "dtype must be one of"),
+        (np.full((1, 1, 2, 3), 1e6), np.ones((1, 1, 2, 3)), {"dtype": "float16"}, "q must be finite"),
+    ],
+)
+def test_what_cannot_be_observed_is_refused(
+    q: np.ndarray, k: np.ndarray, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        observe("numpy_vectorized", q, k, **{"scale": 1.0, **options})
+
+
+def test_an_unknown_backend_names_the_near_ones() -> None:
+    with pytest.raises(ValueError, match="numpy_vectorized"):
+        observe("numpy_vectorised", np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), scale=1.0)
+
+
+def test_a_backend_whose_answer_is_not_finite_is_refused() -> None:
+    def broken(q: Any, k: Any, v: Any, *, causal: bool, scale: float) -> Any:
+        return np.full((*q.shape[:3], v.shape[-1]), np.nan)
+
+    with pytest.raises(ValueError, match="the output must be finite"):
+        observe(broken, np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), scale=1.0)
+
+
+def test_a_backend_that_gives_all_weight_to_one_key_is_refused() -> None:
+    def first_value(q: Any, k: Any, v: Any, *, causal: bool, scale: float) -> Any:
+        return np.broadcast_to(v[..., :1, :], (*q.shape[:3], v.shape[-1])).copy()
+
+    with pytest.raises(ValueError, match="got no weight"):
+        observe(first_value, np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), scale=1.0)

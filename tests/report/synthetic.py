@@ -1,0 +1,211 @@
+"""A run made up from cost models: what it should say is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from attnlab.ground.result import Accuracy, Measurement, Outcome, Result
+from attnlab.ground.workload import Workload
+from attnlab.measuring.ceilings import Ceiling
+from attnlab.numerics.finding import Finding, Row
+from attnlab.plan import Plan
+from attnlab.run_folder import Run
+
+CONTENDERS = (
+    "naive_loop",
+    "numpy_vectorized",
+    "numpy_blocked",
+    "torch_eager",
+    "torch_eager#2",
+    "torch_sdpa",
+    "torch_sdpa_math",
+    "torch_sdpa_flash",
+    "torch_sdpa_efficient",
+    "torch_sdpa_cudnn",
+)
+BASELINE = "torch_eager"
+Cost = Callable[[Workload], float]
+
+#: seconds: a fixed cost, the pairs, and the FLOPs at some rate
+COSTS: dict[str, Cost] = {
+    "naive_loop": lambda w: 2e-5 + 1.6e-6 * w.pairs,
+    "numpy_vectorized": lambda w: 9e-6 + w.flops / 90e9 + 1.9e-9 * w.pairs,
+    "numpy_blocked": lambda w: 14e-6 * math.ceil(w.keys / 128) + w.flops / 85e9 + 2.0e-9 * w.pairs,
+    "torch_eager": lambda w: 30e-6 + w.flops / 150e9 + 1.0e-9 * w.pairs,
+    "torch_sdpa": lambda w: 17e-6 + w.flops / 170e9 + 0.25e-9 * w.pairs,
+    "torch_sdpa_math": lambda w: 48e-6 + w.flops / 140e9 + 1.3e-9 * w.pairs,
+    "torch_sdpa_flash": lambda w: 17e-6 + w.flops / 170e9 + 0.25e-9 * w.pairs,
+}
+KERNELS = {
+    "torch_sdpa": "_scaled_dot_product_flash_attention_for_cpu",
+    "torch_sdpa_flash": "_scaled_dot_product_flash_attention_for_cpu",
+    "torch_sdpa_math": "_scaled_dot_product_attention_math",
+}
+#: score matrices held at once
+_MATRICES = {"numpy_vectorized": 3, "torch_eager": 2, "torch_sdpa_math": 3}
+
+
+def synthetic(
+    folder: Path,
+    *,
+    contenders: tuple[str, ...] = CONTENDERS,
+    costs: Mapping[str, Cost] = COSTS,
+    kernels: Mapping[str, str] = KERNELS,
+    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
+    heads: tuple[int, ...] = (1, 4, 16),
+    rounds: int = 15,
+    noise: float = 0.02,
+    baseline: str = BASELINE,
+    second_entry: float = 1.0,
+    wrong: tuple[str, ...] = (),
+    memory: bool = True,
+    complete: bool = True,
+    ceiling_flops: float = 240e9,
+    seed: int = 0,
+    **grid: object,
+) -> Run:
+    """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``."""
+    plan = Plan.grid(lengths=lengths, heads=heads, contenders=(), baseline=None, **grid)
+    generator = np.random.default_rng(seed)
+    run = Run(
+        folder=folder,
+        plan=plan,
+        environment=ENVIRONMENT,
+        contenders=contenders,
+        baseline=baseline,
+        command="attnlab run --lengths 64,2048",
+        started="2026-03-01T12:00:00+00:00",
+        complete=complete,
+        account={
+            "start-up": 21.0,
+            "timed": 88.0,
+            "warm-up": 31.0,
+            "checking": 18.0,
+            "calibrating": 12.0,
+            "memory": 16.0,
+            "ceilings": 7.0,
+        },
+        ceilings=[Ceiling("cpu", "float32", ceiling_flops, "numpy", 21e9, "torch")],
+        findings=[variance()],
+    )
+    run.save()
+    for workload in plan.workloads:
+        drift = np.exp(np.cumsum(generator.normal(0, 0.01, rounds)))
+        run.append(
+            [
+                _result(name, workload, costs, kernels, generator, drift, noise, second_entry, wrong, memory)
+                for name in contenders
+            ]
+        )
+    return run
+
+
+def _result(name, workload, costs, kernels, generator, drift, noise, second_entry, wrong, memory):
+    backend = name.partition("#")[0]
+    error = 3e-7 * (workload.keys / 64) ** 0.1
+    accuracy = Accuracy(error, 4e-6, 4 * error, workload.queries, workload.queries, passed=True)
+    if backend not in costs:
+        reason = f"{backend.removeprefix('torch_sdpa_')} attention is there for CUDA only, the device is cpu"
+        return Result(name, workload, Outcome.DECLINED, reason)
+    if backend in wrong:
+        bad = Accuracy(0.31, 4e-6, 1.2, workload.queries, workload.queries, False, "error 0.31, budget 4e-06")
+        return Result(name, workload, Outcome.WRONG, "relative error 0.31, at most 4e-06 is right", bad)
+    seconds = costs[backend](workload) * (second_entry if "#" in name else 1.0)
+    if seconds > 2:
+        reason = f"a call is predicted to take {seconds:.0f} s, more than 2 s"
+        return Result(name, workload, Outcome.OVER_BUDGET, reason, accuracy)
+    count = len(drift)
+    samples = seconds * drift * np.exp(generator.normal(0, noise, count))
+    zeros = (0.0,) * count
+    calibration = np.full(count, 5e-4)
+    if count > 5:
+        calibration[3] *= 1.4
+    latency = Measurement(
+        "latency",
+        "s",
+        tuple(map(float, samples)),
+        {
+            "round": tuple(map(float, range(count))),
+            "iterations": (10.0,) * count,
+            "minor_faults": zeros,
+            "involuntary_switches": zeros,
+            "calibration_s": tuple(map(float, calibration)),
+            "steal_s": zeros,
+        },
+        {"cache": "warm"},
+    )
+    peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
+    peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)
+    return Result(
+        name,
+        workload,
+        Outcome.MEASURED,
+        accuracy=accuracy,
+        kernel=kernels.get(backend),
+        measurements=(latency, *(peaks if memory else ())),
+    )
+
+
+def variance() -> Finding:
+    """Logit variance against d_k, scaled and unscaled, through two backends."""
+    generator = np.random.default_rng(5)
+    rows = []
+    for backend in ("numpy_vectorized", "torch_sdpa"):
+        for scaled, power in (("scaled", 0), ("unscaled", 1)):
+            for exponent in range(10):
+                d = 2**exponent
+                truth = float(d**power)
+                error = 0.02 * truth
+                rows.append(
+                    Row.compare(
+                        "variance of the logits",
+                        {"d_k": d, "scaling": scaled, "backend": backend},
+                        predicted=truth,
+                        measured=truth + float(generator.normal(0, error)),
+                        standard_error=error,
+                    )
+                )
+    return Finding(
+        "variance_scaling",
+        "Variance of the logits against d_k",
+        "Does dividing by √d_k keep the variance of the logits at 1?",
+        "Unscaled, the variance grows as d_k; scaled, it stays at 1.",
+        tuple(rows),
+        {"seed": 5.0, "keys": 256.0, "mark d_k = 2 ln n": 2 * math.log(256)},
+    )
+
+
+ENVIRONMENT = {
+    "cpu": "A Made-Up CPU @ 2.50GHz",
+    "cpu_features": ["avx2", "avx512f", "fma"],
+    "cores": {"logical": 2, "physical": 1},
+    "affinity": [0, 1],
+    "memory_bytes": 16 * 2**30,
+    "system": "Linux x86_64",
+    "python": "CPython 3.11.7",
+    "attnlab": "0.1.0",
+    "variables": {},
+    "governor": None,
+    "load_at_start": 0.12,
+    "contenders": {
+        "numpy_vectorized": {
+            "versions": {"numpy": "2.3.0"},
+            "pools": [{"user_api": "blas", "internal_api": "openblas", "num_threads": 2}],
+            "python": "3.11.7",
+        },
+        "torch_eager": {
+            "versions": {"torch": "2.11.0"},
+            "pools": [{"user_api": "openmp", "internal_api": "openmp", "num_threads": 2}],
+            "python": "3.11.7",
+        },
+        "torch_sdpa": {
+            "versions": {"torch": "2.11.0"},
+            "pools": [{"user_api": "openmp", "internal_api": "openmp", "num_threads": 2}],
+            "python": "3.11.7",
+        },
+    },
+}

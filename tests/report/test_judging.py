@@ -1,0 +1,143 @@
+"""Rankings, growth, crossovers and ceilings on samples whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attnlab.ground.result import Measurement, Outcome, Result
+from attnlab.ground.workload import Workload
+from attnlab.judging import growth
+from attnlab.judging.crossover import crossovers
+from attnlab.judging.pairing import Kind, Verdict
+from attnlab.judging.ranking import implementation_of, rank
+from attnlab.judging.roofline import rate
+from attnlab.judging.selftest import self_test
+from attnlab.measuring.ceilings import Ceiling
+
+WORKLOAD = Workload(heads=4, queries=256, keys=256)
+
+
+def measured(name, samples, kernel=None, workload=WORKLOAD):
+    columns = {"round": tuple(range(len(samples))), "calibration_s": (1e-3,) * len(samples)}
+    latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
+    return Result(name, workload, Outcome.MEASURED, kernel=kernel, measurements=(latency,))
+
+
+def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty():
+    """Six contenders that differ by less than the noise: the hardest case for choosing a winner."""
+    generator = np.random.default_rng(1)
+    truth = 1e-3 * np.exp(0.004 * np.arange(6))
+    lost = 0
+    for _ in range(300):
+        samples = truth[:, None] * np.exp(generator.normal(0, 0.02, (6, 31)))
+        ranking = rank({f"c{i}": measured(f"c{i}", row) for i, row in enumerate(samples)}, baseline="c5")
+        lost += "c0" not in {one.contender for one in ranking.first}
+    assert lost / 300 <= 0.05
+
+
+def test_a_clear_winner_stands_alone_and_the_rest_follow_in_order():
+    generator = np.random.default_rng(2)
+    samples = {f"c{i}": (1 + i) * 1e-3 * np.exp(generator.normal(0, 0.01, 31)) for i in range(3)}
+    ranking = rank({name: measured(name, row) for name, row in samples.items()}, baseline="c2")
+    assert [one.contender for one in ranking.standings] == ["c0", "c1", "c2"]
+    assert [one.contender for one in ranking.first] == ["c0"]
+    assert ranking.runner_up.contender == "c1"
+    assert ranking.of("c0").against_baseline.kind is Kind.FASTER
+    assert ranking.of("c2").against_baseline is None
+
+
+def test_a_contender_with_too_few_rounds_is_neither_first_nor_runner_up():
+    results = {
+        "a": measured("a", [1.0] * 31),
+        "b": measured("b", [2.0] * 31),
+        "few": measured("few", [9.0] * 3),
+    }
+    ranking = rank(results, baseline="a")
+    assert [one.contender for one in ranking.first] == ["a"]
+    assert ranking.runner_up.contender == "b"
+    assert ranking.of("few").against_best is None
+
+
+def test_one_kernel_under_two_names_is_one_implementation_and_settings_make_another():
+    names = {
+        name: implementation_of(measured(name, [1.0], "flash_attention"))
+        for name in ("torch_a", "torch_b", "jax_a")
+    }
+    assert names["torch_a"] == names["torch_b"] != names["jax_a"]
+    assert implementation_of(measured("torch_a[threads=1]", [1.0], "flash_attention")) != names["torch_a"]
+    assert implementation_of(measured("torch_a#2", [1.0], "flash_attention")) == names["torch_a"]
+    blas = [implementation_of(measured(name, [1.0], "openblas Haswell")) for name in ("np_a", "np_b")]
+    assert blas[0] != blas[1]
+    assert implementation_of(measured("torch_a", [1.0])) != implementation_of(measured("torch_b", [1.0]))
+
+
+def test_growth_finds_the_coefficients_it_was_made_from():
+    a, b, c = 2e-5, 3e-7, 1e-9
+    samples = {n: [a + b * n + c * n**2] * 5 for n in (64, 128, 256, 512, 1024, 2048)}
+    found = growth.fit(samples)
+    assert found.coefficients == pytest.approx((a, b, c), rel=1e-6)
+    assert found.label == "quadratic"
+    assert sum(found.shares) == pytest.approx(1)
+    assert all(high - low < 1e-9 for low, high in found.intervals)
+
+
+def test_growth_of_a_cube_is_given_no_label():
+    found = growth.fit({n: [1e-9 * n**3] for n in (64, 128, 256, 512, 1024)})
+    assert found.label is None
+    assert list(found.exponents.values()) == pytest.approx([3.0] * 4)
+
+
+def test_growth_is_not_fitted_to_three_lengths():
+    assert growth.fit({n: [1e-6 * n] for n in (64, 128, 256)}) is None
+
+
+def verdict(ratio, spread=1.05):
+    kind = Kind.FASTER if ratio * spread < 0.99 else Kind.SLOWER if ratio / spread > 1.01 else Kind.UNDECIDED
+    return Verdict(kind, ratio, ratio / spread, ratio * spread, 31)
+
+
+def test_crossover_lies_where_the_ratio_passes_one_in_either_direction():
+    ratios = {64: 0.5, 128: 0.99, 256: 2.0}
+    (up,) = crossovers("base", "other", {n: verdict(r) for n, r in ratios.items()})
+    (down,) = crossovers("base", "other", {n: verdict(1 / r) for n, r in ratios.items()})
+    for one, names in ((up, ("other", "base")), (down, ("base", "other"))):
+        assert (one.below, one.above) == names
+        assert (one.last_below, one.first_above) == (64, 256)
+        assert one.length == pytest.approx(128 * 2 ** (np.log(1 / 0.99) / np.log(2 / 0.99)))
+        assert 64 < one.low < one.length < one.high < 256
+
+
+def test_no_crossover_without_two_decided_sides():
+    assert crossovers("a", "b", {n: verdict(r) for n, r in {64: 0.5, 128: 1.0, 256: 1.02}.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("flops", "copy", "binds"), [(1.0, 9.0, "compute"), (9, 1, "bandwidth"), (9, 9, "overhead")]
+)
+def test_the_ceiling_that_explains_the_time_binds(flops, copy, binds):
+    ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * flops, "x", WORKLOAD.least_bytes * copy, "x")
+    assert rate(WORKLOAD, 1.0, ceiling, cold=False).binds == binds
+
+
+def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
+    ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * 2.0, "x", WORKLOAD.least_bytes * 0.5, "x")
+    assert rate(WORKLOAD, 0.4, ceiling, cold=False).fault.startswith("125% of the best matrix-multiply rate")
+    assert rate(WORKLOAD, 1.0, ceiling, cold=False).fault is None
+    assert rate(WORKLOAD, 1.0, ceiling, cold=True).fault.startswith("200% of the copy bandwidth")
+
+
+def test_one_wild_twin_does_not_silence_the_other_workloads():
+    workloads = [WORKLOAD, WORKLOAD.with_(heads=8)]
+    wild = [1.02, 1.02, 1.02, 1.02, 1.03, 3.0, 3.0, 3.0, 3.0]
+    found = self_test(
+        {
+            workloads[0]: {"a": measured("a", [1.0] * 31), "a#2": measured("a#2", wild)},
+            workloads[1]: {"a": measured("a", [1.0] * 31), "a#2": measured("a#2", [1.0] * 31)},
+        }
+    )
+    (failed,) = found.failures
+    assert failed.workload == workloads[0]
+    assert found.resolution == pytest.approx(0.02, abs=0.0011)
+    assert found.resolution_at(workloads[0]) == pytest.approx(0.03, abs=0.0011)
+    assert found.resolution_at(workloads[1]) == found.resolution

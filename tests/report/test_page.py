@@ -1,0 +1,164 @@
+"""The page is whole for any run, and the same when it is made again from the folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from attnlab.ground.result import Outcome
+from attnlab.report import verdict_text, write
+from attnlab.report.canvas import settled, styles
+from attnlab.report.evidence import gather
+from attnlab.report.page import render
+from attnlab.run_folder import read_run
+
+SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
+CHAPTERS = (
+    "Verdict",
+    "Time against length",
+    "Peak memory against length",
+    "Speedup over the baseline",
+    "Accuracy",
+    "Share of the measured ceiling",
+    "Growth",
+    "Numerical experiments",
+    "Who was left out, and why",
+    "Self-test",
+    "Environment",
+    "Where the time went",
+    "How to read this, and how to repeat it",
+)
+
+
+def unpainted(run):
+    """The page without its figures, which are most of the work."""
+    return check_text(render(gather(run), {}))
+
+
+def check(page):
+    """`check_text`, and every figure linked exists and is small."""
+    text = check_text(page.read_text(encoding="utf-8"))
+    for link in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (page.parent / link).read_bytes().startswith(b"\x89PNG")
+        assert (page.parent / link).stat().st_size < 150_000
+    return text
+
+
+def check_text(text):
+    """Every chapter is there in order, no blank was left unfilled, tables are rectangular."""
+    assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == CHAPTERS
+    assert not re.search(r"\bNone\b|\{\{|\}\}|\{%", text.replace("None were run", ""))
+    assert "\n\n\n" not in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        widths = {len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}
+        assert len(widths) == 1
+    return text
+
+
+def test_a_full_run_has_every_chapter_and_figure(made):
+    text = check(write(made(lengths=(64, 256, 1024, 2048), heads=(1, 16))))
+    for name in ("latency", "memory", "ceiling", "finding-variance_scaling"):
+        assert f"figures/{name}.png" in text
+    assert "attnlab run --lengths 64,2048" in text
+    assert "a call is predicted to take" in text
+    assert "40 of 40 comparisons passed" in text
+    # entered twice, reported once
+    assert "torch_eager#2" not in text
+
+
+def test_a_report_made_again_from_the_folder_is_the_same(made):
+    run = made(lengths=(64, 256), heads=(1,))
+    first = write(run).read_bytes()
+    pictures = {file.name: file.read_bytes() for file in (run.folder / "figures").iterdir()}
+    again = read_run(run.folder)
+    assert write(again).read_bytes() == first
+    assert {file.name: file.read_bytes() for file in (run.folder / "figures").iterdir()} == pictures
+    assert verdict_text(again) == verdict_text(run)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lengths": (128,), "heads": (1,)},
+        {"lengths": (128,), "heads": (1, 4)},
+        {"lengths": (64, 128), "heads": (4,), "memory": False},
+        {"lengths": (64, 128), "heads": (1,), "contenders": ("torch_eager",)},
+        {"lengths": (64, 128), "heads": (1,), "contenders": ("torch_eager", "torch_eager#2")},
+        {"lengths": (64, 128), "heads": (1,), "contenders": ("torch_sdpa_cudnn", "torch_sdpa_efficient")},
+        {"lengths": (64, 128), "heads": (1,), "rounds": 1},
+        {"lengths": (64, 128), "heads": (1,), "wrong": ("torch_eager", "torch_sdpa")},
+        {"lengths": (64, 128), "heads": (1,), "dtypes": ("float32", "bfloat16")},
+        {"lengths": (64, 128), "heads": (1,), "baseline": "torch_sdpa_cudnn"},
+    ],
+    ids=lambda options: ", ".join(f"{k}={v}" for k, v in options.items()),
+)
+def test_a_degenerate_run_still_makes_a_whole_page(made, options):
+    check(write(made(**options)))
+
+
+def test_a_run_with_nothing_in_it_says_so(made):
+    run = made(lengths=(64,), heads=(1,))
+    run.results, run.findings, run.ceilings, run.account, run.environment = [], [], [], {}, {}
+    run.complete, run.command, run.started = False, "", ""
+    text = check(write(run))
+    assert "Nothing was measured" in text
+    assert "This run was interrupted: 0 of 1 workload" in text
+    assert not list((run.folder / "figures").glob("*.png"))
+
+
+def test_an_interrupted_run_says_so_at_the_top(made):
+    run = made(**SMALL, complete=False)
+    run.results = [one for one in run.results if one.workload.queries < 1024]
+    text = unpainted(run)
+    assert text.index("This run was interrupted: 4 of 8 workloads") < text.index("## Verdict")
+
+
+def test_a_broken_self_test_is_the_first_thing_said(made):
+    text = unpainted(made(**SMALL, second_entry=1.3))
+    assert text.index("not to be believed on this machine") < text.index("## Verdict")
+
+
+def test_a_wrong_contender_never_appears_with_a_speed(made):
+    run = made(**SMALL, wrong=("torch_sdpa",))
+    text = unpainted(run)
+    assert {one.outcome for one in run.results if one.contender == "torch_sdpa"} == {Outcome.WRONG}
+    times = text[text.index("## Time against") : text.index("## Accuracy")]
+    rest = text[text.index("## Share of") : text.index("## Who was left out")]
+    assert "`torch_sdpa`" not in times + rest
+    assert "**Do not use `torch_sdpa`**" in text
+
+
+def test_a_pipe_in_a_reason_does_not_break_a_table(made):
+    run = made(lengths=(64, 128), heads=(1,))
+    run.environment = {"cpu": "one | two", "note": "three\nlines | here"}
+    assert "three lines \\| here" in unpainted(run)
+
+
+def test_figures_of_an_earlier_report_are_removed(made):
+    run = made(lengths=(64, 128), heads=(1,))
+    write(run)
+    run.findings = []
+    write(run)
+    assert not (run.folder / "figures" / "finding-variance_scaling.png").exists()
+
+
+def test_labels_are_moved_apart_and_no_further():
+    places = settled([10, 11, 12, 100], [10, 10, 10, 10], [(0, 5)] * 4)
+    assert places == [1, 11, 21, 100]
+    assert settled([10, 11], [10, 10], [(0, 5), (6, 9)]) == [10, 11]
+
+
+def test_a_contender_keeps_its_style_whoever_else_is_drawn():
+    all_styles = styles(["a", "b", "base", "c"], "base")
+    assert len(set(all_styles.values())) == 4
+    assert all_styles == styles(["a", "b", "base", "c"], "base")
+
+
+def test_the_verdict_loads_no_plotting_library():
+    code = "import attnlab.report, sys; sys.exit(any(m in sys.modules for m in ('matplotlib', 'pandas', 'torch')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    plotting = code.replace("import attnlab.report", "import attnlab.report, matplotlib")
+    assert subprocess.run([sys.executable, "-c", plotting], check=False).returncode == 1

@@ -1,0 +1,286 @@
+"""The error budget and the worst case against attention computed for real."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attnlab.theory import classify, error_budget, precision_classes, worst_case_bound
+
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+HALVES = ("float16", "bfloat16")
+
+
+def draw(seed, dtype, n=256, d=64, std=1.0, heads=2, mean=0.0):
+    g = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(1, heads, n, d, generator=g) for _ in range(3))
+    return [x.to(DTYPES[dtype]) for x in (q * std + mean, k + mean, v)]
+
+
+def arrays(tensors):
+    return [(x if x.dtype == torch.float64 else x.float()).numpy() for x in tensors]
+
+
+def eager(q, k, v, causal=False):
+    s = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]))
+    if causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    return torch.softmax(s, -1) @ v
+
+
+def weights_rounded(q, k, v, causal=False):
+    s = q.float() @ k.float().transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    return (torch.softmax(s, -1).to(v.dtype).float() @ v.float()).to(v.dtype)
+
+
+def output_rounded(q, k, v, causal=False):
+    return eager(q.float(), k.float(), v.float(), causal).to(v.dtype)
+
+
+def relative(result, budget):
+    error = result.double().numpy() - budget.output
+    return float(np.linalg.norm(error) / np.linalg.norm(budget.output))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_exact_output_is_that_of_the_definition(causal):
+    tensors = draw(0, "float64", n=70, d=8)
+    budget = error_budget(*arrays(tensors), causal=causal, output_dtype="float64")
+    assert budget.output == pytest.approx(eager(*tensors, causal=causal).numpy(), abs=1e-13)
+    assert budget.output.dtype == budget.rms.dtype == np.float64
+    assert budget.worst_case is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("std", [1.0, 4.0])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_measured_errors_meet_the_budget_of_their_class(dtype, causal, std, seed):
+    tensors = draw(seed, dtype, std=std)
+    options = {"dtype": dtype, "causal": causal, "score_roundings": 1}
+    budgets = precision_classes(*arrays(tensors), **options)  # the scale 1/8 is exact: one rounding
+    cases = (output_rounded, weights_rounded, eager)
+    for compute, (name, budget) in zip(cases, budgets.items(), strict=True):
+        ratio = relative(compute(*tensors, causal=causal), budget) / budget.relative
+        allowed = 0.03 + 5 * budget.relative_scatter
+        assert abs(ratio - 1) < allowed, (name, ratio)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_classes_are_told_apart(dtype):
+    tensors = draw(9, dtype, n=1024)
+    budgets = precision_classes(*arrays(tensors), dtype=dtype)
+    named = [classify(relative(f(*tensors), budgets["scores rounded"]), budgets) for f in
+             (output_rounded, weights_rounded, eager)]  # fmt: skip
+    assert named == ["full precision inside", "weights rounded", "scores rounded"]
+    assert classify(1.0, budgets) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("n", "d", "std", "mean"),
+    [(64, 8, 1, 0), (256, 64, 1, 0), (256, 64, 8, 0), (1024, 32, 1, 0), (128, 64, 1, 3)],
+)
+def test_the_inner_model_is_above_the_error_of_full_precision_and_not_far_above(dtype, n, d, std, mean, seed):
+    tensors = draw(seed, dtype, n=n, d=d, std=std, mean=mean)
+    budget = error_budget(*arrays(tensors), output_dtype=dtype)
+    fused = torch.nn.functional.scaled_dot_product_attention(*tensors)
+    for result in (eager(*tensors), fused):
+        ratio = relative(result, budget) / budget.relative
+        assert 0.02 < ratio < 1.25 * (1 + 3 * budget.relative_scatter)
+
+
+@pytest.mark.parametrize(("d", "roundings"), [(64, 1), (48, 2)])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_number_of_score_roundings_shows_in_the_pooled_error(dtype, d, roundings):
+    """1/√64 is a power of two and 1/√48 is not, so that eager attention rounds its scores once or twice."""
+    seeds, measured, predicted, scatter = 8, 0.0, 0.0, 0.0
+    for seed in range(seeds):
+        tensors = draw(100 + seed, dtype, n=384, d=d, std=4.0)
+        budget = precision_classes(*arrays(tensors), dtype=dtype, score_roundings=roundings)["scores rounded"]
+        measured += relative(eager(*tensors), budget) ** 2
+        predicted += budget.relative**2
+        scatter += budget.relative_scatter / seeds
+    assert abs(measured / predicted - 1) < 0.03 + 5 * 2 * scatter / math.sqrt(seeds)
+
+
+@pytest.mark.parametrize(("std", "detour"), [(1.0, 0.0), (8.0, 0.0), (1.0, 30.0)])
+def test_a_recursive_float32_attention_has_the_error_of_the_model(std, detour):
+    """`detour` sends the partial sums of every score far out and back, the score itself staying small."""
+    rng = np.random.default_rng(5)
+    n, d = 600, 64
+    q, k, v = (rng.standard_normal((1, 1, n, d)).astype(np.float32) for _ in range(3))
+    q *= np.float32(std)
+    q[..., 0] += np.float32(detour)
+    q[..., -1] -= np.float32(detour)
+    k[..., [0, -1]] += np.float32(detour)
+    budget = error_budget(q, k, v, output_dtype="float32")
+    # sequential sums, every partial sum rounded to float32
+    s = np.zeros((n, n), np.float32)
+    for c in range(d):
+        s += q[0, 0, :, c, None] * k[0, 0, None, :, c]
+    s *= np.float32(1 / 8)
+    p = np.exp(s - s.max(axis=1, keepdims=True))
+    o, z = np.zeros((n, d), np.float32), np.zeros((n, 1), np.float32)
+    for j in range(n):
+        o += p[:, j, None] * v[0, 0, j]
+        z += p[:, j, None]
+    ratio = np.linalg.norm(o / z - budget.output[0, 0]) / np.linalg.norm(budget.output) / budget.relative
+    assert 0.8 < ratio < 0.95
+
+
+def test_blocked_sums_have_the_smaller_budget():
+    inputs = arrays(draw(1, "float32", n=512))
+    whole, blocked = (error_budget(*inputs, output_dtype="float32", summation_block=b) for b in (None, 16))
+    assert blocked.relative < 0.6 * whole.relative
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("std", [1.0, 8.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_correct_result_exceeds_the_worst_case(dtype, std, causal, seed):
+    tensors = draw(seed, dtype, n=96, d=16, std=std)
+    inputs = arrays(tensors)
+    budget = error_budget(*inputs, causal=causal, output_dtype=dtype)
+    loose = worst_case_bound(
+        *inputs, causal=causal, output_dtype=dtype, weights_dtype=dtype, scores_dtype=dtype, score_roundings=2
+    )
+    tight = worst_case_bound(*inputs, causal=causal, output_dtype=dtype)
+    if dtype in HALVES:
+        assert (np.abs(output_rounded(*tensors, causal).double().numpy() - budget.output) <= tight).all()
+    assert (np.abs(eager(*tensors, causal=causal).double().numpy() - budget.output) <= loose).all()
+    assert (tight <= loose).all()
+
+
+def test_a_wrong_scale_is_outside_every_float32_budget():
+    q, k, v = draw(2, "float32")
+    budgets = precision_classes(*arrays([q, k, v]), dtype="float32")
+    assert classify(relative(eager(q * 1.0001, k, v), budgets["scores rounded"]), budgets) is None
+
+
+def test_chosen_rows_are_those_of_the_whole():
+    inputs = arrays(draw(3, "bfloat16", n=50))
+    options = {"output_dtype": "bfloat16", "causal": True, "worst_case": True}
+    whole, part = error_budget(*inputs, **options), error_budget(*inputs, rows=[49, 0, 17], **options)
+    for name in ("output", "rms", "worst_case"):
+        assert getattr(part, name) == pytest.approx(
+            getattr(whole, name)[:, :, [49, 0, 17]], rel=1e-12, abs=1e-18
+        )
+
+
+def test_blocks_of_rows_leave_no_seam(monkeypatch):
+    inputs = arrays(draw(4, "float16", n=50))
+    options = {"dtype": "float16", "causal": True}
+    whole = precision_classes(*inputs, **options)["scores rounded"]
+    monkeypatch.setattr("attnlab.theory.exact_attention._BLOCK", 7 * 50)
+    parts = precision_classes(*inputs, **options)["scores rounded"]
+    assert parts.rms == pytest.approx(whole.rms, rel=1e-12)
+    assert parts.relative_scatter == pytest.approx(whole.relative_scatter, rel=1e-12)
+
+
+def test_grouped_heads_repeat_each_key_head_in_order():
+    q, k, v = arrays(draw(5, "float32", n=20, heads=4))
+    grouped = error_budget(q, k[:, :2], v[:, :2], output_dtype="float32")
+    repeated = error_budget(
+        q, np.repeat(k[:, :2], 2, axis=1), np.repeat(v[:, :2], 2, axis=1), output_dtype="float32"
+    )
+    assert (grouped.output == repeated.output).all()
+
+
+def test_alignment_and_masks_show_the_stated_keys():
+    q, k, v = arrays(draw(6, "float32", n=6, d=4))
+    few = q[:, :, :2]
+    expected = {"top-left": 1, "bottom-right": 5}
+    for alignment, first in expected.items():
+        seen = np.arange(6)[None, :] <= np.arange(2)[:, None] + first - 1
+        aligned = error_budget(
+            few, k, v, causal=True, causal_alignment=alignment, output_dtype="float32", worst_case=True
+        )
+        masked = error_budget(few, k, v, mask=seen, output_dtype="float32", worst_case=True)
+        for name in ("output", "rms", "worst_case"):
+            assert getattr(aligned, name) == pytest.approx(getattr(masked, name), rel=1e-12)
+
+
+def test_a_row_that_sees_no_key_is_zero_without_error():
+    q, k, v = arrays(draw(7, "float32", n=4, d=4))
+    seen = np.ones((4, 4), dtype=bool)
+    seen[2] = False
+    seen[1, 0] = False  # no prefix, so that ranges are taken key by key
+    budget = error_budget(
+        q, k, v, mask=seen, output_dtype="float32", weights_dtype="float32", worst_case=True
+    )
+    for found in (budget.output, budget.rms, budget.worst_case):
+        assert (found[:, :, 2] == 0).all()
+        assert (found[:, :, 1] != 0).all()
+
+
+def test_zero_values_have_no_relative_error():
+    q, k, v = arrays(draw(8, "float32", n=4, d=4))
+    budget = error_budget(q, k, 0 * v, output_dtype="float32")
+    assert (budget.rms == 0).all()
+    assert math.isnan(budget.relative)
+
+
+def test_subnormal_float16_outputs_are_within_their_budget():
+    q, k, v = draw(9, "float16", n=128)
+    v = (v.float() * 1e-5).to(torch.float16)
+    budgets = precision_classes(*arrays([q, k, v]), dtype="float16")
+    budget = budgets["full precision inside"]
+    error = output_rounded(q, k, v).double().numpy() - budget.output
+    assert relative(output_rounded(q, k, v), budget) / budget.relative == pytest.approx(1, abs=0.05)
+    assert (np.abs(error) / budget.rms).max() < 6
+
+
+X = np.zeros((1, 2, 3, 4))
+GOOD = {"q": X, "k": X, "v": X, "output_dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"q": X[0]},
+        {"q": X[..., :3]},
+        {"q": X[:, :, :0]},
+        {"q": X[:, :1]},
+        {"k": X[:, :, :2]},
+        {"v": np.full_like(X, math.nan)},
+        {"k": np.full_like(X, math.inf)},
+        {"output_dtype": "float8"},
+        {"weights_dtype": "int8"},
+        {"inner_dtype": "half"},
+        {"score_roundings": 1},
+        {"score_roundings": -1, "scores_dtype": "float16"},
+        {"scale": math.nan},
+        {"rows": [3]},
+        {"rows": []},
+        {"rows": [0.5]},
+        {"mask": np.ones((3, 3))},
+        {"mask": np.ones((2, 3), dtype=bool)},
+        {"causal": True, "causal_alignment": "middle"},
+        {"weights_stored": "twice"},
+        {"summation_block": 0},
+    ],
+)
+def test_bad_input_is_refused_in_one_line(change):
+    with pytest.raises(ValueError, match="must") as caught:
+        error_budget(**{**GOOD, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_measured_error_that_is_no_number_is_refused():
+    budgets = precision_classes(X, X, X + 1, dtype="float16")
+    for bad in (math.nan, -1.0, math.inf):
+        with pytest.raises(ValueError, match="relative_error must"):
+            classify(bad, budgets)
+    with pytest.raises(ValueError, match="source must be one of"):
+        budgets["weights rounded"].restricted_to("luck")
