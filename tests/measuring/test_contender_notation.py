@@ -14,7 +14,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXP
 def test_a_bare_name_has_no_settings() -> None:
     """Surrounding blanks are not part of it."""
     assert Contender.parse(" numpy_blocked ") == Contender("numpy_blocked", "numpy_blocked")
-    assert Contender.parse("a").environment() == {}
+    assert Contender.parse("a").environment({"HOME": "/"})["HOME"] == "/"
 
 
 def test_variables_and_threads_are_taken_apart() -> None:
@@ -27,8 +27,17 @@ def test_variables_and_threads_are_taken_apart() -> None:
 
 def test_threads_set_every_librarys_variable_and_an_explicit_one_wins() -> None:
     """Libraries read them once, on import, each its own."""
-    assert Contender.parse("a[threads=3]").environment() == dict.fromkeys(THREADS, "3")
-    assert Contender.parse("a[threads=3,MKL_NUM_THREADS=1]").environment()["MKL_NUM_THREADS"] == "1"
+    environment = Contender.parse("a[threads=3]").environment({"MKL_NUM_THREADS": "9"})
+    assert {name: environment[name] for name in THREADS} == dict.fromkeys(THREADS, "3")
+    assert Contender.parse("a[threads=3,MKL_NUM_THREADS=1]").environment({})["MKL_NUM_THREADS"] == "1"
+
+
+def test_every_worker_keeps_its_heap_unless_somebody_chose_an_allocator() -> None:
+    """The contender itself or the caller: then all of that choice is theirs."""
+    assert Contender.parse("a").environment({})["MALLOC_TRIM_THRESHOLD_"]
+    theirs = Contender.parse("a[GLIBC_TUNABLES=glibc.malloc.trim_threshold=1]").environment({})
+    assert theirs == {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}
+    assert Contender.parse("a").environment({"LD_PRELOAD": "x.so"}) == {"LD_PRELOAD": "x.so"}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from attnlab.measuring.contender import Contender
 from attnlab.measuring.seat import Died, Hung, Refused
 from attnlab.plan import Limits
 
+#: so that the numbers below do not follow the defaults
+FIXED = {"max_rounds": 200, "workload_seconds": 6.0, "extra_seconds": 24.0, "call_seconds": 2.0}
 SMALL = Workload(heads=1, queries=4, keys=4, head_dim=4)
 
 
@@ -93,7 +95,7 @@ class FakeSeat:
             return {"seconds": self._call(), "iterations": 1}
         if op == "turn":
             seconds = self._call() * self.noise(self.asked["turn"])
-            return {"seconds": seconds, "minor_faults": 0, "involuntary_switches": 0}
+            return {"seconds": seconds, "settled_seconds": 0.0, "minor_faults": 0, "involuntary_switches": 0}
         if op == "memory":
             return {"peak_bytes": [self.peak(self.workload)], "method": "memray"}
         return {"kernel": "fake", "bytes": self.free}
@@ -111,7 +113,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def race(seats: list[FakeSeat], workload: Workload = SMALL, **limits: Any) -> tuple[list[Result], Conductor]:
     """One race of these seats."""
-    conductor = Conductor([seat.contender for seat in seats], limits=Limits(**limits))
+    conductor = Conductor([seat.contender for seat in seats], limits=Limits(**{**FIXED, **limits}))
     conductor.seats = seats  # type: ignore[assignment]  # all that a conductor needs of a seat
     with conductor:
         results = conductor.race(workload)
@@ -157,7 +159,7 @@ def test_an_undecided_race_goes_on_to_the_greatest_number_of_rounds(clock: Clock
 def test_an_undecided_race_ends_with_its_time(clock: Clock) -> None:
     """Within one round of it."""
     seats = [FakeSeat("a", clock, 0.05), FakeSeat("b", clock, 0.05, noise=wild)]
-    results, _ = race(seats, workload_seconds=6.0, refill_seconds=0.01)
+    results, _ = race(seats, workload_seconds=6.0, settle_below_seconds=0.01)
     assert rounds_of(results[0]) == pytest.approx(60, abs=1)
 
 
@@ -185,7 +187,7 @@ def test_the_baseline_alone_does_not_race_on_when_the_others_have_left(clock: Cl
 def test_an_undecided_contender_does_not_leave_for_its_cost(clock: Clock) -> None:
     """Its answer is not known yet."""
     seats = [FakeSeat("a", clock, 0.2), FakeSeat("b", clock, 0.2, noise=wild), FakeSeat("c", clock, 0.001)]
-    results, _ = race(seats, refill_seconds=0.01)
+    results, _ = race(seats, settle_below_seconds=0.01)
     assert rounds_of(results[1]) == rounds_of(results[0]) >= 14
 
 
