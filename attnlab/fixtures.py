@@ -277,8 +277,8 @@ def _missed(row: Row) -> str:
 def _limits(config: pytest.Config, contenders: int) -> Limits:
     seconds = float(config.getoption("--benchmark-max-time"))
     race = seconds * contenders
-    # on a busy machine, where most rounds are disturbed, it may take as long again, and not more
-    return Limits(workload_seconds=race, extra_seconds=race, call_seconds=seconds / 5)
+    # on a busy machine, where most rounds are disturbed, it may take as long again, and not much more
+    return Limits(workload_seconds=race, extra_seconds=max(race, 5.0), call_seconds=seconds / 5)
 
 
 def _benchmarks_enabled(config: pytest.Config) -> bool:
