@@ -80,7 +80,7 @@ class Bench:
         self.declines(workload)
         posed = Workload.from_dict(workload)
         self.call, self.workload = self._backend().bind(posed, *inputs(posed)), posed
-        return {}, ()
+        return {"cache": self._library().cache}, ()
 
     def output(self, rows: list[int]) -> Reply:
         """The prepared workload's output at these query rows, of two calls one after the other.
