@@ -1,0 +1,103 @@
+"""Whether a contender's call would fit in memory and time: told from smaller calls, before it is tried."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from attnlab.ground.result import Outcome
+from attnlab.ground.workload import Workload
+from attnlab.measuring import prediction
+from attnlab.measuring.entry import Entry
+from attnlab.measuring.prediction import History
+from attnlab.measuring.seat import Refused
+from attnlab.plan import Limits
+
+#: of the memory that is free, this share may be planned with
+_USABLE = 0.85
+
+
+class Budget:
+    """What calls have cost so far in a run, and what the next would."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._history: dict[tuple[str, str, str], History] = defaultdict(History)
+
+    def history_of(self, entry: Entry) -> History:
+        """What this contender's calls have cost in this number format on this device."""
+        return self._history[entry.name, entry.workload.dtype, entry.workload.device]
+
+    def over(self, entry: Entry) -> tuple[Outcome, str] | None:
+        """Why the entry's workload is not to be tried, or None. Raises as `Seat.ask` does."""
+        answer = entry.seat.ask(
+            "free_bytes", seconds=self._limits.deadline_seconds, device=entry.workload.device
+        )
+        free = int(answer["bytes"] * _USABLE)
+        # time first: its probes are cheap, and those of memory would be dear for a slow contender
+        return self._out_of_time(entry, free) or self._out_of_memory(entry, free)
+
+    def _out_of_time(self, entry: Entry, free: int) -> tuple[Outcome, str] | None:
+        history, limit = self.history_of(entry), self._limits.call_seconds
+        predicted = history.predict_seconds(entry.workload)
+        if predicted is None:
+            for rung in prediction.rungs(entry.workload):
+                if prediction.worst_peak_bytes(rung) > free:
+                    break
+                seconds = self._probe(entry, rung)
+                if seconds is None:
+                    continue
+                if self._tells(seconds, rung, entry.workload):
+                    # once more: the first call of a process starts threads and may compile
+                    seconds = min(seconds, self._time_probe(entry, rung))
+                predicted = seconds * entry.workload.flops / rung.flops
+                if self._tells(seconds, rung, entry.workload):
+                    break
+        if predicted is None or predicted <= limit:
+            return None
+        return (
+            Outcome.OVER_BUDGET,
+            f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:g} s",
+        )
+
+    def _tells(self, seconds: float, rung: Workload, workload: Workload) -> bool:
+        """Whether a call of `rung` rules `workload` out: too long by its size, and long enough to be no overhead."""
+        limit = self._limits.call_seconds
+        return seconds * workload.flops / rung.flops > limit and seconds > limit / 1000
+
+    def _out_of_memory(self, entry: Entry, free: int) -> tuple[Outcome, str] | None:
+        workload, history = entry.workload, self.history_of(entry)
+        if prediction.worst_peak_bytes(workload) <= free:
+            return None
+        needed: int | None = prediction.least_peak_bytes(workload)
+        if needed is not None and needed <= free:
+            if history.sizes_seen < 3:
+                for length in (256, 512, 1024):
+                    smaller = workload.with_(batch=1, heads=1, queries=length, keys=length)
+                    if self._probe(entry, smaller) is None:
+                        continue
+                    found = entry.seat.ask("memory", seconds=self._limits.deadline_seconds)
+                    history.saw_peak(smaller, int(min(found["peak_bytes"])))
+            peak = history.predict_peak(workload)
+            needed = None if peak is None else peak + workload.input_bytes
+        if needed is None or needed <= free:
+            return None
+        return (
+            Outcome.OVER_BUDGET,
+            f"predicted to need {needed / 2**30:.3g} GiB, {free / 2**30:.3g} GiB may be used",
+        )
+
+    def _probe(self, entry: Entry, workload: Workload) -> float | None:
+        """Seconds of one call of a smaller workload, for the history only; None where that is declined."""
+        try:
+            entry.seat.ask("prepare", seconds=self._limits.deadline_seconds, workload=workload.to_dict())
+        except Refused as refusal:
+            if refusal.kind == "declined":
+                return None
+            raise
+        return self._time_probe(entry, workload)
+
+    def _time_probe(self, entry: Entry, workload: Workload) -> float:
+        found = entry.seat.ask("calibrate", seconds=self._limits.deadline_seconds, warmup_seconds=0.0)
+        seconds = float(found["seconds"])
+        self.history_of(entry).saw_seconds(workload, seconds)
+        return seconds

@@ -1,0 +1,150 @@
+"""The race over one workload: interleaved rounds, until every verdict is decided or the time is spent.
+
+Verdicts are looked at after 30, 60, 120, ... rounds and not after each: an interval that is consulted all the
+time claims a difference sooner or later. A contender that is out of all proportion slower or faster than the
+baseline leaves as soon as an interval exists, when it has cost more than its share of the time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from attnlab.judging import pairing
+from attnlab.judging.pairing import Verdict
+from attnlab.measuring import rounds
+from attnlab.measuring.entry import Entry
+from attnlab.plan import Limits
+
+#: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
+_CLEAR = 1.5
+
+
+class Race:
+    """One workload's rounds over `entries`; their turns are the outcome.
+
+    `account` takes the seconds spent timed, settling, and waking and stopping.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        *,
+        baseline: str,
+        limits: Limits,
+        account: dict[str, float],
+        on_event: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._entries = list(entries)
+        self._baseline = baseline
+        self._limits = limits
+        self._account = account
+        self._on_event = on_event
+        self._calibration: dict[int, float] = {}
+
+    def run(self) -> None:
+        """Race until it is decided. Returns at once where nobody takes part."""
+        if not self._entries:
+            return
+        limits, started = self._limits, time.monotonic()
+        workload = self._entries[0].workload
+        least = pairing.least_rounds(max(1, len(self._entries) - 1))
+        order = rounds.latin_square(range(len(self._entries)), seed=workload.seed)
+        look = limits.min_rounds
+        for index in range(limits.max_rounds):
+            self._on_event(f"{workload.label}: round {index + 1}")
+            self._round(index, next(order))
+            elapsed = time.monotonic() - started
+            kept = index + 1 - len(pairing.disturbed_rounds(self._calibration))
+            if kept < least:
+                if elapsed > limits.workload_seconds + limits.extra_seconds:
+                    return
+                continue
+            if elapsed > limits.workload_seconds:
+                return
+            self._let_leave()
+            if self._nobody_to_pair():
+                return
+            if kept >= look:
+                look *= 2
+                if all(map(self._decided, self._challengers())):
+                    return
+
+    def _round(self, index: int, order: Sequence[int]) -> None:
+        self._calibration[index] = rounds.calibration_seconds()
+        for place in order:
+            entry = self._entries[place]
+            if entry.racing and entry.ended is None:
+                entry.attempt(partial(self._turn, index=index))
+
+    def _turn(self, entry: Entry, index: int) -> None:
+        limits = self._limits
+        settle = limits.turn_seconds if entry.call_seconds < limits.settle_below_seconds else None
+        iterations = max(1, math.ceil(limits.turn_seconds / entry.call_seconds))
+        stolen, started = rounds.steal_seconds(), time.monotonic()
+        found = entry.seat.ask(
+            "turn", seconds=limits.deadline_seconds, iterations=iterations, settle_seconds=settle
+        )
+        elapsed = time.monotonic() - started
+        timed = min(elapsed, float(found["seconds"]) * iterations)
+        settled = min(elapsed - timed, float(found["settled_seconds"]))
+        self._account["timed"] += timed
+        self._account["warm-up"] += settled
+        self._account["waking and stopping"] += elapsed - timed - settled
+        entry.spent += elapsed
+        # a calibration that fell into a bad moment must not shorten every turn that follows
+        entry.call_seconds = min(entry.call_seconds, float(found["seconds"]))
+        entry.turns.append(
+            {
+                "seconds": float(found["seconds"]),
+                "round": index,
+                "iterations": iterations,
+                "minor_faults": found["minor_faults"],
+                "involuntary_switches": found["involuntary_switches"],
+                "steal_s": rounds.steal_seconds() - stolen,
+                "calibration_s": self._calibration[index],
+            }
+        )
+
+    def _base(self) -> Entry | None:
+        """Whom the others are held against: the baseline, or the first that is left where that has failed."""
+        running = [entry for entry in self._entries if entry.ended is None]
+        named = (entry for entry in running if entry.name == self._baseline)
+        return next(named, running[0] if running else None)
+
+    def _challengers(self) -> list[Entry]:
+        """Those still racing against the base."""
+        base = self._base()
+        return [one for one in self._entries if one is not base and one.racing and one.ended is None]
+
+    def _nobody_to_pair(self) -> bool:
+        """Whether all but the base have left, or all have failed."""
+        left = any(not one.racing for one in self._entries)
+        return self._base() is None or (left and not self._challengers())
+
+    def _let_leave(self) -> None:
+        share = self._limits.workload_seconds / len(self._entries)
+        for entry in self._challengers():
+            if entry.spent > share:
+                verdict = self._verdict(entry)
+                if verdict.low > _CLEAR or verdict.high < 1 / _CLEAR:
+                    entry.racing = False
+
+    def _decided(self, entry: Entry) -> bool:
+        verdict = self._verdict(entry)
+        narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self._limits.noise_margin) ** 2
+        return narrow or verdict.kind is not pairing.Kind.UNDECIDED
+
+    def _verdict(self, entry: Entry) -> Verdict:
+        base = self._base()
+        assert base is not None
+        running = sum(one.ended is None for one in self._entries)
+        return pairing.compare(
+            base.latency(),
+            entry.latency(),
+            disturbed=pairing.disturbed_rounds(self._calibration),
+            comparisons=max(1, running - 1),
+            margin=self._limits.noise_margin,
+        )
