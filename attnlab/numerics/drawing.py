@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnlab.palette import styles
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -17,7 +19,6 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BLACK, GREY = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#A50026", "#222222", "#8A8A8A",
 )  # fmt: skip
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, BLACK)
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _SIZE = 11.0
 
 
@@ -63,10 +64,9 @@ def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **optio
 
 
 def backend_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A marker and a colour for each backend: the same in every figure that shows the same backends."""
+    """Matplotlib's options for each backend's points: the same as in every other figure."""
     return {
-        name: {"marker": _MARKERS[i % len(_MARKERS)], "color": CYCLE[i % len(CYCLE)]}
-        for i, name in enumerate(sorted(set(names)))
+        name: {"marker": one.marker, "color": one.colour} for name, one in styles(sorted(set(names))).items()
     }
 
 

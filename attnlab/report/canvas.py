@@ -10,7 +10,6 @@ import io
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,45 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-BASELINE_COLOUR = "#222222"
-#: after Okabe and Ito 2008, darkened so that labels in these colours read on white; markers differ as well
-_COLOURS = (
-    "#1F5FBF",
-    "#D55E00",
-    "#00855A",
-    "#B0408E",
-    "#B87900",
-    "#0093A8",
-    "#6A4BC4",
-    "#7A4A1E",
-    "#C1121F",
-    "#66801A",
-)
-_MARKERS = "osD^vPX<>h"
 _DPI = 150
 _GUIDE = "#777777"
 _INCHES_A_LETTER = 0.089
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a contender is drawn in every figure of a report."""
-
-    colour: str
-    marker: str
-    dashes: str
-
-
-def styles(names: Sequence[str], baseline: str) -> dict[str, Style]:
-    """A style for each of `names` in order; the baseline is near black, and repeats of a colour are dashed."""
-    found = {}
-    others = [name for name in names if name != baseline]
-    for index, name in enumerate(others):
-        turn, place = divmod(index, len(_COLOURS))
-        found[name] = Style(_COLOURS[place], _MARKERS[place], ("-", "--", "-.", ":")[turn % 4])
-    if baseline in names:
-        found[baseline] = Style(BASELINE_COLOUR, "o", "-")
-    return found
 
 
 def panels(count: int, *, height: float = 4.9, shared: bool = True) -> tuple[Figure, list[Axes]]:

@@ -8,8 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from attnlab.numerics import catalogue
 from attnlab.numerics.finding import Finding
-from attnlab.report import appendix, finding_figure, sentences, speed_figures, tables, units, wording
+from attnlab.report import appendix, canvas, sentences, speed_figures, tables, units, wording
 from attnlab.report.evidence import Evidence, Family
 
 REPORT = "report.md"
@@ -44,7 +45,9 @@ def draw(evidence: Evidence, folder: Path) -> dict[str, str]:
         "ceiling": speed_figures.ceiling(evidence, folder),
     }
     for finding in evidence.run.findings:
-        drawn[finding.experiment] = finding_figure.draw(finding, folder)
+        if finding.experiment in catalogue.EXPERIMENTS:  # one of another version has its table alone
+            file = folder / f"finding-{finding.experiment}.png"
+            drawn[finding.experiment] = canvas.save(catalogue.figure(finding), file)
     return {name: file.name for name, file in drawn.items() if file is not None}
 
 
@@ -111,14 +114,13 @@ def _family(evidence: Evidence, family: Family, several: bool) -> dict[str, str]
 
 def _finding(one: Finding, figure: str | None) -> dict[str, Any]:
     passed = sum(row.passed for row in one.rows)
-    shown = {k: v for k, v in one.facts.items() if not k.startswith(finding_figure.MARK)}
     return {
         "title": one.title,
         "question": one.question,
         "conclusion": one.conclusion,
         "figure": figure,
         "facts": ", ".join(
-            f"{k} {v:g}" if isinstance(v, int | float) else f"{k} {v}" for k, v in shown.items()
+            f"{k} {v:g}" if isinstance(v, int | float) else f"{k} {v}" for k, v in one.facts.items()
         ),
         "summary": f"{passed} of {wording.counted(len(one.rows), 'comparison')} passed",
         "table": appendix.finding(one),

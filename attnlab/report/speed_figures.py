@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnlab import palette
 from attnlab.report import canvas, wording
 from attnlab.report.evidence import Cell, Evidence, Family
 
@@ -75,7 +76,7 @@ def _draw(
     if not chosen:
         return None
     chosen = chosen[:_MOST_PANELS]
-    styles = canvas.styles(evidence.names, evidence.baseline)
+    styles = palette.styles(evidence.names)
     figure, every = canvas.panels(len(chosen))
     labels = []
     for axes, (family, count, curves) in zip(every, chosen, strict=True):
@@ -104,7 +105,7 @@ def _draw(
 
 
 def _curves_into(
-    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, canvas.Style], lengths: Sequence[int]
+    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, palette.Style], lengths: Sequence[int]
 ) -> list[Text]:
     """Draw `curves` and return their labels; earlier ones are broader, so that later ones do not hide them."""
     texts = []

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from attnlab.ground.result import Outcome
+from attnlab.palette import styles
 from attnlab.report import verdict_text, write
-from attnlab.report.canvas import settled, styles
+from attnlab.report.canvas import settled
 from attnlab.report.evidence import gather
 from attnlab.report.page import render
 from attnlab.run_folder import read_run
@@ -152,9 +153,9 @@ def test_labels_are_moved_apart_and_no_further():
 
 
 def test_a_contender_keeps_its_style_whoever_else_is_drawn():
-    all_styles = styles(["a", "b", "base", "c"], "base")
-    assert len(set(all_styles.values())) == 4
-    assert all_styles == styles(["a", "b", "base", "c"], "base")
+    alone, among = styles(["torch_sdpa"]), styles(["mine", "torch_eager", "torch_sdpa", "naive_loop"])
+    assert alone["torch_sdpa"] == among["torch_sdpa"]
+    assert len(set(among.values())) == 4
 
 
 def test_the_verdict_loads_no_plotting_library():
