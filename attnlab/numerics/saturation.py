@@ -22,6 +22,7 @@ from attnlab.numerics.drawing import (
     ORANGE,
     backend_styles,
     entitle,
+    legend,
     nested_sizes,
     new_figure,
     powers_of_two,
@@ -144,7 +145,7 @@ def figure(finding: Finding) -> Figure:
             freezing * 1.1, height, f"d_k = 2 ln n = {freezing:.1f}", fontsize=9, color=GREY, transform=place
         )
     panels[2].set_yscale("log")
-    panels[0].legend(frameon=False, fontsize=8, title=f"through, n = {most}", title_fontsize=8)
+    legend(panels[0], fontsize=8, title=f"through, n = {most}", title_fontsize=8)
     return figure
 
 

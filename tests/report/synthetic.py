@@ -162,8 +162,8 @@ def variance() -> Finding:
                 error = 0.02 * truth
                 rows.append(
                     Row.compare(
-                        "variance of the logits",
-                        {"d_k": d, "scaling": scaled, "backend": backend},
+                        "variance",
+                        {"head_dim": d, "scaling": scaled, "backend": backend},
                         predicted=truth,
                         measured=truth + float(generator.normal(0, error)),
                         standard_error=error,
@@ -175,7 +175,7 @@ def variance() -> Finding:
         "Does dividing by √d_k keep the variance of the logits at 1?",
         "Unscaled, the variance grows as d_k; scaled, it stays at 1.",
         tuple(rows),
-        {"seed": 5.0, "keys": 256.0, "mark d_k = 2 ln n": 2 * math.log(256)},
+        {"seed": 5.0, "keys": 256.0},
     )
 
 
