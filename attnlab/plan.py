@@ -11,6 +11,7 @@ from typing import Any
 
 from attnlab.ground.workload import Workload
 from attnlab.measuring.contender import parse_all
+from attnlab.numerics.catalogue import CHAPTER, chosen_experiments
 
 DEFAULT_LENGTHS = (64, 128, 256, 512, 1024, 2048)
 DEFAULT_HEADS = (1, 4, 16)
@@ -45,7 +46,8 @@ class Plan:
 
     `baseline` is the contender that the others are compared with; by default torch_eager where it takes part,
     otherwise the first. With `self_test` the baseline is entered twice. `folders` hold users' backends.
-    Raises ValueError for an empty plan or broken contender notation.
+    `experiments` are those of the numerical chapter; ``all`` and ``none`` stand for every one and no one.
+    Raises ValueError for an empty plan, broken contender notation or an unknown experiment.
     """
 
     workloads: tuple[Workload, ...]
@@ -55,12 +57,13 @@ class Plan:
     self_test: bool = True
     memory: bool = True
     ceilings: bool = True
-    numerics: bool = True
+    experiments: tuple[str, ...] = CHAPTER
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
+        object.__setattr__(self, "experiments", chosen_experiments(self.experiments))
         if self.contenders:
             names = [one.name for one in parse_all(self.contenders)]
             if self.baseline is not None and self.baseline not in names:
@@ -112,7 +115,7 @@ class Plan:
         plain = dict(data)
         plain["workloads"] = tuple(map(Workload.from_dict, plain["workloads"]))
         plain["limits"] = Limits(**plain["limits"])
-        for name in ("contenders", "folders"):
+        for name in ("contenders", "folders", "experiments"):
             plain[name] = tuple(plain[name])
         return cls(**plain)
 
@@ -134,7 +137,7 @@ _PLAN_KEYS: dict[str, type | tuple[type, type]] = {
     "self_test": bool,
     "memory": bool,
     "ceilings": bool,
-    "numerics": bool,
+    "experiments": (list, str),
     "limits": dict,
 }
 
@@ -159,6 +162,8 @@ def read_plan(file: Path) -> dict[str, Any]:
         data["limits"] = _limits(file, data["limits"])
     if "backends" in data:
         data["contenders"] = tuple(data.pop("backends"))
+    if "experiments" in data:
+        data["experiments"] = tuple(data["experiments"])
     if "implementations" in data:
         # a path in a file is meant from where the file lies
         data["folders"] = tuple(str(file.parent / folder) for folder in data.pop("implementations"))

@@ -123,7 +123,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
                 if found is not None:
                     record.ceilings.append(found)
         record.save()
-    if plan.numerics:
+    if plan.experiments:
         _experiment(record, progress)
 
 
@@ -133,7 +133,7 @@ def _experiment(record: Run, progress: Progress) -> None:
 
     total = len(record.plan.workloads)
     sound = [one.backend for one in record.results if one.outcome is Outcome.MEASURED]
-    for name in catalogue.EXPERIMENTS:
+    for name in record.plan.experiments:
         progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
         with _accounted(record, "numerics"):
             record.findings += catalogue.run_experiments(

@@ -157,7 +157,7 @@ def scaling() -> Table:
                 lengths=chosen,
                 heads=(4,),
                 contenders=names,
-                numerics=False,
+                experiments=("none",),
                 limits=Limits(workload_seconds=2.0),
             )
             report.write(run(plan, Path(folder) / "run"))

@@ -23,7 +23,7 @@ from attnlab.commands.options import split_names, split_sizes
 @click.option("--device", metavar="DEVICE", help="cpu (default) or cuda.")
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders
-@click.option("--numerics/--no-numerics", default=None, help="Whether to run the numerical chapter.")
+@click.option("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
 @click.option("--seconds", type=float, help="Time for the rounds of one workload.")
 @click.option(
     "--out",
@@ -40,7 +40,7 @@ def run(
     device: str | None,
     baseline: str | None,
     folders: tuple[str, ...],
-    numerics: bool | None,
+    experiments: str | None,
     seconds: float | None,
     out: Path | None,
 ) -> int:
@@ -62,7 +62,7 @@ def run(
         "device": device,
         "baseline": baseline,
         "folders": folders or None,
-        "numerics": numerics,
+        "experiments": tuple(split_names(experiments)) if experiments is not None else None,
         "limits": Limits(workload_seconds=_positive("--seconds", seconds)) if seconds is not None else None,
     }
     chosen.update({name: value for name, value in given.items() if value is not None})

@@ -49,13 +49,36 @@ EXPERIMENTS: Mapping[str, Entry] = {
 }
 
 
-def experiment(name: str) -> Experiment:
-    """The experiment called `name`, its module imported now. Raises ValueError for an unknown name."""
+#: what every run's report shows; the others take longer and are asked for
+CHAPTER = ("variance_scaling", "saturation")
+
+
+def chosen_experiments(names: Sequence[str]) -> tuple[str, ...]:
+    """The experiments that `names` stand for: ``all`` for every one, ``none`` for no one.
+
+    Raises ValueError for an unknown name.
+    """
+    if tuple(names) in ((), ("none",)):
+        return ()
+    if tuple(names) == ("all",):
+        return tuple(EXPERIMENTS)
+    for name in names:
+        known(name)
+    return tuple(dict.fromkeys(names))
+
+
+def known(name: str) -> Entry:
+    """The entry of the experiment `name`. Raises ValueError for an unknown name, naming the near ones."""
     if name not in EXPERIMENTS:
         near = difflib.get_close_matches(name, EXPERIMENTS, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(EXPERIMENTS)}"
         raise ValueError(f"no experiment is called {name!r}; {hint}")
-    return cast(Experiment, importlib.import_module(f"attnlab.numerics.{EXPERIMENTS[name].module}"))
+    return EXPERIMENTS[name]
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment called `name`, its module imported now. Raises ValueError for an unknown name."""
+    return cast(Experiment, importlib.import_module(f"attnlab.numerics.{known(name).module}"))
 
 
 def run_experiments(

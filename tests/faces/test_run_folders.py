@@ -21,7 +21,10 @@ def plan(**fields: object) -> Plan:
     """Two small workloads, one contender, nothing beside the race."""
     chosen = {"contenders": ("numpy_vectorized",), "self_test": False, "memory": False, "ceilings": False}
     return Plan.grid(
-        lengths=(8, 16), heads=(1,), head_dim=4, **{"numerics": False, "limits": QUICK, **chosen, **fields}
+        lengths=(8, 16),
+        heads=(1,),
+        head_dim=4,
+        **{"experiments": ("none",), "limits": QUICK, **chosen, **fields},
     )
 
 
