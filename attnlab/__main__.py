@@ -27,6 +27,9 @@ def _status(arguments: Sequence[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         print("attnlab: interrupted", file=sys.stderr)
         return 130
+    except click.exceptions.NoArgsIsHelpError as help_:
+        print(help_.format_message())
+        return 2
     except click.UsageError as mistake:
         where = mistake.ctx.command_path if mistake.ctx else "attnlab"
         return _mistake(f"{mistake.format_message().rstrip('.')}; see {where} --help")

@@ -149,8 +149,10 @@ def read_plan(file: Path) -> dict[str, Any]:
     """
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as fault:
-        raise ValueError(f"the plan file {file} cannot be read: {fault}") from None
+    except OSError as fault:
+        raise ValueError(f"the plan file {file} cannot be read: {fault.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"the plan file {file} cannot be read: it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as fault:
         raise ValueError(f"the plan file {file} is not valid TOML: {fault}") from None
     known = {**_GRID_KEYS, **_PLAN_KEYS}
