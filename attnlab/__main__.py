@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
-    sys.exit(_status(arguments))
+    try:
+        status = _status(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has had enough, as `| head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status)
 
 
 def _status(arguments: Sequence[str] | None) -> int:

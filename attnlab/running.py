@@ -115,6 +115,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     finally:
         for activity, seconds in conductor.account.items():
             record.account[activity] = record.account.get(activity, 0.0) + seconds
+    if not any(one.outcome is Outcome.MEASURED for one in record.results):
+        return  # nothing to hold against a ceiling or against theory
     if plan.ceilings:
         progress.stage("ceilings: matrix products and copies", done=total, total=total)
         with _accounted(record, "ceilings"):

@@ -49,6 +49,7 @@ def run(
     Options given here go before those of the plan file. Ctrl-C keeps what is done and still writes the report.
     """
     from attnlab.commands.progress import live_progress
+    from attnlab.ground.result import Outcome
     from attnlab.plan import Limits, Plan, read_plan
     from attnlab.report import verdict_text, write
     from attnlab.running import run as carry_out
@@ -77,6 +78,10 @@ def run(
     found.save()
     click.echo(verdict_text(found))
     click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
+    if found.complete and not any(one.outcome is Outcome.MEASURED for one in found.results):
+        reasons = dict.fromkeys(one.reason for one in found.results)
+        click.echo(f"Nothing was measured: {'; '.join(filter(None, reasons))}", err=True)
+        return 1
     if not found.complete:
         click.echo("Interrupted: the report covers what was measured until then.", err=True)
         return 130
