@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from attnlab.ground.dtypes import round_to
 from attnlab.ground.regimes import REGIMES, Regime
 from attnlab.judging import certain
+from attnlab.judging.evidence import DIRECTED, DIRECTED_SHARED
 from attnlab.judging.reference import Reference, refer
 
 LAYOUTS = ("contiguous", "transposed", "heads inside", "sliced", "refilled")
@@ -67,8 +68,9 @@ class Form:
     """One question before its arrays are drawn. `inputs` names a regime or a construction of `certain`.
 
     values : "normal", or "ones" (rows must sum to 1), or "keys" (V = K). layout : how the arrays lie in memory,
-    see `attnlab.judging.posing`. directions : whether a gain or a wrong scale is looked for; needs some hundred
-    rows that are not saturated, and a scale whose square root every format holds.
+    see `attnlab.judging.posing`. directions : the z beyond which a gain or a wrong scale is told, None where it is
+    not looked for. It needs some hundred rows that are not saturated; and a scale whose root no format holds may
+    be folded into the keys and rounded there, once for all rows, so that z must be larger.
     """
 
     name: str
@@ -83,7 +85,7 @@ class Form:
     inputs: str = "normal"
     values: str = "normal"
     layout: str = "contiguous"
-    directions: bool = False
+    directions: float | None = None
 
     @property
     def pairs(self) -> int:
@@ -104,7 +106,7 @@ class Question:
     scale: float
     layout: str = "contiguous"
     certain: bool = False
-    directions: bool = False
+    directions: float | None = None
 
     @property
     def pairs(self) -> int:
@@ -165,14 +167,24 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
 
 #: first what most faults fail, so that a wrong backend is told quickly
 FIRST = (
-    Form(name="normal", batch=2, heads=3, queries=65, keys=67, directions=True),
-    Form(name="normal, causal", batch=2, heads=3, queries=67, keys=67, causal=True, directions=True),
-    Form(name="means of two values", batch=8, heads=16, queries=2, keys=2, inputs="equal logits"),
+    Form(name="normal", batch=2, heads=3, queries=65, keys=67, directions=DIRECTED),
+    Form(name="normal, causal", batch=2, heads=3, queries=67, keys=67, causal=True, directions=DIRECTED),
+    Form(
+        name="means of two values",
+        batch=16,
+        heads=32,
+        queries=1,
+        keys=2,
+        inputs="zero keys",
+        directions=DIRECTED,
+    ),
     Form(name="one key", batch=2, heads=8, queries=5, keys=1, inputs="equal logits"),
     Form(name="look-up", heads=3, queries=32, keys=32, dim=32, inputs="look-up"),
     Form(name="staircase", heads=2, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
     Form(name="falling staircase", heads=2, queries=96, keys=96, dim=1, inputs="falling staircase"),
-    Form(name="logit std 2", batch=2, heads=3, queries=48, keys=129, inputs="logit_std_2", directions=True),
+    Form(
+        name="logit std 2", batch=2, heads=3, queries=48, keys=129, inputs="logit_std_2", directions=DIRECTED
+    ),
 )
 
 REGIME_FORMS = (
@@ -255,8 +267,16 @@ LAYOUT_FORMS = tuple(
 )
 
 LONG_FORMS = (
-    Form(name="several blocks", heads=1, queries=300, keys=333, dim=16, directions=True),
-    Form(name="several blocks, causal", heads=2, queries=321, keys=321, dim=16, causal=True, directions=True),
+    Form(name="several blocks", heads=1, queries=300, keys=333, dim=16, directions=DIRECTED),
+    Form(
+        name="several blocks, causal",
+        heads=2,
+        queries=321,
+        keys=321,
+        dim=16,
+        causal=True,
+        directions=DIRECTED,
+    ),
     Form(name="rising logits, several blocks", heads=1, queries=130, keys=777, dim=16, inputs="rising"),
     Form(name="several blocks, std 8", heads=1, queries=70, keys=1100, dim=16, inputs="logit_std_8"),
     Form(name="many keys", heads=1, queries=37, keys=4099, dim=16),
@@ -268,7 +288,9 @@ LONG_FORMS = (
 )
 
 #: decides the class that is printed: at logit std 1 no weight dominates, so that rounding them shows
-CLASS_FORM = Form(name="precision class", heads=1, queries=128, keys=256, dim=64)
+CLASS_FORM = Form(
+    name="precision class", batch=2, heads=4, queries=72, keys=72, dim=64, directions=DIRECTED_SHARED
+)
 
 ALL_FORMS = (*FIRST, CLASS_FORM, *REGIME_FORMS, *SHAPE_FORMS, *SCALE_FORMS, *LAYOUT_FORMS, *LONG_FORMS)
 
