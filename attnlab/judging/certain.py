@@ -54,6 +54,16 @@ def _all(logit: float) -> Regime:
     return construct
 
 
+def _levels(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """All logits of a row alike, of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0."""
+    q, k = np.zeros_like(q), np.zeros_like(k)
+    levels = np.arange(q.shape[-2]) % 5 - 2
+    q[..., 0], k[..., 0] = 16 * levels, 512 / (16 * scale)
+    return q, k, v
+
+
 def _lookup(
     q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
@@ -91,7 +101,10 @@ CONSTRUCTIONS: dict[str, Regime] = {
     "all 1024": _all(1024.0),
     "all -49152": _all(-49152.0),
     "all -48": _all(-48.0),
+    "all -2^20": _all(-(2.0**20)),
     "look-up": _lookup,
+    "levels": _levels,
+    "long staircase": _staircase(64.0),
     "staircase": _staircase(256.0),
     "falling staircase": _staircase(-256.0),
 }

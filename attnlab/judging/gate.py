@@ -93,6 +93,8 @@ class Session:
         self.asked += 1
         if output.shape != (expected := question.reference.output.shape):
             return f"returned shape {output.shape}, expected {expected}"
+        if output.dtype != question.q.dtype:
+            return f"returned {output.dtype}, expected {question.q.dtype}"
         evidence = weigh(question.reference, output, certain=question.certain, directions=question.directions)
         if question.name == CLASS_FORM.name:
             self.precision = _precision(evidence)

@@ -22,8 +22,6 @@ from attnlab.judging import certain
 from attnlab.judging.evidence import DIRECTED, DIRECTED_SHARED
 from attnlab.judging.reference import Reference, refer
 
-LAYOUTS = ("contiguous", "transposed", "heads inside", "sliced", "refilled")
-
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
 
@@ -45,6 +43,14 @@ def _rising(
     return q, k, v
 
 
+def _shared_heads(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    # keys and values are the same for all heads, as in multi-query attention: they can share memory
+    k, v = (np.broadcast_to(array[:, :1], array.shape).copy() for array in (k, v))
+    return q, k, v
+
+
 def _values_times(size: float) -> Regime:
     def regime(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
@@ -58,6 +64,7 @@ _INPUTS: dict[str, Regime] = {
     **REGIMES,
     "logit_std_2": _logit_std_2,
     "rising": _rising,
+    "shared heads": _shared_heads,
     "small values": _values_times(2.0**-8),
     "large values": _values_times(2.0**8),
 }
@@ -200,6 +207,9 @@ REGIME_FORMS = (
     Form(name="all logits 1024", queries=20, keys=64, inputs="all 1024"),
     Form(name="all logits -49152", queries=20, keys=64, dim=1, inputs="all -49152"),
     Form(name="all logits -49152, causal", queries=21, keys=21, dim=1, inputs="all -49152", causal=True),
+    Form(name="all logits -2^20, causal", queries=21, keys=21, dim=1, inputs="all -2^20", causal=True),
+    Form(name="rows at different levels", queries=35, keys=64, inputs="levels"),
+    Form(name="long staircase", heads=1, queries=16, keys=512, dim=1, inputs="long staircase"),
     Form(name="all logits -48", queries=20, keys=64, inputs="all -48"),
     Form(name="V = 1", queries=40, keys=77, values="ones"),
     Form(name="V = K", queries=40, keys=77, values="keys"),
@@ -224,7 +234,7 @@ SHAPE_FORMS = (
     Form(name="head_dim 3", queries=37, keys=41, dim=3),
     Form(name="head_dim 7, causal", queries=41, keys=41, dim=7, causal=True),
     Form(name="head_dim 33", queries=19, keys=43, dim=33),
-    Form(name="head_dim 64", queries=50, keys=51, dim=64),
+    Form(name="head_dim 64", batch=2, heads=4, queries=70, keys=51, dim=64, directions=DIRECTED_SHARED),
     Form(name="head_dim 80", queries=21, keys=34, dim=80),
     Form(name="head_dim 128, causal", queries=34, keys=34, dim=128, causal=True),
     Form(name="head_dim 257", queries=9, keys=22, dim=257),
@@ -256,12 +266,22 @@ SCALE_FORMS = (
 )
 
 LAYOUT_FORMS = tuple(
-    Form(name=f"{layout} inputs", batch=2, heads=3, queries=21, keys=34, layout=layout, causal=causal)
+    Form(
+        name=f"{layout} inputs",
+        batch=2,
+        heads=3,
+        queries=21,
+        keys=34,
+        layout=layout,
+        causal=causal,
+        inputs="shared heads" if layout == "expanded" else "normal",
+    )
     for layout, causal in (
         ("transposed", False),
         ("heads inside", True),
         ("heads inside", False),
         ("sliced", False),
+        ("expanded", False),
         ("refilled", False),
     )
 )
@@ -288,9 +308,7 @@ LONG_FORMS = (
 )
 
 #: decides the class that is printed: at logit std 1 no weight dominates, so that rounding them shows
-CLASS_FORM = Form(
-    name="precision class", batch=2, heads=4, queries=72, keys=72, dim=64, directions=DIRECTED_SHARED
-)
+CLASS_FORM = Form(name="precision class", heads=1, queries=48, keys=512, dim=64)
 
 ALL_FORMS = (*FIRST, CLASS_FORM, *REGIME_FORMS, *SHAPE_FORMS, *SCALE_FORMS, *LAYOUT_FORMS, *LONG_FORMS)
 

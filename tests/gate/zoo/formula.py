@@ -93,6 +93,28 @@ def dropped_out(rate: float) -> Callable[[str], Attend]:
     return make
 
 
+def shift_shared(s: Array) -> Array:
+    """One maximum for all rows of a head."""
+    e = np.exp(s - s.max(axis=(-1, -2), keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def shifted_by_mean(s: Array) -> Array:
+    seen = ~np.isneginf(s)
+    mean = np.where(seen, s, 0).sum(axis=-1, keepdims=True) / seen.sum(axis=-1, keepdims=True)
+    e = np.exp(s - mean.astype(s.dtype))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def exponent_clipped(least: float) -> Callable[[Array], Array]:
+    def weights(s: Array) -> Array:
+        fall = s - s.max(axis=-1, keepdims=True)
+        e = np.where(np.isneginf(s), 0, np.exp(np.maximum(fall, s.dtype.type(least)))).astype(s.dtype)
+        return e / e.sum(axis=-1, keepdims=True)
+
+    return weights
+
+
 def largest_only(count: int) -> Callable[[Array], Array]:
     """Only the `count` largest scores of a row."""
 
@@ -167,6 +189,7 @@ def unit_keys(q: Array, k: Array, scale: float) -> Array:
 
 
 _LOST = "eps/l with l >= 1 moves an output by at most 1e-6 of itself, {} u: below what rounding it hides"
+_CLIPPED = "e^-20 is 2e-9, so that even 1000 keys add 2e-6 to a weight: {} u"
 _TINY = (
     ("float16", _LOST.format("0.002")),
     ("bfloat16", _LOST.format("0.0003")),
@@ -187,6 +210,14 @@ FAULTS = (
     Fault("largest score not subtracted", weighted(unshifted)),
     Fault("maximum begins at 0", weighted(shifted_by_at_least(0.0))),
     Fault("maximum begins at -10000", weighted(shifted_by_at_least(-1e4))),
+    Fault("one maximum for all rows", weighted(shift_shared)),
+    Fault("mean subtracted, not the maximum", weighted(shifted_by_mean)),
+    Fault("scores clipped at 80", rescored(lambda s: np.where(np.isneginf(s), s, np.clip(s, -80, 80)))),
+    Fault(
+        "exponent clipped at -20",
+        weighted(exponent_clipped(-20.0)),
+        (("float16", _CLIPPED.format("0.004")), ("bfloat16", _CLIPPED.format("0.0005"))),
+    ),
     Fault("softmax over the queries", weighted(over_queries)),
     Fault("scores capped at 50", rescored(capped(50.0))),
     Fault("scores capped at 1000", rescored(capped(1000.0))),

@@ -136,6 +136,10 @@ def limited_keys(most: int) -> Callable[[Array, Array, Array], Arrays]:
     return lambda q, k, v: (q, k[:, :, :most], v[:, :, :most])
 
 
+def last_of_many(q: Array, k: Array, v: Array) -> Arrays:
+    return (q, k[:, :, :-1], v[:, :, :-1]) if k.shape[2] > 4096 else (q, k, v)
+
+
 def last_head_off(q: Array, k: Array, v: Array) -> Arrays:
     q = q.copy()
     q[:, -1] = (q[:, -1] * 1.05).astype(q.dtype)
@@ -222,6 +226,12 @@ FAULTS = (
     Fault("causal: mask of -10 added", mask_added(10.0)),
     Fault("causal: mask of -10000 added", mask_added(1e4)),
     Fault("causal: hidden scores are -10000", masked(hidden=-1e4)),
+    Fault("causal: mask of -50 added", mask_added(50.0)),
+    Fault(
+        "causal: hidden scores are -65504",
+        masked(hidden=-65504.0),
+        (("float16", "no float16 score lies below -65504, so that a hidden key never outweighs a seen one"),),
+    ),
     Fault("causal: mask before the scale", mask_before_scale),
     Fault("output not rescaled between blocks", in_blocks(rescale_output=False)),
     Fault("denominator not rescaled between blocks", in_blocks(rescale_sum=False)),
@@ -240,6 +250,7 @@ FAULTS = (
     Fault("zero from row 1024", then(zero_from(1024))),
     Fault("zero from row 4096", then(zero_from(4096))),
     Fault("keys after 4096 not seen", on(limited_keys(4096))),
+    Fault("last of more than 4096 keys dropped", on(last_of_many)),
     Fault("last head 5 % off in scale", on(last_head_off)),
     Fault("right for multiples of 64 only", on(for_whole_blocks)),
     Fault("right for batch 1 only", then(first_batch_only)),

@@ -63,6 +63,18 @@ def reused_output(dtype: str) -> Attend:
     return attend
 
 
+def added_to_earlier(dtype: str) -> Attend:
+    """An accumulator that is not cleared between two calls on the same arrays."""
+    kept: dict[Any, Array] = {}
+
+    def attend(q: Array, k: Array, v: Array, **options: Any) -> Array:
+        key = (q.tobytes(), k.tobytes(), v.tobytes(), tuple(options.items()))
+        kept[key] = kept.get(key, 0) + plain(q, k, v, **options, dtype=dtype)
+        return kept[key].copy()
+
+    return attend
+
+
 def output_in_values(dtype: str) -> Attend:
     """Writes its answer over the values where the shapes allow it."""
 
@@ -165,6 +177,7 @@ FAULTS = (
     Fault("stale: by identity of the arrays", stale_by_identity),
     Fault("stale: one call behind", one_behind),
     Fault("output array used again", reused_output),
+    Fault("accumulator not cleared", added_to_earlier),
     Fault("output written over the values", output_in_values),
     Fault("returns the value array itself", returns_values),
     Fault("scales the query in place", scales_in_place),
