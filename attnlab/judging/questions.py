@@ -46,13 +46,13 @@ def _rising(
 def _needles(
     q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    # every query looks for one key among thousands: the last ones, and others anywhere; s = 3|k|²·scale there
-    # against N(0, 9) elsewhere, so that the one weighs nearly 1 and no key can be missing unnoticed
+    # every query looks for one key among thousands: the last ones, and others anywhere; s = 1.5|k|²·scale = 12
+    # there against N(0, 2.25) elsewhere, so that the one weighs most and cannot be missing unnoticed, and the
+    # others are not so small that a float32 sum which has the one already would lose them all
     keys, queries = k.shape[-2], q.shape[-2]
     sought = rng.integers(0, keys, size=queries)
     sought[: queries // 2] = keys - 1 - np.arange(queries // 2) % keys
-    sought[-1] = 0
-    return 3 * k[..., sought, :] * (np.sign(scale) or 1.0), k, v
+    return 1.5 * k[..., sought, :] * (np.sign(scale) or 1.0), k, v
 
 
 def _shared_heads(
@@ -313,8 +313,8 @@ LONG_FORMS = (
     Form(name="rising logits, several blocks", heads=1, queries=130, keys=777, dim=16, inputs="rising"),
     Form(name="several blocks, std 8", heads=1, queries=70, keys=1100, dim=16, inputs="logit_std_8"),
     Form(name="many keys", heads=1, queries=37, keys=4099, dim=16),
-    Form(name="needles among many keys", heads=1, queries=20, keys=4099, dim=32, inputs="needles"),
-    Form(name="needles among very many keys", heads=1, queries=6, keys=16411, dim=32, inputs="needles"),
+    Form(name="needles among many keys", heads=1, queries=20, keys=4099, dim=64, inputs="needles"),
+    Form(name="needles among very many keys", heads=1, queries=6, keys=16411, dim=64, inputs="needles"),
     Form(name="many queries", heads=1, queries=4099, keys=37, dim=16),
     Form(name="many queries, causal", heads=1, queries=4099, keys=65, dim=16, causal=True),
     Form(name="blocks in both, causal", heads=1, queries=1061, keys=1061, dim=16, causal=True),

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnlab.ground.dtypes import round_to
 
-from .parts import Array, blocked, in_sequence, inner_of, plain, rounder, scores_of, seen_by, softmax
+from .parts import Array, blocked, in_sequence, inner_of, plain, rounder, scores_of, seen_by, softmax, sum_in
 
 Attend = Callable[..., Array]
 LOG2_E = 1.4426950408889634
@@ -81,8 +81,9 @@ def halved_scale(dtype: str) -> Attend:
 
 
 def one_by_one(dtype: str) -> Attend:
-    """Values are added key after key: the longest chain of roundings that a sum can have."""
-    return partial(plain, dtype=dtype, mix=in_sequence("float64" if dtype == "float64" else "float32", 1))
+    """Weights and values are added key after key: the longest chain of roundings that a sum can have."""
+    inner = "float64" if dtype == "float64" else "float32"
+    return partial(plain, dtype=dtype, weights=sum_in(inner), mix=in_sequence(inner, 1))
 
 
 def backwards(dtype: str) -> Attend:
