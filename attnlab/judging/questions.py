@@ -200,8 +200,8 @@ FIRST = (
     ),
     Form(name="one key", batch=2, heads=8, queries=5, keys=1, inputs="equal logits"),
     Form(name="look-up", heads=3, queries=32, keys=32, dim=32, inputs="look-up"),
-    Form(name="staircase", heads=2, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
-    Form(name="falling staircase", heads=2, queries=96, keys=96, dim=1, inputs="falling staircase"),
+    Form(name="staircase", heads=1, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
+    Form(name="falling staircase", heads=1, queries=96, keys=96, dim=1, inputs="falling staircase"),
     Form(
         name="logit std 2", batch=2, heads=3, queries=48, keys=129, inputs="logit_std_2", directions=DIRECTED
     ),
@@ -226,7 +226,7 @@ REGIME_FORMS = (
     Form(name="all logits -48", queries=20, keys=64, inputs="all -48"),
     Form(name="V = 1", queries=40, keys=77, values="ones"),
     Form(name="V = K", queries=40, keys=77, values="keys"),
-    Form(name="equal logits", heads=4, queries=9, keys=256, inputs="equal logits"),
+    Form(name="equal logits", heads=3, queries=7, keys=256, inputs="equal logits"),
     Form(name="small values", queries=20, keys=30, inputs="small values"),
     Form(name="large values", queries=20, keys=30, inputs="large values"),
 )
@@ -239,10 +239,10 @@ SHAPE_FORMS = (
     Form(name="fewer queries, causal", batch=2, heads=3, queries=23, keys=40, causal=True),
     Form(name="fewer keys, causal", batch=2, heads=3, queries=70, keys=17, causal=True),
     Form(name="fewer keys", queries=100, keys=31),
-    Form(name="64 and 128", queries=64, keys=128),
+    Form(name="64 and 128", heads=1, queries=64, keys=128),
     Form(name="63 and 65", queries=63, keys=65, dim=8),
     Form(name="one over 128", queries=32, keys=129, dim=32),
-    Form(name="one under 256", queries=24, keys=255, dim=8, causal=False),
+    Form(name="one under 256", heads=1, queries=24, keys=255, dim=8),
     Form(name="head_dim 1", heads=3, queries=37, keys=41, dim=1),
     Form(name="head_dim 3", queries=37, keys=41, dim=3),
     Form(name="head_dim 7, causal", queries=41, keys=41, dim=7, causal=True),
@@ -324,6 +324,9 @@ LONG_FORMS = (
 
 #: decides the class that is printed: at logit std 1 no weight dominates, so that rounding them shows
 CLASS_FORM = Form(name="precision class", heads=1, queries=48, keys=512, dim=64)
+
+#: asked again and again, with another between, at the end
+REPEATED = SHAPE_FORMS[4]
 
 ALL_FORMS = (*FIRST, CLASS_FORM, *REGIME_FORMS, *SHAPE_FORMS, *SCALE_FORMS, *LAYOUT_FORMS, *LONG_FORMS)
 
