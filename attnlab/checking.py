@@ -12,7 +12,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.discovery import require
-from attnlab.ground.dtypes import DTYPES
 from attnlab.ground.errors import Declined
 from attnlab.ground.workload import Workload
 from attnlab.judging import gate
@@ -22,6 +21,8 @@ from attnlab.measuring.contender import Contender
 from attnlab.measuring.seat import Died, Hung, Refused, Seat
 
 _SECONDS = 60.0
+#: the order of asking: what most backends have, and what shows most, first
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def check(
     device: str = "cpu",
     seed: int = 0,
     *,
-    dtypes: Sequence[str] = DTYPES,
+    dtypes: Sequence[str] = _DTYPES,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Checked:
     """Put the gate's questions to the backend `name` in each of `dtypes`; stops at the first wrong answer.

@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 from attnlab.ground.inputs import inputs
 from attnlab.ground.result import Accuracy
 from attnlab.ground.workload import Workload
-from attnlab.judging.evidence import weigh
+from attnlab.judging.evidence import DIRECTED_SHARED, weigh
 from attnlab.judging.reference import Reference, refer
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
-#: standard errors of a gain that count: a scale folded into the keys is rounded once for all rows, which
-#: makes their errors depend on each other; z of 20 is beyond that
-_DIRECTED = 20.0
 
 
 def sampled_rows(workload: Workload) -> list[int]:
@@ -57,7 +54,7 @@ def judge(workload: Workload, rows: list[int], output: NDArray[Any]) -> Accuracy
     exact = reference(workload, tuple(rows))
     if output.shape != exact.output.shape:
         raise ValueError(f"output must have shape {exact.output.shape}, got {output.shape}")
-    found = weigh(exact, output, directed_z=_DIRECTED)
+    found = weigh(exact, output, directions=DIRECTED_SHARED)
     return Accuracy(
         relative_error=found.relative_error,
         budget=found.allowed if math.isfinite(found.allowed) else exact.lenient.relative,

@@ -26,6 +26,19 @@ def _equal_logits(
     return q, k, v
 
 
+def _zero_keys(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Keys of 0: every logit is exactly 0, so that not even its rounding in the sum over d is left.
+
+    Every second value is 2^8 times smaller, because the sum of two numbers alike in size often lies half-way
+    between two numbers of the dtype: there an honest 2^-24 would decide where all of them are rounded to.
+    """
+    v = v.copy()
+    v[..., 1::2, :] /= 256
+    return q, np.zeros_like(k), v
+
+
 def _all(logit: float) -> Regime:
     """Every logit is `logit`, to the bit: one component carries it; sizes are powers of two where they can be."""
 
@@ -39,6 +52,16 @@ def _all(logit: float) -> Regime:
         return q, k, v
 
     return construct
+
+
+def _levels(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """All logits of a row alike, of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0."""
+    q, k = np.zeros_like(q), np.zeros_like(k)
+    levels = np.arange(q.shape[-2]) % 5 - 2
+    q[..., 0], k[..., 0] = 16 * levels, 512 / (16 * scale)
+    return q, k, v
 
 
 def _lookup(
@@ -74,10 +97,14 @@ def _staircase(step: float) -> Regime:
 
 CONSTRUCTIONS: dict[str, Regime] = {
     "equal logits": _equal_logits,
+    "zero keys": _zero_keys,
     "all 1024": _all(1024.0),
     "all -49152": _all(-49152.0),
     "all -48": _all(-48.0),
+    "all -2^20": _all(-(2.0**20)),
     "look-up": _lookup,
+    "levels": _levels,
+    "long staircase": _staircase(64.0),
     "staircase": _staircase(256.0),
     "falling staircase": _staircase(-256.0),
 }

@@ -32,8 +32,13 @@ LARGEST = 7.5
 #: standard errors that a directed error must have before it counts: P(|z| > x) <= 2 exp(-x²/2) for any
 #: independent errors that are as likely up as down, since z is normalised by their own scatter
 DIRECTED = 8.0
+#: the same where rows share roundings, of keys that were scaled for all of them
+DIRECTED_SHARED = 20.0
 #: roundings of constants (scale, log2 e, 1/l) that every row shares, in units of the inner roundoff
 CONSTANTS = 4.0
+#: the same where scores are 0 and weights 1/2, so that no constant is left to round: numbers that are cut off
+#: instead of rounded lose 1/(2 ln 2) = .72 u on average
+NO_CONSTANTS = 0.5
 
 #: floor of a predicted error, so that its square is no zero in float64
 _LEAST = 1e-140
@@ -82,13 +87,13 @@ def weigh(
     output: NDArray[Any],
     *,
     certain: bool = False,
-    directions: bool = True,
-    directed_z: float = DIRECTED,
+    directions: float | None = DIRECTED,
 ) -> Evidence:
     """Hold `output`, (batch, heads, rows, value_dim), against `reference`.
 
     certain : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
-    every component is an independent error. directions : whether a gain or a wrong scale is looked for.
+    every component is an independent error. directions : the z beyond which a gain or a wrong scale is told; None:
+    not looked for.
     """
     answer = np.asarray(output, dtype=np.float64)
     if not np.isfinite(answer).all():
@@ -114,8 +119,10 @@ def weigh(
         scale=scale,
     )
     statistical = certain or reference.first_order
-    fault = _broken_fact(reference, answer, error) or (
-        _broken_statistic(found, reference, normalised, directions, directed_z) if statistical else None
+    fact = _broken_fact(reference, answer, error)
+    fault = fact and fact + _explained(found, reference, error)
+    fault = fault or (
+        _broken_statistic(found, reference, normalised, directions, certain) if statistical else None
     )
     return found if fault is None else _with(found, fault)
 
@@ -204,10 +211,10 @@ def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | Non
 
 
 def _broken_statistic(
-    found: Evidence, reference: Reference, normalised: Array, directions: bool, directed_z: float
+    found: Evidence, reference: Reference, normalised: Array, directions: float | None, certain: bool
 ) -> str | None:
-    if directions:
-        told = _told_direction(found, reference.dtype, directed_z)
+    if directions is not None:
+        told = _told_direction(found, reference.dtype, directions, NO_CONSTANTS if certain else CONSTANTS)
         if told:
             return told
     if found.relative_error > found.allowed:
@@ -223,21 +230,33 @@ def _broken_statistic(
     return None
 
 
-def _told_direction(found: Evidence, dtype: str, directed_z: float) -> str | None:
-    inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
-    systematic = CONSTANTS * inner
+def _told_direction(found: Evidence, dtype: str, least_z: float, constants: float) -> str | None:
+    systematic = constants * float_format("float64" if dtype == "float64" else "float32").unit_roundoff
     order = sorted((("scale", found.scale), ("gain", found.gain)), key=lambda one: -abs(one[1].z))
     for name, direction in order:
-        if abs(direction.shift) <= systematic or abs(direction.z) <= directed_z:
-            continue
-        size = (
-            f"{abs(direction.shift):.2%}" if abs(direction.shift) >= 1e-4 else f"{abs(direction.shift):.2g}"
-        )
-        more = "large" if direction.shift > 0 else "small"
-        if name == "scale":
-            return f"the scale looks too {more} by {size} (z = {direction.z:.0f})"
-        return (
-            f"outputs are too {more} by {size} on average (z = {direction.z:.0f}): "
-            "the weights do not sum to 1, or are cut off instead of rounded"
-        )
+        if abs(direction.shift) > systematic and abs(direction.z) > least_z:
+            return f"{_named(name, direction)} (z = {direction.z:.0f})"
     return None
+
+
+def _named(name: str, direction: Direction) -> str:
+    size = f"{abs(direction.shift):.2%}" if abs(direction.shift) >= 1e-4 else f"{abs(direction.shift):.2g}"
+    more = "large" if direction.shift > 0 else "small"
+    if name == "scale":
+        return f"the scale looks too {more} by {size}"
+    return (
+        f"outputs are too {more} by {size} on average: "
+        "the weights do not sum to 1, or are cut off instead of rounded"
+    )
+
+
+def _explained(found: Evidence, reference: Reference, error: Array) -> str:
+    """What a fault looks like, where one direction makes up most of the error; else nothing."""
+    for name, direction, shape in (
+        ("scale", found.scale, reference.tilt),
+        ("gain", found.gain, reference.output),
+    ):
+        rest = float(np.linalg.norm(error - direction.shift * shape))
+        if 0 < abs(direction.shift) < 1 and rest < 0.5 * float(np.linalg.norm(error)):
+            return f"; {_named(name, direction)}"
+    return ""

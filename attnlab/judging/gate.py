@@ -19,13 +19,13 @@ from attnlab.ground.errors import Declined
 from attnlab.judging import metamorphic
 from attnlab.judging.evidence import Evidence, allowance, weigh
 from attnlab.judging.posing import Misbehaved, Witness
-from attnlab.judging.questions import CLASS_FORM, FIRST, Question, posed, questions
+from attnlab.judging.questions import CLASS_FORM, FIRST, REPEATED, Question, posed, questions
 
 #: a question to its answer; raises Declined, or Misbehaved for what no caller expects
 Ask = Callable[[Question], NDArray[Any]]
 
 #: a question that would take longer, by what a pair has cost so far, is left out
-QUESTION_SECONDS = 0.1
+QUESTION_SECONDS = 0.07
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Session:
         self.asked += 1
         if output.shape != (expected := question.reference.output.shape):
             return f"returned shape {output.shape}, expected {expected}"
+        if output.dtype != question.q.dtype:
+            return f"returned {output.dtype}, expected {question.q.dtype}"
         evidence = weigh(question.reference, output, certain=question.certain, directions=question.directions)
         if question.name == CLASS_FORM.name:
             self.precision = _precision(evidence)
@@ -118,8 +120,8 @@ class Session:
         return f"{relation.asked.text}: {relation.name}, but {fault}" if fault else None
 
     def repeat(self) -> str | None:
-        """The first question once more, after all others: an answer must not depend on what was asked before."""
-        first, other = (posed(form, self.dtype, self.seed) for form in FIRST[:2])
+        """One question once more, after all others: an answer must not depend on what was asked before."""
+        first, other = (posed(form, self.dtype, self.seed) for form in (REPEATED, FIRST[0]))
         assert first is not None and other is not None
         answers = [self._answer(question) for question in (first, first, other, first)]
         if any(isinstance(one, str) or one is None for one in answers):

@@ -171,7 +171,7 @@ def _same(output: Array) -> Array:
 
 def _changed(question: Question, name: str, **arrays: NDArray[Any]) -> Question:
     cast: dict[str, Any] = {key: round_to(array, question.dtype) for key, array in arrays.items()}
-    return replace(question, name=name, directions=False, **cast)
+    return replace(question, name=name, directions=None, **cast)
 
 
 def _allowed(question: Question) -> float:

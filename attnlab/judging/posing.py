@@ -93,7 +93,8 @@ def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> 
     """`array` in the library, (batch, heads, length, dim) to the eye, in memory as `layout` says.
 
     "transposed": the length runs fastest. "heads inside": (batch, length, heads, dim), as a projection leaves
-    it. "sliced": every second position of a longer array, with other numbers between. Else contiguous.
+    it. "sliced": every second position of a longer array, with other numbers between. "expanded": one head's memory
+    stands for all, where they are alike. Else contiguous.
     """
     # np.array copies: what a backend does to its input must not reach the question
     if layout == "transposed":
@@ -104,6 +105,9 @@ def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> 
         longer = np.full((*array.shape[:2], 2 * array.shape[2], array.shape[3]), 3.0, dtype=array.dtype)
         longer[:, :, ::2] = array
         return library.from_numpy(longer, dtype)[:, :, ::2]
+    if layout == "expanded" and (array == array[:, :1]).all():
+        one = library.from_numpy(np.array(array[:, :1], order="C"), dtype)
+        return np.broadcast_to(one, array.shape) if isinstance(one, np.ndarray) else one.expand(array.shape)
     return library.from_numpy(np.array(array, order="C"), dtype)
 
 

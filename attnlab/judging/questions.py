@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from attnlab.ground.dtypes import round_to
 from attnlab.ground.regimes import REGIMES, Regime
 from attnlab.judging import certain
+from attnlab.judging.evidence import DIRECTED, DIRECTED_SHARED
 from attnlab.judging.reference import Reference, refer
-
-LAYOUTS = ("contiguous", "transposed", "heads inside", "sliced", "refilled")
 
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
@@ -44,6 +43,26 @@ def _rising(
     return q, k, v
 
 
+def _needles(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    # every query looks for one key among thousands: the last ones, and others anywhere; s = 1.5|k|²·scale = 12
+    # there against N(0, 2.25) elsewhere, so that the one weighs most and cannot be missing unnoticed, and the
+    # others are not so small that a float32 sum which has the one already would lose them all
+    keys, queries = k.shape[-2], q.shape[-2]
+    sought = rng.integers(0, keys, size=queries)
+    sought[: queries // 2] = keys - 1 - np.arange(queries // 2) % keys
+    return 1.5 * k[..., sought, :] * (np.sign(scale) or 1.0), k, v
+
+
+def _shared_heads(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    # keys and values are the same for all heads, as in multi-query attention: they can share memory
+    k, v = (np.broadcast_to(array[:, :1], array.shape).copy() for array in (k, v))
+    return q, k, v
+
+
 def _values_times(size: float) -> Regime:
     def regime(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
@@ -57,6 +76,8 @@ _INPUTS: dict[str, Regime] = {
     **REGIMES,
     "logit_std_2": _logit_std_2,
     "rising": _rising,
+    "needles": _needles,
+    "shared heads": _shared_heads,
     "small values": _values_times(2.0**-8),
     "large values": _values_times(2.0**8),
 }
@@ -67,8 +88,9 @@ class Form:
     """One question before its arrays are drawn. `inputs` names a regime or a construction of `certain`.
 
     values : "normal", or "ones" (rows must sum to 1), or "keys" (V = K). layout : how the arrays lie in memory,
-    see `attnlab.judging.posing`. directions : whether a gain or a wrong scale is looked for; needs some hundred
-    rows that are not saturated, and a scale whose square root every format holds.
+    see `attnlab.judging.posing`. directions : the z beyond which a gain or a wrong scale is told, None where it is
+    not looked for. It needs some hundred rows that are not saturated; and a scale whose root no format holds may
+    be folded into the keys and rounded there, once for all rows, so that z must be larger.
     """
 
     name: str
@@ -83,7 +105,7 @@ class Form:
     inputs: str = "normal"
     values: str = "normal"
     layout: str = "contiguous"
-    directions: bool = False
+    directions: float | None = None
 
     @property
     def pairs(self) -> int:
@@ -104,7 +126,7 @@ class Question:
     scale: float
     layout: str = "contiguous"
     certain: bool = False
-    directions: bool = False
+    directions: float | None = None
 
     @property
     def pairs(self) -> int:
@@ -165,14 +187,24 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
 
 #: first what most faults fail, so that a wrong backend is told quickly
 FIRST = (
-    Form(name="normal", batch=2, heads=3, queries=65, keys=67, directions=True),
-    Form(name="normal, causal", batch=2, heads=3, queries=67, keys=67, causal=True, directions=True),
-    Form(name="means of two values", batch=8, heads=16, queries=2, keys=2, inputs="equal logits"),
+    Form(name="normal", batch=2, heads=3, queries=65, keys=67, directions=DIRECTED),
+    Form(name="normal, causal", batch=2, heads=3, queries=67, keys=67, causal=True, directions=DIRECTED),
+    Form(
+        name="means of two values",
+        batch=16,
+        heads=32,
+        queries=1,
+        keys=2,
+        inputs="zero keys",
+        directions=DIRECTED,
+    ),
     Form(name="one key", batch=2, heads=8, queries=5, keys=1, inputs="equal logits"),
     Form(name="look-up", heads=3, queries=32, keys=32, dim=32, inputs="look-up"),
-    Form(name="staircase", heads=2, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
-    Form(name="falling staircase", heads=2, queries=96, keys=96, dim=1, inputs="falling staircase"),
-    Form(name="logit std 2", batch=2, heads=3, queries=48, keys=129, inputs="logit_std_2", directions=True),
+    Form(name="staircase", heads=1, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
+    Form(name="falling staircase", heads=1, queries=96, keys=96, dim=1, inputs="falling staircase"),
+    Form(
+        name="logit std 2", batch=2, heads=3, queries=48, keys=129, inputs="logit_std_2", directions=DIRECTED
+    ),
 )
 
 REGIME_FORMS = (
@@ -188,10 +220,13 @@ REGIME_FORMS = (
     Form(name="all logits 1024", queries=20, keys=64, inputs="all 1024"),
     Form(name="all logits -49152", queries=20, keys=64, dim=1, inputs="all -49152"),
     Form(name="all logits -49152, causal", queries=21, keys=21, dim=1, inputs="all -49152", causal=True),
+    Form(name="all logits -2^20, causal", queries=21, keys=21, dim=1, inputs="all -2^20", causal=True),
+    Form(name="rows at different levels", queries=35, keys=64, inputs="levels"),
+    Form(name="long staircase", heads=1, queries=16, keys=512, dim=1, inputs="long staircase"),
     Form(name="all logits -48", queries=20, keys=64, inputs="all -48"),
     Form(name="V = 1", queries=40, keys=77, values="ones"),
     Form(name="V = K", queries=40, keys=77, values="keys"),
-    Form(name="equal logits", heads=4, queries=9, keys=256, inputs="equal logits"),
+    Form(name="equal logits", heads=3, queries=7, keys=256, inputs="equal logits"),
     Form(name="small values", queries=20, keys=30, inputs="small values"),
     Form(name="large values", queries=20, keys=30, inputs="large values"),
 )
@@ -204,15 +239,15 @@ SHAPE_FORMS = (
     Form(name="fewer queries, causal", batch=2, heads=3, queries=23, keys=40, causal=True),
     Form(name="fewer keys, causal", batch=2, heads=3, queries=70, keys=17, causal=True),
     Form(name="fewer keys", queries=100, keys=31),
-    Form(name="64 and 128", queries=64, keys=128),
+    Form(name="64 and 128", heads=1, queries=64, keys=128),
     Form(name="63 and 65", queries=63, keys=65, dim=8),
     Form(name="one over 128", queries=32, keys=129, dim=32),
-    Form(name="one under 256", queries=24, keys=255, dim=8, causal=False),
+    Form(name="one under 256", heads=1, queries=24, keys=255, dim=8),
     Form(name="head_dim 1", heads=3, queries=37, keys=41, dim=1),
     Form(name="head_dim 3", queries=37, keys=41, dim=3),
     Form(name="head_dim 7, causal", queries=41, keys=41, dim=7, causal=True),
     Form(name="head_dim 33", queries=19, keys=43, dim=33),
-    Form(name="head_dim 64", queries=50, keys=51, dim=64),
+    Form(name="head_dim 64", batch=2, heads=4, queries=70, keys=51, dim=64, directions=DIRECTED_SHARED),
     Form(name="head_dim 80", queries=21, keys=34, dim=80),
     Form(name="head_dim 128, causal", queries=34, keys=34, dim=128, causal=True),
     Form(name="head_dim 257", queries=9, keys=22, dim=257),
@@ -244,22 +279,42 @@ SCALE_FORMS = (
 )
 
 LAYOUT_FORMS = tuple(
-    Form(name=f"{layout} inputs", batch=2, heads=3, queries=21, keys=34, layout=layout, causal=causal)
+    Form(
+        name=f"{layout} inputs",
+        batch=2,
+        heads=3,
+        queries=21,
+        keys=34,
+        layout=layout,
+        causal=causal,
+        inputs="shared heads" if layout == "expanded" else "normal",
+    )
     for layout, causal in (
         ("transposed", False),
         ("heads inside", True),
         ("heads inside", False),
         ("sliced", False),
+        ("expanded", False),
         ("refilled", False),
     )
 )
 
 LONG_FORMS = (
-    Form(name="several blocks", heads=1, queries=300, keys=333, dim=16, directions=True),
-    Form(name="several blocks, causal", heads=2, queries=321, keys=321, dim=16, causal=True, directions=True),
+    Form(name="several blocks", heads=1, queries=300, keys=333, dim=16, directions=DIRECTED),
+    Form(
+        name="several blocks, causal",
+        heads=2,
+        queries=321,
+        keys=321,
+        dim=16,
+        causal=True,
+        directions=DIRECTED,
+    ),
     Form(name="rising logits, several blocks", heads=1, queries=130, keys=777, dim=16, inputs="rising"),
     Form(name="several blocks, std 8", heads=1, queries=70, keys=1100, dim=16, inputs="logit_std_8"),
     Form(name="many keys", heads=1, queries=37, keys=4099, dim=16),
+    Form(name="needles among many keys", heads=1, queries=20, keys=4099, dim=64, inputs="needles"),
+    Form(name="needles among very many keys", heads=1, queries=6, keys=16411, dim=64, inputs="needles"),
     Form(name="many queries", heads=1, queries=4099, keys=37, dim=16),
     Form(name="many queries, causal", heads=1, queries=4099, keys=65, dim=16, causal=True),
     Form(name="blocks in both, causal", heads=1, queries=1061, keys=1061, dim=16, causal=True),
@@ -268,7 +323,10 @@ LONG_FORMS = (
 )
 
 #: decides the class that is printed: at logit std 1 no weight dominates, so that rounding them shows
-CLASS_FORM = Form(name="precision class", heads=1, queries=128, keys=256, dim=64)
+CLASS_FORM = Form(name="precision class", heads=1, queries=48, keys=512, dim=64)
+
+#: asked again and again, with another between, at the end
+REPEATED = SHAPE_FORMS[4]
 
 ALL_FORMS = (*FIRST, CLASS_FORM, *REGIME_FORMS, *SHAPE_FORMS, *SCALE_FORMS, *LAYOUT_FORMS, *LONG_FORMS)
 

@@ -1,0 +1,84 @@
+"""`check`: the gate on a user's file, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from attnlab.checking import check
+
+RIGHT = """
+import numpy as np
+LIBRARY = "numpy"
+def attend(query, key, value, *, causal, scale):
+    s = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) * {scale}
+    if causal:
+        s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)
+    w = np.exp(s - s.max(axis=-1, keepdims=True))
+    {extra}
+    return (w / w.sum(axis=-1, keepdims=True) @ value.astype(np.float64)).astype(query.dtype)
+"""
+
+
+def held(tmp_path: Path, *, scale: str = "scale", extra: str = "pass"):
+    """`check` of a NumPy backend with one thing changed."""
+    (tmp_path / "mine.py").write_text(RIGHT.format(scale=scale, extra=extra))
+    return check("mine", [str(tmp_path)])
+
+
+def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
+    """NumPy has no bfloat16: that is declined, and not held against it. The result is plain JSON."""
+    found = held(tmp_path)
+    assert found.passed is True and found.reason is None
+    assert set(found.precision) == {"float32", "float64", "float16"}
+    for numbers in found.precision.values():
+        assert set(numbers) == {"class", "relative_error", "budget_ratio", "max_ulp", "bias"}
+    assert found.declined > 0 and found.left_out == 0
+    assert json.loads(json.dumps(asdict(found)))["passed"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"scale": "scale * 1.01"}, "scale looks too large by"),
+        ({"extra": "query[...] = 0"}, "changed its query array"),
+        ({"extra": "raise KeyError('lost')"}, "raised KeyError"),
+        ({"extra": "return value"}, "shares memory with its value array"),
+        ({"extra": "return np.zeros((1, 2))"}, "returned shape (1, 2), expected"),
+        ({"extra": "return w"}, "returned"),
+        ({"extra": "import os; os._exit(3)"}, "exited with status 3"),
+        ({"extra": "import os; os.abort()"}, "killed by SIGABRT"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, str], told: str) -> None:
+    """With the question that showed it."""
+    found = held(tmp_path, **change)
+    assert found.passed is False
+    assert found.reason is not None and told in found.reason and "\n" not in found.reason
+    assert "normal" in found.reason
+
+
+def test_one_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline a question; the reason names it."""
+    monkeypatch.setattr("attnlab.checking._SECONDS", 1.0)
+    found = held(tmp_path, extra="import time; time.sleep(60)")
+    assert found.passed is False
+    assert "killed" in (found.reason or "") and "normal" in (found.reason or "")
+
+
+def test_one_that_declines_all_is_not_asked(tmp_path: Path) -> None:
+    """`passed` is None: neither right nor wrong."""
+    (tmp_path / "shy.py").write_text(
+        RIGHT.format(scale="scale", extra="pass") + "\ndef declines(workload):\n    return 'not today'\n"
+    )
+    found = check("shy", [str(tmp_path)])
+    assert found.passed is None and "declines" in (found.reason or "")
+
+
+def test_an_unknown_name_is_a_mistake_of_the_caller() -> None:
+    """ValueError, before any process starts."""
+    with pytest.raises(ValueError, match="no backend is called"):
+        check("torch_sdqa")

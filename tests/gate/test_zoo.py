@@ -1,0 +1,56 @@
+"""Every fault of the zoo is caught in every dtype in which it is one, and no right variant is."""
+
+from __future__ import annotations
+
+import pytest
+from zoo import FAULTS
+from zoo.right import RIGHT
+
+from attnlab.ground.dtypes import DTYPES
+from attnlab.judging.gate import examine, function_asked
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(fault.name, dtype) for fault in FAULTS.values() for dtype in fault.dtypes]
+)
+def test_fault_is_caught(name: str, dtype: str) -> None:
+    """The gate names a question and a reason, in one line."""
+    found = examine(function_asked(FAULTS[name].make(dtype)), dtype)
+    assert found.passed is False
+    assert found.fault is not None and "\n" not in found.fault and dtype in found.fault
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_variant_passes(name: str, dtype: str) -> None:
+    """Rounding scores, weights or nothing, in blocks or not, forwards or backwards: all right."""
+    found = examine(function_asked(RIGHT[name](dtype)), dtype)
+    assert found.fault is None
+    assert found.passed and found.left_out == 0
+
+
+def test_the_zoo_is_large_and_every_excuse_is_arithmetic() -> None:
+    """At least forty faults; where one is no fault in a dtype, a sentence with numbers says why."""
+    assert len(FAULTS) >= 40
+    for fault in FAULTS.values():
+        assert fault.dtypes, f"{fault.name} is nowhere a fault"
+        for _, excuse in fault.harmless:
+            assert len(excuse) > 30
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("float32 inside, blocks of 32", "full precision inside"),
+        ("weights rounded", "weights rounded"),
+        ("scores rounded", "scores rounded"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_class_is_told(name: str, kind: str, dtype: str) -> None:
+    """The three ways of rounding are told apart by the error alone."""
+    found = examine(function_asked(RIGHT[name](dtype)), dtype)
+    assert found.precision is not None
+    assert found.precision.kind == kind
+    # the scale of 1/8 rounds nothing, where two roundings of the scores are allowed: at least 1/√2
+    assert 0.7 < found.precision.budget_ratio <= 1.25

@@ -1,0 +1,154 @@
+"""Right attentions that differ in how they round: each must pass the gate, whatever the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnlab.ground.dtypes import round_to
+
+from .parts import Array, blocked, in_sequence, inner_of, plain, rounder, scores_of, seen_by, softmax, sum_in
+
+Attend = Callable[..., Array]
+LOG2_E = 1.4426950408889634
+
+
+def scores_rounded(dtype: str) -> Attend:
+    """Eager: the product, the scaled scores and the weights are each stored in the dtype."""
+    store = rounder(dtype)
+
+    def scores(q: Array, k: Array, scale: float) -> Array:
+        return store(store(q @ k.swapaxes(-1, -2)) * q.dtype.type(scale))
+
+    return partial(plain, dtype=dtype, scores=scores, weights=lambda s: store(softmax(s)))
+
+
+def weights_rounded(dtype: str) -> Attend:
+    """Scores stay in float32; normalised weights are stored in the dtype before they meet the values."""
+    store = rounder(dtype)
+    return partial(plain, dtype=dtype, weights=lambda s: store(softmax(s)))
+
+
+def fused(dtype: str, block: int) -> Attend:
+    """Online softmax, unnormalised weights stored in the dtype: what a flash kernel does."""
+    return partial(blocked, dtype=dtype, block=block, store=rounder(dtype))
+
+
+def fused_exact(dtype: str, block: int) -> Attend:
+    """Online softmax with everything inside in float32."""
+    return partial(blocked, dtype=dtype, block=block)
+
+
+def doubles(dtype: str) -> Attend:
+    """Everything in float64, rounded once."""
+
+    def attend(q: Array, k: Array, v: Array, **options: Any) -> Array:
+        wide = (array.astype(np.float64) for array in (q, k, v))
+        return round_to(plain(*wide, **options, dtype="float64"), dtype)
+
+    return attend
+
+
+def powers_of_two(dtype: str) -> Attend:
+    """exp2 with log2 e folded into the scale, as GPU kernels do."""
+    fold = partial(blocked, dtype=dtype, block=48, exp=np.exp2)
+    return lambda q, k, v, *, causal, scale: fold(q, k, v, causal=causal, scale=scale * LOG2_E)
+
+
+def scaled_query(dtype: str) -> Attend:
+    """The scale multiplies the query, which is stored in the dtype again."""
+    store = rounder(dtype)
+
+    def scores(q: Array, k: Array, scale: float) -> Array:
+        return store(q * q.dtype.type(scale)) @ k.swapaxes(-1, -2)
+
+    return partial(plain, dtype=dtype, scores=scores)
+
+
+def halved_scale(dtype: str) -> Attend:
+    """Its root multiplies query and key, both stored in the dtype again: PyTorch's math kernel."""
+    store = rounder(dtype)
+
+    def scores(q: Array, k: Array, scale: float) -> Array:
+        root = q.dtype.type(abs(scale) ** 0.5)
+        sign = q.dtype.type(np.sign(scale))
+        return store(q * root * sign) @ store(k * root).swapaxes(-1, -2)
+
+    return partial(plain, dtype=dtype, scores=scores)
+
+
+def one_by_one(dtype: str) -> Attend:
+    """Weights and values are added key after key: the longest chain of roundings that a sum can have."""
+    inner = "float64" if dtype == "float64" else "float32"
+    return partial(plain, dtype=dtype, weights=sum_in(inner), mix=in_sequence(inner, 1))
+
+
+def backwards(dtype: str) -> Attend:
+    """The last key first."""
+
+    def attend(q: Array, k: Array, v: Array, **options: Any) -> Array:
+        turned = partial(plain, dtype=dtype, seen=lambda n_q, n_k: seen_by(n_q, n_k)[:, ::-1])
+        return turned(q, k[:, :, ::-1], v[:, :, ::-1], **options)
+
+    return attend
+
+
+def merged_halves(dtype: str) -> Attend:
+    """Two halves of the keys apart, merged by their partition functions: split-k decoding."""
+
+    def attend(q: Array, k: Array, v: Array, *, causal: bool, scale: float) -> Array:
+        inner = inner_of(dtype)
+        q, k, v = (array.astype(inner) for array in (q, k, v))
+        s = scores_of(q, k, scale)
+        if causal:
+            s = np.where(seen_by(*s.shape[-2:]), s, inner(-np.inf))
+        outputs, logs = [], []
+        for part in np.array_split(np.arange(k.shape[2]), 2):
+            if part.size == 0:
+                continue
+            top = s[..., part].max(axis=-1, keepdims=True)
+            top = np.where(np.isneginf(top), 0, top).astype(inner)
+            e = np.exp(s[..., part] - top)
+            total = e.sum(axis=-1, keepdims=True)
+            outputs.append(e @ v[:, :, part] / np.where(total > 0, total, 1))
+            with np.errstate(divide="ignore"):
+                logs.append(top + np.log(total))
+        highest = np.maximum.reduce(logs)
+        shares = [np.exp(log - highest) for log in logs]
+        summed = sum(share * output for share, output in zip(shares, outputs, strict=True))
+        return round_to(summed / sum(shares), dtype)
+
+    return attend
+
+
+def summed_rounded(dtype: str) -> Attend:
+    """The denominator is the sum of the weights as they were stored, so that they sum to 1 again."""
+    store = rounder(dtype)
+
+    def weights(s: Array) -> Array:
+        e = store(np.exp(s - s.max(axis=-1, keepdims=True)))
+        return e / e.sum(axis=-1, keepdims=True)
+
+    return partial(plain, dtype=dtype, weights=weights)
+
+
+#: name -> how to make it in a dtype
+RIGHT: dict[str, Callable[[str], Attend]] = {
+    "scores rounded": scores_rounded,
+    "weights rounded": weights_rounded,
+    "fused, blocks of 16": partial(fused, block=16),
+    "fused, blocks of 64": partial(fused, block=64),
+    "fused, blocks of 100": partial(fused, block=100),
+    "float32 inside, blocks of 32": partial(fused_exact, block=32),
+    "float64 inside": doubles,
+    "exp2": powers_of_two,
+    "scaled query": scaled_query,
+    "root of the scale": halved_scale,
+    "one key after another": one_by_one,
+    "backwards": backwards,
+    "merged halves": merged_halves,
+    "sum of stored weights": summed_rounded,
+}
