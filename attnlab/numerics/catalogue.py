@@ -46,6 +46,9 @@ class Entry:
 EXPERIMENTS: Mapping[str, Entry] = {
     "variance_scaling": Entry("variance_scaling", "Does the variance of the logits grow as d_k?"),
     "saturation": Entry("saturation", "Where does the softmax freeze?"),
+    "vanishing_gradient": Entry(
+        "vanishing_gradient", "Do gradients vanish without 1/√d_k, on average or in a tail?"
+    ),
 }
 
 

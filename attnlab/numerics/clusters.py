@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,3 +21,17 @@ def mean_over_clusters(values: NDArray[np.float64]) -> tuple[float, float]:
         )
     means = values.mean(axis=1)
     return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
+
+
+def statistic_over_clusters(
+    values: NDArray[np.float64], statistic: Callable[[NDArray[np.float64]], float], resamples: int = 200
+) -> tuple[float, float]:
+    """`statistic` of all `values`, (clusters, members), and its standard error by resampling whole clusters.
+
+    The bootstrap (Efron and Tibshirani 1993, chapter 6), with resamples that are the same in every run. For
+    quantiles and shares, which no mean over clusters gives. Raises ValueError as `mean_over_clusters`.
+    """
+    mean_over_clusters(values)  # the same conditions
+    rng = np.random.default_rng(0)
+    drawn = [statistic(values[rng.integers(0, len(values), len(values))]) for _ in range(resamples)]
+    return statistic(values), float(np.std(drawn, ddof=1))

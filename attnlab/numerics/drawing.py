@@ -13,6 +13,7 @@ from attnlab.palette import styles
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 #: colours that differ in lightness too and are told apart with impaired colour vision (Okabe and Ito 2008)
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BLACK, GREY = (
@@ -89,13 +90,13 @@ def powers_of_two(axes: Axes, values: Sequence[float]) -> None:
     axes.minorticks_off()
 
 
-def smooth(x: Sequence[float], y: Sequence[float]) -> tuple[Any, Any]:
+def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:
     """A curve through exact points, for the eye: monotone cubic in ln x between them (Fritsch and Carlson 1980)."""
     import numpy as np
     from scipy.interpolate import PchipInterpolator
 
     fine = np.geomspace(min(x), max(x), 200)
-    return fine, PchipInterpolator(np.log(x), y)(np.log(fine))
+    return fine, PchipInterpolator(np.log(x), np.asarray(y, np.float64))(np.log(fine))
 
 
 def nested_sizes(count: int) -> list[float]:

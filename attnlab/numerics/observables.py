@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 from attnlab.ground.dtypes import round_to
 from attnlab.ground.workload import Workload
 from attnlab.numerics.black_box import Attend, black_box
+from attnlab.theory import unit_roundoff
 
 Array = NDArray[np.float64]
 
-_UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 #: head dimensions are kept a multiple of this, as fused kernels want them
 _ALIGNMENT = 8
 
@@ -126,7 +126,7 @@ def _largest_logit(
     """
     # as cold as makes ln(n)/2^b a rounding of the largest logit there may be, and no colder: 2^b·s stays
     # below ln(n)/u, inside the range of every format
-    roundoff = _UNIT_ROUNDOFF[workload.dtype]
+    roundoff = unit_roundoff(workload.dtype)
     colder = max(0, math.ceil(math.log2((1 + math.log(workload.keys)) / (roundoff * bound)))) if bound else 0
     winner = _finite(
         "the output", attend(q, k, k, causal=workload.causal, scale=workload.scale * 2.0**colder)

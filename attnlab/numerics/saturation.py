@@ -7,33 +7,28 @@ standard deviation passes √(2 ln n). Unscaled that is d_k > 2 ln n.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import Contestant, Facts, agreement, contestants, generator, rows_or_failure
-from attnlab.numerics.drawing import (
-    BLUE,
-    GREY,
-    ORANGE,
-    backend_styles,
-    entitle,
-    legend,
-    nested_sizes,
-    new_figure,
-    powers_of_two,
-    smooth,
+from attnlab.numerics.contestants import (
+    Contestant,
+    Facts,
+    agreement,
+    contestants,
+    generator,
+    rows_or_failure,
+    thermometer,
 )
 from attnlab.numerics.finding import Finding, Row
-from attnlab.numerics.observables import Array, Observables, observe
+from attnlab.numerics.observables import observe
+from attnlab.numerics.saturation_map import QUANTITIES, map_rows, temperature_rows
 from attnlab.theory import attention_under_random_inputs, freezing_head_dim
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TITLE = "Saturation of the softmax"
@@ -42,12 +37,6 @@ _KEYS, _HEAD_DIMS, _HEADS, _QUERIES = 1024, (2, 4, 8, 16, 32, 64, 128, 256), 32,
 _SLOW_KEYS, _SLOW_HEAD_DIMS, _SLOW_HEADS, _SLOW_QUERIES = 64, (4, 64), 32, 4
 #: single precision resolves weights to about 1e-6 and entropies to 1e-5 at these sizes
 DTYPE, _SLACK = "float32", 2e-5
-
-QUANTITIES: dict[str, Callable[[Observables], Array]] = {
-    "entropy": lambda row: row.entropy,
-    "largest_weight": lambda row: row.largest_weight,
-    "participation": lambda row: row.participation,
-}
 
 
 def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
@@ -59,8 +48,15 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     """
     facts: Facts = {"seed": seed, "dtype": DTYPE}
     rows: list[Row] = []
-    for one in contestants(backends, facts, dtype=DTYPE, folders=folders):
+    opened = contestants(backends, facts, dtype=DTYPE, folders=folders)
+    for one in opened:
         rows += rows_or_failure(one.name, lambda one=one: _through(one, seed))  # type: ignore[misc]
+    chosen = thermometer(opened)
+    if chosen:
+        facts["phase diagram measured through"] = chosen.name
+        rows += rows_or_failure(
+            chosen.name, lambda: [*map_rows(chosen, seed), *temperature_rows(chosen, seed)]
+        )
     return Finding(
         experiment="saturation",
         title=TITLE,
@@ -121,61 +117,12 @@ def _conclusion(rows: Sequence[Row]) -> str:
         f"Over {keys} keys the unscaled softmax freezes around d_k = 2 ln n = {freezing_head_dim(keys):.1f}: its "
         f"largest weight averages {at('unscaled', low):.3f} at d_k = {low:g} and {at('unscaled', high):.3f} at "
         f"{high:g}, against {at('scaled', low):.3f} and {at('scaled', high):.3f} with 1/√d_k; "
-        f"{agreement(rows, 'the exact curve')}."
+        f"{agreement(rows, 'the exact curves')}."
     )
 
 
 def figure(finding: Finding) -> Figure:
-    """Entropy, largest weight and effective number of keys against d_k: exact curves, measured points."""
-    figure, panels = new_figure(3, 1, width=13.0, height=4.4)
-    most = max((int(row.where["keys"]) for row in finding.rows if "keys" in row.where), default=2)
-    rows = [row for row in finding.rows if row.where.get("keys") == most]
-    freezing = freezing_head_dim(most)
-    shown: tuple[tuple[str, str, str, Callable[[float], float], float], ...] = (
-        ("entropy", "Entropy of a row", "entropy / ln n", lambda h: h / math.log(most), 0.6),
-        ("largest_weight", "Largest weight", "mean largest weight", lambda p: p, 0.95),
-        ("participation", "Keys that take part", "1 / mean Σp²", lambda s: 1 / s, 0.6),
-    )
-    for panel, (quantity, title, label, form, height) in zip(panels, shown, strict=True):
-        _draw(panel, [row for row in rows if row.quantity == quantity], form)
-        entitle(panel, title, "head dimension d_k", label)
-        panel.axvline(freezing, color=GREY, linestyle="--", linewidth=1.2)
-        place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
-        panel.text(
-            freezing * 1.1, height, f"d_k = 2 ln n = {freezing:.1f}", fontsize=9, color=GREY, transform=place
-        )
-    panels[2].set_yscale("log")
-    legend(panels[0], fontsize=8, title=f"through, n = {most}", title_fontsize=8)
-    return figure
+    """Against d_k through every backend above; the phase diagram and the freezing temperature below."""
+    from attnlab.numerics.saturation_figure import draw
 
-
-def _draw(panel: Axes, rows: Sequence[Row], form: Callable[[float], float]) -> None:
-    styles = backend_styles([str(row.where["backend"]) for row in rows])
-    sizes = nested_sizes(len(styles))
-    for scaling, colour in (("unscaled", ORANGE), ("scaled", BLUE)):
-        for index, (name, style) in enumerate(styles.items()):
-            mine = [row for row in rows if (row.where["backend"], row.where["scaling"]) == (name, scaling)]
-            x = [float(row.where["head_dim"]) for row in mine]
-            if index == 0:
-                exact = [form(row.predicted) for row in mine]
-                panel.plot(*smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
-                up = 6 if scaling == "unscaled" else 9
-                panel.annotate(
-                    scaling,
-                    (x[-3], exact[-3]),
-                    (4, up),
-                    textcoords="offset points",
-                    color=colour,
-                    fontsize=10,
-                )
-            panel.plot(
-                x,
-                [form(row.measured) for row in mine],
-                style["marker"],
-                color=colour,
-                markerfacecolor="none",
-                markersize=sizes[index],
-                markeredgewidth=0.8,
-                label=name if scaling == "scaled" else None,
-            )
-    powers_of_two(panel, sorted({float(row.where["head_dim"]) for row in rows}) or [1.0])
+    return draw(finding)

@@ -50,27 +50,33 @@ def test_an_experiment_passes_with_any_seed(name: str, seed: int) -> None:
     assert len(figure(again).axes) >= 1
 
 
-@pytest.mark.parametrize("name", ["variance_scaling", "saturation"])
+#: a scale shows in all of them but the one where a weight of 0 is a matter of the format alone
+SEE_THE_SCALE = [name for name in EXPERIMENTS if name != "overflow"]
+
+
+@pytest.mark.parametrize("name", SEE_THE_SCALE)
 def test_a_wrong_scale_fails(name: str, faulty: Path) -> None:
     (finding,) = run_experiments([name], ["numpy_vectorized", "wrong_scale"], folders=[faulty])
     assert {row.where["backend"] for row in finding.rows if not row.passed} == {"wrong_scale"}
     assert "wrong_scale" in finding.conclusion
 
 
-@pytest.mark.parametrize("name", ["variance_scaling", "saturation"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_backend_that_raises_is_a_failed_row_and_the_others_are_kept(name: str, faulty: Path) -> None:
     (finding,) = run_experiments([name], ["raises", "numpy_vectorized"], folders=[faulty])
     failed = [row for row in finding.rows if not row.passed]
-    assert [row.where["reason"] for row in failed] == ["RuntimeError: no such thing"]
+    assert {row.where["reason"] for row in failed} == {"RuntimeError: no such thing"}
     assert len(finding.rows) > 1
     assert len(figure(finding).axes) >= 1
 
 
-def test_an_experiment_without_a_usable_backend_says_so() -> None:
-    (finding,) = run_experiments(["saturation"], ["torch_sdpa_cudnn"])
-    assert finding.rows == ()
-    assert "No backend" in finding.conclusion
-    assert "without torch_sdpa_cudnn" in finding.facts
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_without_a_usable_backend_says_so(name: str) -> None:
+    (finding,) = run_experiments([name], ["torch_sdpa_cudnn"])
+    assert not [row for row in finding.rows if row.where.get("backend") == "torch_sdpa_cudnn"]
+    assert any(fact.startswith("without torch_sdpa_cudnn") for fact in finding.facts)
+    assert finding.conclusion
+    assert len(figure(finding).axes) >= 1
 
 
 def test_unknown_names_are_refused_before_anything_runs() -> None:

@@ -1,0 +1,238 @@
+"""What becomes of a sharp softmax as the sequence grows? It disperses, unless the logits grow with ln n.
+
+At a fixed spread of the logits entropy approaches ln n and no weight stays large (Veličković et al. 2024); scaling
+the logits by s ln n (Nakanishi 2025) crosses the freezing point instead. And whatever the queries and keys are, a gap Δ
+between the largest and the smallest logit allows no weight above 1/(1 + (n − 1)e^{−Δ}).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnlab.numerics.clusters import mean_over_clusters
+from attnlab.numerics.contestants import (
+    Contestant,
+    Facts,
+    agreement,
+    contestants,
+    generator,
+    rows_or_failure,
+    thermometer,
+)
+from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.observables import observe
+from attnlab.theory import (
+    largest_possible_weight,
+    random_energy,
+    required_gap,
+    scalable_softmax_beta,
+    scalable_softmax_freezing_length,
+    soft_cap_largest_weight,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "The softmax and the length of the sequence"
+LENGTHS = tuple(2**power for power in range(4, 15))
+SLOPE = 0.5
+#: the logits' standard deviation over n keys
+RULES: Mapping[str, Callable[[int], float]] = {
+    "scaled, β = 1": lambda n: 1.0,
+    "sharp, β = 3": lambda n: 3.0,
+    "unscaled, d_k = 64, β = 8": lambda n: 8.0,
+    f"scalable, β = {SLOPE:g} ln n": lambda n: scalable_softmax_beta(n, SLOPE),
+}
+_HEADS, _QUERIES, _HEAD_DIM = 32, 8, 8
+_SLACK = 2e-5
+WEIGHT = 0.9
+GAP_LENGTHS, CAPS = (16, 1024, 131072), (2.0, 5.0, 8.0)
+_CAPPED_KEYS = 96
+
+
+def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+    """H and the largest weight against n for four rules of scaling; the largest weight that a gap allows.
+
+    The first through one backend, against `random_energy`; the second through each of `backends` in float64, where
+    two values of the logits attain the bound and capped random logits stay below. Raises ValueError for an
+    unknown backend or a bad seed.
+    """
+    facts: Facts = {"seed": seed, "dtype": "float32 and float64"}
+    rows: list[Row] = []
+    opened = contestants(backends, facts, dtype="float64", folders=folders)
+    for one in opened:
+        rows += rows_or_failure(one.name, lambda one=one: list(_bounds(one, seed)))  # type: ignore[misc]
+    chosen = thermometer(contestants(backends, {}, dtype="float32", folders=folders))
+    if chosen:
+        rows += rows_or_failure(chosen.name, lambda: list(_lengths(chosen, seed)))
+    return Finding(
+        experiment="length",
+        title=TITLE,
+        question="Can a softmax stay sharp as the sequence grows?",
+        conclusion=_conclusion(rows),
+        rows=tuple(rows),
+        facts=facts,
+    )
+
+
+def _lengths(one: Contestant, seed: int) -> Iterator[Row]:
+    """Queries have length 1, so that the scale is β and the logits are iid N(0, β²)."""
+    for keys in LENGTHS:
+        rng = generator(seed, 1000, keys)
+        q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM), dtype=np.float32) for n in (_QUERIES, keys))
+        q /= np.linalg.norm(q, axis=-1, keepdims=True)
+        for rule, beta_at in RULES.items():
+            beta = beta_at(keys)
+            seen, exact = observe(one.attend, q, k, scale=beta), random_energy(keys, beta)
+            where: dict[str, str | float] = {"backend": one.name, "rule": rule, "keys": keys}
+            for quantity, values, expected in (
+                ("entropy", seen.entropy, exact.entropy),
+                ("largest_weight", seen.largest_weight, exact.largest_weight),
+            ):
+                mean, error = mean_over_clusters(values[0].astype(np.float64))
+                yield Row.compare(
+                    quantity, where, predicted=expected, measured=mean, standard_error=error, slack=_SLACK
+                )
+
+
+def _bounds(one: Contestant, seed: int) -> Iterator[Row]:
+    """Logits of two values attain the bound; the gap that a weight of .9 needs, and soft caps."""
+    for keys in GAP_LENGTHS:
+        gap = required_gap(keys, WEIGHT)
+        yield Row.compare(
+            "weight at the gap that .9 needs",
+            {"backend": one.name, "keys": keys, "gap": gap},
+            predicted=largest_possible_weight(keys, gap),
+            measured=_weight_at_gap(one, keys, gap),
+            standard_error=0.0,
+            slack=1e-10,
+        )
+    rng = generator(seed, 1100)
+    for cap in CAPS:
+        logits = cap * np.tanh(8 * rng.standard_normal((64, _CAPPED_KEYS)) / cap)
+        bound = soft_cap_largest_weight(_CAPPED_KEYS, cap)
+        # one key a dimension: any logits at all can be given to a backend
+        unit = np.eye(_CAPPED_KEYS)[None, None]
+        weights = one.attend(logits[None, None], unit, unit, causal=False, scale=1.0)
+        largest = float(weights.max())
+        where: dict[str, str | float] = {"backend": one.name, "keys": _CAPPED_KEYS, "cap": cap}
+        yield Row(
+            "largest weight under a soft cap",
+            where,
+            bound,
+            largest,
+            0.0,
+            passed=0 < largest <= bound * (1 + 1e-12),
+        )
+
+
+def _weight_at_gap(one: Contestant, keys: int, gap: float) -> float:
+    """Weight of one key whose logit is `gap`, all others being 0."""
+    q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
+    k[0, 0, keys // 2] = gap
+    v = (k > 0).astype(np.float64)
+    return float(one.attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0])
+
+
+def _conclusion(rows: Sequence[Row]) -> str:
+    def at(rule: str, keys: int, quantity: str) -> float:
+        wanted = (quantity, rule, keys)
+        found = [r.measured for r in rows if (r.quantity, r.where.get("rule"), r.where.get("keys")) == wanted]
+        return found[0] if found else float("nan")
+
+    if not any("rule" in row.where for row in rows):
+        return f"No backend could be measured against the length; {agreement(rows, 'the predictions')}."
+    low, high = LENGTHS[3], LENGTHS[-1]
+    first, *_, last = RULES
+    return (
+        f"From n = {low} to {high} the scaled softmax disperses, H/ln n from "
+        f"{at(first, low, 'entropy') / math.log(low):.3f} to {at(first, high, 'entropy') / math.log(high):.3f}; with "
+        f"β = {SLOPE:g} ln n it sharpens, from {at(last, low, 'entropy') / math.log(low):.3f} to "
+        f"{at(last, high, 'entropy') / math.log(high):.3f}, and freezes beyond n = "
+        f"{scalable_softmax_freezing_length(SLOPE):.0f}; a weight of {WEIGHT:g} over {GAP_LENGTHS[-1]} keys needs "
+        f"logits {required_gap(GAP_LENGTHS[-1], WEIGHT):.1f} apart; {agreement(rows, 'the predictions')}."
+    )
+
+
+def figure(finding: Finding) -> Figure:
+    """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
+    from attnlab.numerics.drawing import CYCLE, GREY, entitle, legend, new_figure, powers_of_two, smooth
+
+    figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.6)
+    measured = [row for row in finding.rows if "rule" in row.where]
+    for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
+        for rule, colour in zip(RULES, CYCLE, strict=False):
+            mine = [row for row in measured if (row.quantity, row.where["rule"]) == (quantity, rule)]
+            if not mine:
+                continue
+            x = np.array([float(row.where["keys"]) for row in mine])
+            unit = np.log(x) if quantity == "entropy" else np.ones_like(x)
+            panel.plot(
+                *smooth(list(x), [row.predicted for row in mine] / unit),
+                color=colour,
+                linewidth=1.7,
+                label=rule,
+            )
+            errors = 5 * np.array([row.standard_error for row in mine]) / unit
+            panel.errorbar(
+                x,
+                [row.measured for row in mine] / unit,
+                errors,
+                fmt="o",
+                color=colour,
+                markersize=4,
+                linewidth=1,
+            )
+        powers_of_two(panel, LENGTHS[::2])
+        freezing = scalable_softmax_freezing_length(SLOPE)
+        panel.axvline(freezing, color=GREY, linestyle="--", linewidth=1.1)
+    entropy.text(
+        scalable_softmax_freezing_length(SLOPE) * 0.9,
+        0.02,
+        "β = ½ ln n freezes beyond",
+        transform=entropy.get_xaxis_transform(),
+        color=GREY,
+        fontsize=9,
+        ha="right",
+    )
+    entitle(entropy, "At fixed spread the softmax disperses", "keys n", "entropy / ln n")
+    entitle(weight, "Its largest weight with it", "keys n", "mean largest weight")
+    entitle(bound, "No weight exceeds what the gap allows", "keys n", "largest possible weight")
+    legend(weight, fontsize=8.5, loc="upper right")
+    line = np.geomspace(2, 2**20, 200)
+    for gap, colour in zip((4.0, 8.0, 12.0, 16.0), CYCLE, strict=False):
+        bound.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)
+        bound.annotate(
+            f"Δ = {gap:g}",
+            (math.exp(gap), 0.5),
+            (5, 3),
+            textcoords="offset points",
+            color=colour,
+            fontsize=9.5,
+        )
+    points = [row for row in finding.rows if "gap" in row.where]
+    bound.plot(
+        [float(row.where["keys"]) for row in points],
+        [row.measured for row in points],
+        "ko",
+        markersize=5,
+        mfc="none",
+    )
+    for row in {float(row.where["keys"]): row for row in points}.values():
+        text = f"Δ = {float(row.where['gap']):.1f}"
+        bound.annotate(
+            text,
+            (float(row.where["keys"]), row.measured),
+            (0, 6),
+            textcoords="offset points",
+            fontsize=9,
+            ha="center",
+        )
+    bound.set_ylim(0, 1.05)
+    powers_of_two(bound, [2.0**power for power in range(1, 21, 3)])
+    return figure

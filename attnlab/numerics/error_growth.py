@@ -1,0 +1,225 @@
+"""How does the error of each backend grow with n, d_k and the logits, and is it what its roundings predict?
+
+The truth is float64 on the inputs as cast. The prediction is the error budget of what a backend may round (its
+output, its weights, its scores), and the bound that no correct implementation passes. So the error also says which
+precision a backend keeps inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.ground.dtypes import round_to
+from attnlab.numerics.contestants import (
+    Contestant,
+    Facts,
+    agreement,
+    contestants,
+    generator,
+    rows_or_failure,
+)
+from attnlab.numerics.finding import Finding, Row
+from attnlab.theory import ErrorBudget, classify, precision_classes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "The growth of the error"
+NUMBER_FORMATS = ("float32", "float16", "bfloat16")
+#: what is varied, and what the others are meanwhile
+AXES: Mapping[str, tuple[float, ...]] = {
+    "keys": (16, 64, 256, 1024, 4096),
+    "head_dim": (4, 16, 64, 256),
+    "logit_std": (0.25, 1.0, 2.0, 4.0, 8.0, 16.0),
+}
+_USUAL: Mapping[str, float] = {"keys": 512, "head_dim": 64, "logit_std": 1.0}
+_HEADS, _QUERIES = 2, 48
+
+
+def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+    """Relative Frobenius error of each of `backends` in three formats, along three axes, against its budget.
+
+    A row passes when the error is covered by one of the three precision classes, whose name is in `where`; its
+    prediction is that class's budget. A second row holds the largest error over its worst-case bound, which may not
+    exceed 1. Raises ValueError for an unknown backend or a bad seed.
+    """
+    facts: Facts = {"seed": seed}
+    rows: list[Row] = []
+    opened: dict[str, list[Contestant]] = {}
+    for dtype in NUMBER_FORMATS:
+        missing: Facts = {}
+        opened[dtype] = contestants(backends, missing, dtype=dtype, folders=folders)
+        facts |= {f"{key} in {dtype}": reason for key, reason in missing.items() if key != "backends"}
+    for dtype, through in opened.items():
+        for axis, values in AXES.items():
+            for value in values:
+                rows += _point(through, dtype, axis, value, seed)
+    return Finding(
+        experiment="error_growth",
+        title=TITLE,
+        question="How does the rounding error grow with n, d_k and the size of the logits?",
+        conclusion=_conclusion(rows),
+        rows=tuple(rows),
+        facts=facts,
+    )
+
+
+def _inputs(
+    dtype: str, axis: str, value: float, seed: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
+    """q, k, v as cast and the scale, for one point of one axis: the same for every backend."""
+    size = {**_USUAL, axis: value}
+    keys, dim = int(size["keys"]), int(size["head_dim"])
+    rng = generator(seed, 1200, list(AXES).index(axis), round(16 * value))
+    q, k, v = (
+        round_to(factor * rng.standard_normal((1, _HEADS, n, dim)), dtype)
+        for n, factor in ((_QUERIES, size["logit_std"]), (keys, 1.0), (keys, 1.0))
+    )
+    return q, k, v, 1 / math.sqrt(dim)
+
+
+def _point(through: Sequence[Contestant], dtype: str, axis: str, value: float, seed: int) -> list[Row]:
+    """One set of inputs for all backends, so that they differ by their own roundings alone."""
+    q, k, v, scale = _inputs(dtype, axis, value, seed)
+    budgets = precision_classes(q, k, v, dtype=dtype, scale=scale, worst_case=True)
+    rows = []
+    for one in through:
+        where: dict[str, str | float] = {"backend": one.name, "dtype": dtype, "axis": axis, "value": value}
+        rows += rows_or_failure(
+            one.name,
+            lambda one=one, where=where: list(_judged(one, where, budgets, q, k, v, scale)),  # type: ignore[misc]
+        )
+    return rows
+
+
+def budget_lines(dtype: str, axis: str, seed: int) -> dict[str, list[float]]:
+    """Relative budgets by precision class along one axis, and the worst-case bound, computed anew from the seed."""
+    lines: dict[str, list[float]] = {}
+    for value in AXES[axis]:
+        q, k, v, scale = _inputs(dtype, axis, value, seed)
+        budgets = precision_classes(q, k, v, dtype=dtype, scale=scale, worst_case=True)
+        for name, budget in budgets.items():
+            lines.setdefault(name, []).append(budget.relative)
+        loosest = list(budgets.values())[-1]
+        bound = np.linalg.norm(np.asarray(loosest.worst_case)) / np.linalg.norm(loosest.output)
+        lines.setdefault("worst case", []).append(float(bound))
+    return lines
+
+
+def _judged(
+    one: Contestant,
+    where: Mapping[str, str | float],
+    budgets: Mapping[str, ErrorBudget],
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    scale: float,
+) -> Iterator[Row]:
+    loosest = list(budgets.values())[-1]
+    error = np.abs(one.attend(q, k, v, causal=False, scale=scale).astype(np.float64) - loosest.output)
+    relative = float(np.linalg.norm(error) / np.linalg.norm(loosest.output))
+    name = classify(relative, budgets) if math.isfinite(relative) else None
+    budget = budgets[name] if name else loosest
+    yield Row(
+        "relative error",
+        {**where, "precision": name or "outside every budget"},
+        predicted=budget.relative,
+        measured=relative,
+        standard_error=budget.relative * budget.relative_scatter,
+        passed=name is not None,
+    )
+    assert loosest.worst_case is not None  # it was asked for
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(error > 0, error / loosest.worst_case, 0.0)
+    largest = float(share.max())
+    yield Row("largest error / worst-case bound", where, 1.0, largest, 0.0, passed=largest <= 1)
+
+
+def _conclusion(rows: Sequence[Row]) -> str:
+    errors = [row for row in rows if row.quantity == "relative error"]
+    if not errors:
+        return "No backend could be measured."
+
+    # long rows of moderate logits, where the budgets of the classes lie furthest apart
+    usual = [row for row in errors if (row.where["axis"], row.where["value"]) == ("keys", AXES["keys"][-1])]
+    low = {"float16", "bfloat16"}  # the formats in which the classes differ
+    found: dict[str, set[str]] = {}
+    for row in usual:
+        if row.where["dtype"] in low:
+            found.setdefault(str(row.where["precision"]), set()).add(str(row.where["backend"]))
+    classes = "; ".join(f"{name}: {', '.join(sorted(found[name]))}" for name in sorted(found))
+    tightest = max(row.measured for row in rows if row.quantity.startswith("largest error"))
+    return (
+        f"By their errors in 16 bits the backends are of these classes ({classes or 'none measured'}); no error "
+        f"exceeds {100 * tightest:.0f} % of its worst-case bound; {agreement(rows, 'their budgets')}."
+    )
+
+
+def figure(finding: Finding) -> Figure:
+    """Relative error along the three axes, a row of panels a format; budgets as lines, backends as points."""
+    from attnlab.numerics.drawing import (
+        BLACK,
+        CYCLE,
+        backend_styles,
+        entitle,
+        nested_sizes,
+        new_figure,
+        powers_of_two,
+    )
+
+    figure, panels = new_figure(3, len(NUMBER_FORMATS), width=14.0, height=10.5)
+    errors = [row for row in finding.rows if row.quantity == "relative error"]
+    styles = backend_styles([str(row.where["backend"]) for row in errors])
+    labels = {
+        "keys": "keys n",
+        "head_dim": "head dimension d_k",
+        "logit_std": "standard deviation of the logits",
+    }
+    for index, panel in enumerate(panels):
+        dtype, axis = NUMBER_FORMATS[index // 3], list(AXES)[index % 3]
+        lines = budget_lines(dtype, axis, int(finding.facts["seed"]))
+        for (name, line), style in zip(lines.items(), ("-", "--", "-.", ":"), strict=True):
+            panel.plot(
+                AXES[axis], line, style, color=BLACK, linewidth=1.1, label=name if index == 1 else None
+            )
+        mine = [row for row in errors if (row.where["dtype"], row.where["axis"]) == (dtype, axis)]
+        for (name, style_of), size, colour in zip(
+            styles.items(), nested_sizes(len(styles)), CYCLE, strict=False
+        ):
+            points = [row for row in mine if row.where["backend"] == name]
+            panel.plot(
+                [float(row.where["value"]) for row in points],
+                [row.measured for row in points],
+                style_of["marker"],
+                color=colour,
+                markerfacecolor="none",
+                markersize=size,
+                label=name if index == 2 else None,
+            )
+        panel.set_yscale("log")
+        powers_of_two(panel, AXES[axis])
+        entitle(
+            panel, dtype if axis == "keys" else "", labels[axis], "relative error" if axis == "keys" else ""
+        )
+    if errors:
+        figure.legend(
+            *panels[1].get_legend_handles_labels(),
+            loc="outside upper center",
+            ncols=4,
+            fontsize=9,
+            frameon=False,
+        )
+        figure.legend(
+            *panels[2].get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=7,
+            fontsize=9,
+            frameon=False,
+        )
+    return figure

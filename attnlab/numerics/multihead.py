@@ -1,0 +1,287 @@
+"""What do heads do, and what do they cost? Initialisation, independence, concatenation and arithmetic.
+
+With |x|² = d_model, as after a layer norm, the variance of the logits at initialisation follows from the projections
+alone, (d_model σ_w²)². Heads neither see each other nor save arithmetic: 4 n² d_model operations at any number of
+them, and n² exponentials for each. And what joins them is W_O: without it a block's output is their concatenation
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.ground.workload import Workload
+from attnlab.numerics.clusters import mean_over_clusters
+from attnlab.numerics.contestants import (
+    Contestant,
+    Facts,
+    agreement,
+    contestants,
+    generator,
+    rows_or_failure,
+)
+from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.logits import read_logits
+from attnlab.theory import initial_logit_variance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Initialisation and heads"
+MODEL_DIM, HEAD_DIM = 256, 32
+#: independent draws of both projections, and tokens of each
+_DRAWS, _TOKENS = 48, 24
+HEAD_COUNTS = (1, 2, 4, 8, 16)
+_COST_LENGTH = 384
+#: rounding of a sum of d_model products in float64, with room
+_ROUNDING = 1e-12
+
+Draw = Callable[[np.random.Generator], NDArray[np.float64]]
+
+
+def _uniform(limit: float) -> Draw:
+    return lambda rng: rng.uniform(-limit, limit, (MODEL_DIM, MODEL_DIM + 1))
+
+
+#: (scheme of the theory, its weight_std, how a projection is drawn; the last column is the bias)
+SCHEMES: Mapping[str, tuple[str, float | None, Draw]] = {
+    "nn.MultiheadAttention (one Xavier matrix)": (
+        "fused_xavier",
+        None,
+        _uniform(math.sqrt(6 / (4 * MODEL_DIM))),
+    ),
+    "separate Xavier matrices": ("xavier", None, _uniform(math.sqrt(6 / (2 * MODEL_DIM)))),
+    "nn.Linear's default": ("linear_default", None, _uniform(1 / math.sqrt(MODEL_DIM))),
+    "N(0, .02²)": ("normal", 0.02, lambda rng: 0.02 * rng.standard_normal((MODEL_DIM, MODEL_DIM + 1))),
+}
+
+
+def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+    """Var(logit) at four initialisations, and what heads do to one another and to the cost, by backend.
+
+    Variances: `initial_logit_variance`, the spread over independent projections being the error. Structure: exact,
+    up to rounding. FLOPs from `Workload` against 4 n² d_model, and the measured time of 16 heads over that of one,
+    which passes where it is not below half: heads do not cut the cost. Raises ValueError for an unknown
+    backend or a bad seed.
+    """
+    facts: Facts = {"seed": seed, "dtype": "float64", "d_model": MODEL_DIM}
+    rows: list[Row] = []
+    for one in contestants(backends, facts, folders=folders):
+        rows += rows_or_failure(one.name, lambda one=one: list(_initialisation(one, seed)))  # type: ignore[misc]
+        rows += rows_or_failure(one.name, lambda one=one: list(_structure(one, seed)))  # type: ignore[misc]
+        if not one.slow:
+            rows += rows_or_failure(one.name, lambda one=one: list(_cost(one, seed)))  # type: ignore[misc]
+    return Finding(
+        experiment="multihead",
+        title=TITLE,
+        question="How large are logits at initialisation, and do heads interact or save arithmetic?",
+        conclusion=_conclusion(rows),
+        rows=tuple(rows),
+        facts=facts,
+    )
+
+
+def _heads_of(x: NDArray[Any], count: int) -> NDArray[Any]:
+    """(batch, length, d_model) as (batch, heads, length, head_dim): split, then transposed."""
+    batch, length, width = x.shape
+    return np.ascontiguousarray(x.reshape(batch, length, count, width // count).swapaxes(1, 2))
+
+
+def _joined(heads: NDArray[Any]) -> NDArray[Any]:
+    """The inverse of `_heads_of`: heads side by side."""
+    batch, count, length, dim = heads.shape
+    return heads.swapaxes(1, 2).reshape(batch, length, count * dim)
+
+
+def _initialisation(one: Contestant, seed: int) -> Iterator[Row]:
+    """Each draw of W_q and W_k is a cluster: within it all logits share the projections."""
+    heads = MODEL_DIM // HEAD_DIM
+    for number, (label, (scheme, weight_std, draw)) in enumerate(SCHEMES.items()):
+        rng = generator(seed, 1300, number)
+        squares = []
+        for _ in range(_DRAWS):
+            x = rng.standard_normal((2, 1, _TOKENS, MODEL_DIM))
+            x *= math.sqrt(MODEL_DIM) / np.linalg.norm(x, axis=-1, keepdims=True)
+            if label.startswith("nn.Linear"):  # the only one with a bias that is not 0
+                x = np.concatenate([x, np.ones((2, 1, _TOKENS, 1))], axis=-1)
+            q, k = (_heads_of(tokens @ draw(rng)[:, : x.shape[-1]].T, heads) for tokens in x)
+            logits = read_logits(one.attend, q, k, scale=HEAD_DIM**-0.5)
+            squares.append(np.mean(logits**2))
+        mean, error = mean_over_clusters(np.array(squares)[:, None])
+        yield Row.compare(
+            "variance of the logits at initialisation",
+            {"backend": one.name, "scheme": label},
+            predicted=initial_logit_variance(MODEL_DIM, scheme, weight_std),
+            measured=mean,
+            standard_error=error,
+        )
+
+
+def _structure(one: Contestant, seed: int) -> Iterator[Row]:
+    """Independence of heads, and what concatenation and W_O are."""
+    rng = generator(seed, 1400)
+    count, length = MODEL_DIM // HEAD_DIM, 12
+    q, k, v = (_heads_of(rng.standard_normal((1, length, MODEL_DIM)), count) for _ in range(3))
+    scale = HEAD_DIM**-0.5
+
+    def attend(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
+        return one.attend(q, k, v, causal=False, scale=scale)
+
+    together = attend(q, k, v)
+    where: dict[str, str | float] = {"backend": one.name, "heads": count}
+    changed = [array.copy() for array in (q, k, v)]
+    for array in changed:
+        array[:, 3] += 1.0
+    others = np.delete(attend(*changed) != together, 3, axis=1)
+    yield Row(
+        "elements of other heads changed by one head", where, 0.0, float(others.sum()), 0.0, not others.any()
+    )
+    alone = np.concatenate(
+        [attend(*(array[:, h : h + 1] for array in (q, k, v))) for h in range(count)], axis=1
+    )
+    yield _exact("all heads at once − a loop over heads", where, np.abs(alone - together).max())
+    concatenated = _joined(together)
+    w_o = rng.standard_normal((MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
+    block = concatenated @ w_o
+    parts = sum(together[:, h] @ w_o[h * HEAD_DIM : (h + 1) * HEAD_DIM] for h in range(count))
+    yield _exact("Concat(z) W_O − Σ_h z^h W_O^h", where, np.abs(block - parts).max())
+    yield _exact(
+        "Concat(z) I − Concat(z)", where, np.abs(concatenated @ np.eye(MODEL_DIM) - concatenated).max()
+    )
+    # W_O with independent unit-variance-preserving entries turns the vector: |z − zW|² = |z|² + |zW|² on average
+    distance = float(np.linalg.norm(block - concatenated) / np.linalg.norm(concatenated))
+    error = 4 / math.sqrt(MODEL_DIM)  # a random projection of a few independent rows, at most
+    yield Row.compare(
+        "‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖",
+        where,
+        predicted=math.sqrt(2),
+        measured=distance,
+        standard_error=0.0,
+        slack=error,
+    )
+
+
+def _exact(quantity: str, where: Mapping[str, str | float], found: float) -> Row:
+    return Row.compare(
+        quantity, where, predicted=0.0, measured=float(found), standard_error=0.0, slack=_ROUNDING
+    )
+
+
+def _cost(one: Contestant, seed: int) -> Iterator[Row]:
+    """FLOPs counted in what really ran where that can be seen, and time, against the number of heads."""
+    rng = generator(seed, 1500)
+    n = _COST_LENGTH
+    x = rng.standard_normal((3, 1, n, MODEL_DIM)).astype(np.float32)
+    seconds: dict[int, list[float]] = {}
+    for _ in range(4):  # rounds, so that a slow spell meets every head count
+        for count in HEAD_COUNTS:
+            q, k, v = (_heads_of(one_x, count) for one_x in x)
+            start = time.process_time()
+            one.attend(q, k, v, causal=False, scale=(MODEL_DIM / count) ** -0.5)
+            seconds.setdefault(count, []).append(time.process_time() - start)
+    for count in HEAD_COUNTS:
+        where: dict[str, str | float] = {"backend": one.name, "heads": count, "length": n}
+        workload = Workload(heads=count, queries=n, keys=n, head_dim=MODEL_DIM // count)
+        flops = _counted_flops(one, workload, x)
+        yield Row.compare(
+            "FLOPs / (4 n² d_model)",
+            {**where, "counted": "by PyTorch" if flops else "by arithmetic"},
+            predicted=1.0,
+            measured=(flops or workload.flops) / (4 * n * n * MODEL_DIM),
+            standard_error=0.0,
+            slack=1e-12,
+        )
+        ratio = min(seconds[count]) / min(seconds[1])
+        yield Row("time / time of one head", where, 1.0, ratio, 0.0, passed=ratio >= 0.5)
+
+
+def _counted_flops(one: Contestant, workload: Workload, x: NDArray[Any]) -> int:
+    """What PyTorch's own counter sees in one call; 0 where the backend does not compute with PyTorch."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    q, k, v = (_heads_of(one_x, workload.heads) for one_x in x)
+    with FlopCounterMode(display=False) as counter:
+        one.attend(q, k, v, causal=False, scale=workload.scale)
+    return int(counter.get_total_flops())
+
+
+def _conclusion(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "No backend could be measured."
+    start = ", ".join(
+        f"{row.measured:.3f} for {row.where['scheme']}"
+        for row in {row.where["scheme"]: row for row in rows if "scheme" in row.where}.values()
+    )
+    many = [
+        row.measured
+        for row in rows
+        if row.quantity.startswith("time") and row.where["heads"] == HEAD_COUNTS[-1]
+    ]
+    cost = (
+        f"; {HEAD_COUNTS[-1]} heads take {np.median(many):.1f} times as long as one at the same d_model"
+        if many
+        else ""
+    )
+    return (
+        f"At d_model = {MODEL_DIM} the logits start with variance {start}; heads leave each other untouched{cost}; "
+        f"{agreement(rows, 'theory')}."
+    )
+
+
+def figure(finding: Finding) -> Figure:
+    """Variance at initialisation, and FLOPs and time against the number of heads."""
+    from attnlab.numerics.drawing import (
+        BLACK,
+        BLUE,
+        backend_styles,
+        entitle,
+        legend,
+        new_figure,
+        powers_of_two,
+    )
+
+    figure, (start, cost) = new_figure(2, 1, width=12.5, height=4.6)
+    rows = [row for row in finding.rows if "scheme" in row.where]
+    names = list(SCHEMES)
+    for row in rows:
+        place = names.index(str(row.where["scheme"]))
+        start.errorbar(
+            [row.measured], [place], xerr=[5 * row.standard_error], fmt="o", color=BLUE, mfc="none", ms=7
+        )
+        start.plot([row.predicted] * 2, [place - 0.3, place + 0.3], color=BLACK, linewidth=1.6)
+    start.set_yticks(range(len(names)), names)
+    start.set_ylim(-0.6, len(names) - 0.4)
+    start.set_xscale("log")
+    entitle(start, "Logits at initialisation (bars predicted)", "variance of a logit", "")
+    times = [row for row in finding.rows if row.quantity.startswith("time")]
+    for name, style in backend_styles([str(row.where["backend"]) for row in times]).items():
+        mine = [row for row in times if row.where["backend"] == name]
+        cost.plot(
+            [float(row.where["heads"]) for row in mine],
+            [row.measured for row in mine],
+            label=name,
+            mfc="none",
+            **style,
+        )
+    flops = [row for row in finding.rows if row.quantity.startswith("FLOPs")]
+    cost.plot(
+        [float(row.where["heads"]) for row in flops],
+        [row.measured for row in flops],
+        "_",
+        color=BLACK,
+        ms=22,
+        mew=2,
+        label="FLOPs",
+    )
+    powers_of_two(cost, HEAD_COUNTS)
+    cost.set_ylim(bottom=0)
+    entitle(cost, "Heads do not cut the cost", f"heads, at d_model = {MODEL_DIM}", "relative to one head")
+    legend(cost, fontsize=8.5)
+    return figure

@@ -1,0 +1,207 @@
+"""At which logit does a softmax leave the range of its number format? Each backend and format against arithmetic.
+
+e^x overflows above ln(max), so that a softmax which does not subtract its largest logit returns NaN from there on.
+And a weight is rounded to 0 once its logit lies further below the largest than −ln of half the smallest subnormal
+number; where a kernel's exponential flushes subnormal numbers to zero, −ln of the smallest normal one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.ground.dtypes import DTYPES, carrier, round_to
+from attnlab.numerics.black_box import Attend
+from attnlab.numerics.contestants import Contestant, Facts, agreement, contestants, rows_or_failure
+from attnlab.numerics.finding import Finding, Row
+from attnlab.theory import float_format, overflow_threshold, underflow_threshold
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Overflow and underflow"
+#: keys of a row, of which one lies below all others; two leave vectorised code to its scalar remainder
+KEYS = (2, 64)
+#: a polynomial exponential may stop this far before the last normal number
+_FLUSH_SLACK = 0.5
+
+
+def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+    """The gap at which a weight becomes 0, and whether logits beyond ln(max) survive, by backend and format.
+
+    A row passes within one spacing of the format of the exact threshold, subnormal numbers kept or flushed (said in
+    `where`). `seed` has no effect: nothing is random here. Raises ValueError for an unknown backend.
+    """
+    facts: Facts = {"seed": seed}
+    rows = [_textbook_overflow(dtype) for dtype in ("float16", "float32", "float64")]
+    for dtype in DTYPES:
+        missing: Facts = {}
+        for one in contestants(backends, missing, dtype=dtype, folders=folders):
+            rows += rows_or_failure(one.name, lambda one=one, dtype=dtype: list(_through(one, dtype)))  # type: ignore[misc]
+            if dtype == "float16":
+                survives = _survives_large_products(one.attend)
+                facts[f"float16 scores past 65504 through {one.name}"] = "finite" if survives else "NaN"
+        facts |= {f"{key} in {dtype}": reason for key, reason in missing.items() if key != "backends"}
+    return Finding(
+        experiment="overflow",
+        title=TITLE,
+        question="Which backend overflows or underflows, in which format, at which logit?",
+        conclusion=_conclusion(rows),
+        rows=tuple(rows),
+        facts=facts,
+    )
+
+
+def unshifted_softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    """exp(s)/Σexp(s) as first tutorials write it, without subtracting the largest: the specimen that overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = np.exp(logits)
+        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest x at which `holds` is still true, by bisection between `low`, where it is, and `high`.
+
+    Infinite where it holds at `high` too. Raises ValueError where it does not even hold at `low`.
+    """
+    if not holds(low):
+        raise ValueError(f"fails already at {low:g}")
+    if holds(high):
+        return math.inf
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def spacing(dtype: str, at: float) -> float:
+    """Distance between neighbouring numbers of `dtype` around `at`."""
+    return float(2.0 ** (math.floor(math.log2(at)) + 1 - float_format(dtype).precision))
+
+
+def _textbook_overflow(dtype: str) -> Row:
+    def finite(logit: float) -> bool:
+        return bool(np.isfinite(unshifted_softmax(np.array([logit, 0.0]).astype(dtype))).all())
+
+    expected = overflow_threshold(dtype)
+    return Row.compare(
+        "unshifted softmax overflows above",
+        {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype},
+        predicted=expected,
+        measured=last_before(finite, 1.0, 4 * expected),
+        standard_error=0.0,
+        slack=spacing(dtype, expected),
+    )
+
+
+def _through(one: Contestant, dtype: str) -> Iterator[Row]:
+    for keys in KEYS:
+        yield _vanishing(one, dtype, keys)
+    logit = 2 * overflow_threshold(dtype)
+    yield Row.compare(
+        "weight of two equal logits at twice ln(max)",
+        {"backend": one.name, "dtype": dtype, "logit": logit},
+        predicted=0.5,
+        measured=_two_equal(one.attend, dtype, logit),
+        standard_error=0.0,
+        slack=2 * float_format(dtype).unit_roundoff,
+    )
+
+
+def _vanishing(one: Contestant, dtype: str, keys: int) -> Row:
+    """The gap at which the lowest weight of `keys` becomes 0."""
+
+    def alive(gap: float) -> bool:
+        return lowest_weight(one.attend, dtype, keys, gap) > 0
+
+    found = last_before(alive, 1.0, 2000.0)
+    # the other keys share the weight: the lowest one is e^{−gap}/(n − 1)
+    kept = underflow_threshold(dtype) - math.log(keys - 1)
+    flushed = -math.log(float_format(dtype).smallest_normal)
+    step = spacing(dtype, kept)
+    subnormals = "kept" if abs(found - kept) <= step else "flushed"
+    return Row.compare(
+        "gap at which a weight becomes 0",
+        {"backend": one.name, "dtype": dtype, "keys": keys, "subnormals": subnormals},
+        predicted=kept if subnormals == "kept" else flushed,
+        measured=found,
+        standard_error=0.0,
+        slack=step if subnormals == "kept" else max(step, _FLUSH_SLACK),
+    )
+
+
+def lowest_weight(attend: Attend, dtype: str, keys: int, gap: float) -> float:
+    """Weight of the one key of `keys` whose logit lies `gap` below all others, which are 0."""
+    q, k, v = (np.zeros((1, 1, n, keys), carrier(dtype)) for n in (1, keys, keys))
+    q[..., 0], k[0, 0, -1, 0], v[0, 0, -1] = 1, round_to(np.array([-gap]), dtype)[0], 1
+    return float(attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0])
+
+
+def _two_equal(attend: Attend, dtype: str, logit: float) -> float:
+    """Weight of the first of two keys with the same large logit; the scale makes it, not the product."""
+    q, k, v = (
+        np.ones((1, 1, 1, 8), carrier(dtype)),
+        np.ones((1, 1, 2, 8), carrier(dtype)),
+        np.zeros((1, 1, 2, 8), carrier(dtype)),
+    )
+    v[0, 0, 0] = 1
+    return float(attend(q, k, v, causal=False, scale=logit / 8)[0, 0, 0, 0])
+
+
+def _survives_large_products(attend: Attend) -> bool:
+    """Whether float16 logits of moderate size survive when q·k itself is beyond float16's 65504."""
+    q, k = np.full((1, 1, 1, 8), 128.0, np.float16), np.full((1, 1, 2, 8), 128.0, np.float16)
+    output = attend(q, k, np.ones_like(k), causal=False, scale=1e-4)
+    return bool(np.isfinite(output).all())
+
+
+def _conclusion(rows: Sequence[Row]) -> str:
+    textbook = ", ".join(
+        f"{row.measured:.2f} in {row.where['dtype']}" for row in rows if row.quantity.startswith("unshifted")
+    )
+    flushing = sorted({str(row.where["backend"]) for row in rows if row.where.get("subnormals") == "flushed"})
+    flush = f"; {', '.join(flushing)} flush subnormal weights to zero" if flushing else ""
+    return (
+        f"A softmax without the shift overflows at logits above {textbook}; the backends subtract the largest logit "
+        f"and go on{flush}; {agreement(rows, 'the thresholds of the formats')}."
+    )
+
+
+def figure(finding: Finding) -> Figure:
+    """For each format the gaps at which weights vanish, by backend, with the thresholds as lines."""
+    from attnlab.numerics.drawing import CYCLE, GREY, ORANGE, entitle, new_figure
+
+    figure, panels = new_figure(4, 1, width=15.0, height=4.2, sharey=True)
+    rows = [row for row in finding.rows if row.quantity.startswith("gap")]
+    names = sorted({str(row.where["backend"]) for row in rows})
+    for panel, dtype in zip(panels, DTYPES, strict=True):
+        for keys, marker, colour in zip(KEYS, ("o", "s"), CYCLE, strict=False):
+            mine = [row for row in rows if (row.where["dtype"], row.where["keys"]) == (dtype, keys)]
+            heights = [
+                names.index(str(row.where["backend"])) + (0.14 if keys == KEYS[0] else -0.14) for row in mine
+            ]
+            panel.plot([row.measured for row in mine], heights, marker, color=colour, label=f"n = {keys}")
+            panel.axvline(underflow_threshold(dtype) - math.log(keys - 1), color=colour, linewidth=1.2)
+        panel.axvline(
+            -math.log(float_format(dtype).smallest_normal), color=GREY, linestyle=":", linewidth=1.6
+        )
+        panel.axvline(overflow_threshold(dtype), color=ORANGE, linestyle="--", linewidth=1.2)
+        entitle(panel, dtype, "largest logit − logit", "")
+        panel.set_yticks(range(len(names)), names)
+        panel.set_ylim(-0.6, len(names) - 0.2)
+    panels[-1].plot([], [], color=GREY, linestyle=":", label="smallest normal number")
+    panels[-1].plot([], [], color=ORANGE, linestyle="--", label="exp overflows: ln(max)")
+    panels[-1].legend(
+        frameon=False,
+        fontsize=8.5,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        title="a weight becomes 0 at",
+        title_fontsize=8.5,
+    )
+    return figure

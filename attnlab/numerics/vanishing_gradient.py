@@ -1,0 +1,229 @@
+"""Do gradients vanish without 1/√d_k? In a tail of the rows, and not on average.
+
+What reaches the logits is Jg, with J = diag p − ppᵀ the softmax Jacobian and g the gradient of the weights; for a g
+of independent unit components E‖Jg‖² = ‖J‖_F². Its mean square is larger at the freezing point than at either end, so
+that the average says the opposite of what is often claimed, while a share of frozen rows does receive nothing.
+Measured through the backends in float64, and by automatic differentiation through those that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnlab.discovery import load
+from attnlab.ground.errors import Declined
+from attnlab.numerics.clusters import mean_over_clusters, statistic_over_clusters
+from attnlab.numerics.contestants import (
+    Contestant,
+    Facts,
+    agreement,
+    contestants,
+    generator,
+    rows_or_failure,
+    thermometer,
+)
+from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.observables import Array, observe
+from attnlab.numerics.row_gradients import logit_gradients
+from attnlab.theory import (
+    attention_under_random_inputs,
+    critical_beta,
+    jacobian_norm_squared,
+    random_energy,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "The vanishing gradient"
+#: a row with a smaller Jacobian norm than this passes on next to nothing
+SMALL = 1e-3
+_HEAD_DIM, _KEYS, _SLOW_KEYS, _AUTOGRAD_KEYS = 64, 1024, 64, 192
+_HEADS, _QUERIES, _SLOW_QUERIES, _AUTOGRAD_QUERIES = 32, 32, 8, 16
+_SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
+#: rows of the random energy model drawn for what has no closed form
+_REFERENCE_ROWS = 20_000
+#: standard deviations of the logits, in units of β_c
+SWEEP = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 3.0, 4.5)
+
+STATISTICS: Mapping[str, Callable[[Array], float]] = {
+    "median ‖J‖": lambda norms: float(np.median(norms)),
+    "5 % quantile of ‖J‖": lambda norms: float(np.quantile(norms, 0.05)),
+}
+#: share of rows below these Jacobian norms, the third of them `SMALL`
+THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+
+
+def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+    """‖J‖_F of the rows through each of `backends`: mean square, median, 5 % quantile, share below 1e-3.
+
+    Predictions: the exact mean square; for the others rows drawn from the random energy model itself, their own
+    sampling error included. Then the gradient of the logits through autograd, its mean square against the same
+    theory. Raises ValueError for an unknown backend or a bad seed.
+    """
+    facts: Facts = {"seed": seed, "dtype": "float64"}
+    rows: list[Row] = []
+    opened = contestants(backends, facts, folders=folders)
+    for one in opened:
+        rows += rows_or_failure(one.name, lambda one=one: list(_through(one, seed)))  # type: ignore[misc]
+        rows += rows_or_failure(one.name, lambda one=one: _autograd(one, seed, folders))  # type: ignore[misc]
+    chosen = thermometer(opened)
+    if chosen:
+        rows += rows_or_failure(chosen.name, lambda: list(_sweep(chosen, seed)))
+    return Finding(
+        experiment="vanishing_gradient",
+        title=TITLE,
+        question="Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
+        conclusion=_conclusion(rows),
+        rows=tuple(rows),
+        facts=facts,
+    )
+
+
+def _through(one: Contestant, seed: int) -> Iterator[Row]:
+    keys, queries = (_SLOW_KEYS, _SLOW_QUERIES) if one.slow else (_KEYS, _QUERIES)
+    rng = generator(seed, keys)
+    q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (queries, keys))
+    for number, (scaling, scale) in enumerate(_SCALES.items()):
+        squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
+        where: dict[str, str | float] = {
+            "backend": one.name,
+            "scaling": scaling,
+            "keys": keys,
+            "head_dim": _HEAD_DIM,
+        }
+        mean, error = mean_over_clusters(squares)
+        expected = attention_under_random_inputs(keys, _HEAD_DIM, scale).jacobian_norm_squared
+        yield Row.compare(
+            "mean ‖J‖²", where, predicted=expected, measured=mean, standard_error=error, slack=1e-12
+        )
+        reference = _reference(keys, scale, generator(seed, keys, 600 + number))
+        for quantity, statistic in STATISTICS.items():
+            yield _against(quantity, where, np.sqrt(squares), reference, statistic)
+        for threshold in THRESHOLDS:
+            yield _against(
+                "share of rows below",
+                {**where, "norm": threshold},
+                np.sqrt(squares),
+                reference,
+                lambda norms, threshold=threshold: float(np.mean(norms < threshold)),  # type: ignore[misc]
+                # 32 heads hardly pin down the error of a share that is nearly 0 or 1
+                slack=4e-3,
+            )
+
+
+def _against(
+    quantity: str,
+    where: Mapping[str, str | float],
+    norms: Array,
+    reference: Array,
+    statistic: Callable[[Array], float],
+    slack: float = 0.0,
+) -> Row:
+    """A statistic of the measured norms against that of the reference rows, which has an error of its own."""
+    measured, error = statistic_over_clusters(norms, statistic)
+    predicted, own_error = statistic_over_clusters(reference, statistic)
+    return Row.compare(
+        quantity,
+        where,
+        predicted=predicted,
+        measured=measured,
+        standard_error=float(np.hypot(error, own_error)),
+        slack=slack,
+    )
+
+
+def _reference(keys: int, scale: float, rng: np.random.Generator) -> Array:
+    """‖J‖_F of rows of independent normal logits with the standard deviation scale·χ_d, in 100 groups."""
+    norms = np.empty((100, _REFERENCE_ROWS // 100))
+    for group in norms:
+        beta = scale * np.sqrt(rng.chisquare(_HEAD_DIM, group.size))
+        logits = beta[:, None] * rng.standard_normal((group.size, keys))
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        group[:] = np.sqrt(jacobian_norm_squared(weights))
+    return norms
+
+
+def _autograd(one: Contestant, seed: int, folders: Sequence[Path | str]) -> list[Row]:
+    """Mean square gradient of a logit, for unit-variance random values and a unit gradient of the output."""
+    rng = generator(seed, 700)
+    shapes = (_AUTOGRAD_QUERIES, _AUTOGRAD_KEYS)
+    q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in shapes)
+    # values of one dimension and an upstream gradient of 1: then g = v has independent unit components
+    v, upstream = (
+        rng.standard_normal((1, _HEADS, _AUTOGRAD_KEYS, 1)),
+        np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1)),
+    )
+    rows = []
+    for scaling, scale in _SCALES.items():
+        try:
+            gradients = logit_gradients(load(one.name, folders), q, k, v, upstream, scale=scale)
+        except Declined:
+            return []  # no automatic differentiation: nothing to measure, and nothing wrong
+        mean, error = mean_over_clusters((gradients**2).sum(axis=-1)[0])
+        where: dict[str, str | float] = {"backend": one.name, "scaling": scaling, "keys": _AUTOGRAD_KEYS}
+        expected = attention_under_random_inputs(_AUTOGRAD_KEYS, _HEAD_DIM, scale).jacobian_norm_squared
+        rows.append(
+            Row.compare(
+                "mean ‖dL/ds‖² by autograd",
+                {**where, "head_dim": _HEAD_DIM},
+                predicted=expected,
+                measured=mean,
+                standard_error=error,
+            )
+        )
+    return rows
+
+
+def _sweep(one: Contestant, seed: int) -> Iterator[Row]:
+    """Mean ‖J‖² and the tail against the logits' standard deviation β, with queries of exactly the length √d."""
+    for number, ratio in enumerate(SWEEP):
+        beta = ratio * critical_beta(_KEYS)
+        rng = generator(seed, 800, number)
+        q, k = (rng.standard_normal((1, _HEADS, n, 8)) for n in (_QUERIES, _KEYS))
+        q /= np.linalg.norm(q, axis=-1, keepdims=True)
+        squares = observe(one.attend, q, k, scale=beta).jacobian_norm_squared[0]
+        where: dict[str, str | float] = {"backend": one.name, "keys": _KEYS, "beta / critical": ratio}
+        mean, error = mean_over_clusters(squares)
+        yield Row.compare(
+            "mean ‖J‖² against β",
+            where,
+            predicted=random_energy(_KEYS, beta).jacobian_norm_squared,
+            measured=mean,
+            standard_error=error,
+            slack=1e-12,
+        )
+
+
+def _conclusion(rows: Sequence[Row]) -> str:
+    def average(quantity: str, scaling: str, norm: float | None = None) -> float:
+        wanted = (quantity, scaling, _KEYS, norm)
+        found = [
+            row.measured
+            for row in rows
+            if (row.quantity, *(row.where.get(key) for key in ("scaling", "keys", "norm"))) == wanted
+        ]
+        return float(np.mean(found)) if found else float("nan")
+
+    rms = {scaling: average("mean ‖J‖²", scaling) ** 0.5 for scaling in _SCALES}
+    if np.isnan(rms["unscaled"]):
+        return f"No backend could be measured at n = {_KEYS}; {agreement(rows, 'the predictions')}."
+    tail = {scaling: 100 * average("share of rows below", scaling, SMALL) for scaling in _SCALES}
+    direction = "larger" if rms["unscaled"] > rms["scaled"] else "smaller"
+    return (
+        f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the scaled one (rms "
+        f"{rms['unscaled']:.3f} against {rms['scaled']:.3f}), while {tail['unscaled']:.1f} % of its rows lie below "
+        f"{SMALL:g}, against {tail['scaled']:.1f} %; {agreement(rows, 'the predictions')}."
+    )
+
+
+def figure(finding: Finding) -> Figure:
+    """The mean square against β, and the row statistics scaled and unscaled."""
+    from attnlab.numerics.vanishing_gradient_figure import draw
+
+    return draw(finding)
