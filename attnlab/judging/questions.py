@@ -39,7 +39,8 @@ def _rising(
 ) -> tuple[Array, Array, Array]:
     # the largest score so far rises in every block of keys, by 12 in all: what is not rescaled dominates
     q, k = q.copy(), k.copy()
-    q[..., 0], k[..., 0] = 4.0, np.linspace(0.0, 12 / (4 * scale), k.shape[-2])
+    q[..., 0] = 4.0
+    k[..., 0] = np.linspace(0.0, 12 / (4 * scale), k.shape[-2])
     return q, k, v
 
 
