@@ -102,6 +102,8 @@ class Conductor:
             on_event=self._on_event,
         ).run()
         for entry in entries:
+            if entry.ended is None:
+                self._budget.history_of(entry).saw_seconds(workload, entry.call_seconds)
             if entry.ended is None and self.memory:
                 self._on_event(f"{workload.label}: memory of {entry.name}")
                 self._measure_memory(entry)
