@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
-_RUN, _RESULTS, _NUMERICS = "run.json", "results.jsonl", "numerics.json"
+RUN_FILE = "run.json"
+_RESULTS, _NUMERICS = "results.jsonl", "numerics.json"
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Run:
             "account": self.account,
             "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
         }
-        _replace(self.folder / _RUN, plain)
+        _replace(self.folder / RUN_FILE, plain)
         _replace(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
 
     def frame(self) -> pd.DataFrame:
@@ -135,13 +136,13 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     try:
-        data = json.loads((folder / _RUN).read_text(encoding="utf-8"))
+        data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"{folder} holds no run: there is no {_RUN} in it") from None
+        raise ValueError(f"{folder} holds no run: there is no {RUN_FILE} in it") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as fault:
-        raise ValueError(f"{folder / _RUN} cannot be read: {fault}") from None
+        raise ValueError(f"{folder / RUN_FILE} cannot be read: {fault}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ValueError(f"{folder / _RUN} is not of format {FORMAT}; measure again with this version")
+        raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
     data.pop("format")
     try:
         data["plan"] = Plan.from_dict(data["plan"])
@@ -149,17 +150,12 @@ def read_run(folder: Path | str) -> Run:
         data["contenders"] = tuple(data["contenders"])
         run = Run(folder=folder, **data)
     except (KeyError, TypeError) as fault:
-        raise ValueError(f"{folder / _RUN} is no run of this version: {fault}; measure again") from None
+        raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
     run.results = _read_results(folder / _RESULTS)
     numerics = folder / _NUMERICS
     if numerics.exists():
         run.findings = [Finding.from_dict(one) for one in json.loads(numerics.read_text(encoding="utf-8"))]
     return run
-
-
-def is_run(folder: Path) -> bool:
-    """Whether `folder` holds a run of ours."""
-    return (folder / _RUN).is_file()
 
 
 def _read_results(file: Path) -> list[Result]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attnlab.discovery import backends, require
+from attnlab.folders import claim
 from attnlab.ground.environment import environment
 from attnlab.ground.result import Outcome
 from attnlab.measuring import ceilings
@@ -17,7 +18,7 @@ from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
 from attnlab.measuring.seat import Died, Hung, Refused, Seat
 from attnlab.plan import Plan
-from attnlab.run_folder import Run, is_run
+from attnlab.run_folder import RUN_FILE, Run
 
 DEFAULT_FOLDER = Path("reports/latest")
 _CEILING_LIBRARIES = ("numpy", "torch")
@@ -55,7 +56,7 @@ def run(
     Raises ValueError for an unknown backend and for a folder that cannot be used.
     """
     plan, contenders = resolve(plan)
-    place = _claim(folder)
+    place = claim(folder, DEFAULT_FOLDER, RUN_FILE)
     record = Run(
         folder=place,
         plan=plan,
@@ -161,33 +162,6 @@ def measure_ceiling(device: str, dtype: str) -> ceilings.Ceiling | None:
 
 def _devices(plan: Plan, conductor: Conductor) -> dict[str, Any]:
     return {"contenders": conductor.facts(plan.workloads[0].device)}
-
-
-def _claim(folder: Path | str | None) -> Path:
-    place = DEFAULT_FOLDER if folder is None else Path(folder)
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"the output folder {place} is a file; give another with --out")
-    if place.is_dir() and any(place.iterdir()):
-        if folder is not None or not is_run(place):
-            holds = "a run" if is_run(place) else "something else than a run of attnlab"
-            raise ValueError(f"the output folder {place} already holds {holds}; give a new one with --out")
-        _move_aside(place)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise ValueError(f"the output folder {place} cannot be made: {fault.strerror}") from None
-    return place
-
-
-def _move_aside(place: Path) -> None:
-    """Keep the run that stands in the default folder, under the time it was last written."""
-    stamp = datetime.fromtimestamp((place / "run.json").stat().st_mtime, UTC).strftime("%Y-%m-%d-%H%M%S")
-    aside = place.with_name(stamp)
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = place.with_name(f"{stamp}-{number}")
-    place.rename(aside)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def _needles(
     # there against N(0, 2.25) elsewhere, so that the one weighs most and cannot be missing unnoticed, and the
     # others are not so small that a float32 sum which has the one already would lose them all
     keys, queries = k.shape[-2], q.shape[-2]
-    sought = rng.integers(0, keys, size=queries)
+    sought = np.asarray(rng.integers(0, keys, size=queries))
     sought[: queries // 2] = keys - 1 - np.arange(queries // 2) % keys
     return 1.5 * k[..., sought, :] * (np.sign(scale) or 1.0), k, v
 

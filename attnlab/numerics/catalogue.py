@@ -99,18 +99,11 @@ def run_experiments(
     seed, before any has run.
     """
     from attnlab.discovery import backends as all_backends
-    from attnlab.discovery import load
-    from attnlab.ground.errors import Unavailable
 
-    generator(seed)
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
+    check_request(backends, seed, folders)
     if backends is None:
         backends = all_backends(folders)
-    for name in backends:
-        try:
-            load(name, folders)
-        except Unavailable:
-            continue  # the experiments say so, each
     found = []
     with one_thread():
         for one in chosen:
@@ -119,6 +112,15 @@ def run_experiments(
             facts = {**finding.facts, "seconds": round(time.perf_counter() - start, 2)}
             found.append(replace(finding, facts=facts))
     return found
+
+
+def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[Path | str] = ()) -> None:
+    """Raises ValueError for a bad seed or an unknown backend, before anything is measured."""
+    from attnlab.discovery import require
+
+    generator(seed)
+    for name in backends or ():
+        require(name, folders)
 
 
 def figure(finding: Finding) -> Figure:

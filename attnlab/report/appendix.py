@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnlab.ground.result import Outcome
-from attnlab.numerics.finding import Finding
 from attnlab.report import units, wording
 from attnlab.report.evidence import Evidence
-from attnlab.report.tables import NONE, markdown
+from attnlab.report.tables import markdown
 
 _WORDS = {
     Outcome.DECLINED: "declined",
@@ -131,25 +130,3 @@ def account_summary(evidence: Evidence) -> str:
         f"Timed, warm-up and memory calls took {working / total:.0%} of {total:.0f} s; "
         "the rest is start-up, checking, and keeping the contenders apart."
     )
-
-
-def finding(one: Finding) -> str:
-    """Predicted against measured, row by row."""
-    keys = list(dict.fromkeys(key for row in one.rows for key in row.where))
-    rows = [
-        [
-            row.quantity,
-            *(_short(row.where.get(key, NONE)) for key in keys),
-            units.figures(row.predicted, 4),
-            units.figures(row.measured, 4),
-            units.figures(row.standard_error, 2),
-            "pass" if row.passed else "**FAIL**",
-        ]
-        for row in one.rows
-    ]
-    headers = ["quantity", *keys, "predicted", "measured", "standard error", ""]
-    return markdown(headers, rows)
-
-
-def _short(value: str | float) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else value

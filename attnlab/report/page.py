@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from attnlab.numerics import catalogue
-from attnlab.numerics.finding import Finding
-from attnlab.report import appendix, canvas, sentences, speed_figures, tables, units, wording
+from attnlab.report import appendix, findings, layout, sentences, speed_figures, tables, units, wording
 from attnlab.report.evidence import Evidence, Family
 
 REPORT = "report.md"
@@ -44,24 +40,13 @@ def draw(evidence: Evidence, folder: Path) -> dict[str, str]:
         "memory": speed_figures.memory(evidence, folder),
         "ceiling": speed_figures.ceiling(evidence, folder),
     }
-    for finding in evidence.run.findings:
-        if finding.experiment in catalogue.EXPERIMENTS:  # one of another version has its table alone
-            file = folder / f"finding-{finding.experiment}.png"
-            drawn[finding.experiment] = canvas.save(catalogue.figure(finding), file)
+    drawn |= findings.draw(evidence.run.findings, folder)
     return {name: file.name for name, file in drawn.items() if file is not None}
 
 
 def render(evidence: Evidence, figures: Mapping[str, str]) -> str:
     """The page as Markdown, with links to `figures` by file name."""
-    from jinja2 import Environment, StrictUndefined
-
-    # Markdown for a reader, not HTML for a browser: there is nothing to escape but table cells, done there
-    layout = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    template = resources.files("attnlab.report").joinpath("report.md.j2").read_text(encoding="utf-8")
-    text = layout.from_string(template).render(**_content(evidence, figures))
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return layout.fill("report.md.j2", **_content(evidence, figures))
 
 
 def _content(evidence: Evidence, figures: Mapping[str, str]) -> dict[str, Any]:
@@ -77,7 +62,7 @@ def _content(evidence: Evidence, figures: Mapping[str, str]) -> dict[str, Any]:
         "footnote": sentences.footnote(evidence),
         "figures": {kind: figures.get(kind) for kind in kinds},
         "families": families,
-        "folded": folded,
+        "folded": layout.folded,
         "baseline": evidence.baseline,
         "any_speed": any(one["fastest"] for one in families),
         "any_peaks": any(one["peaks"] for one in families),
@@ -87,7 +72,7 @@ def _content(evidence: Evidence, figures: Mapping[str, str]) -> dict[str, Any]:
         "ceilings": tables.ceilings(evidence),
         "ceiling_note": _CEILING_NOTE,
         "growth_note": sentences.growth(evidence),
-        "findings": [_finding(one, figures.get(one.experiment)) for one in run.findings],
+        "findings": findings.content(run.findings, figures),
         "left_out": appendix.left_out(evidence),
         "self_test_summary": sentences.self_test_summary(evidence),
         "self_test": appendix.self_test(evidence),
@@ -110,26 +95,6 @@ def _family(evidence: Evidence, family: Family, several: bool) -> dict[str, str]
         "shares": tables.shares(evidence, family),
         "growths": tables.growths(evidence, family),
     }
-
-
-def _finding(one: Finding, figure: str | None) -> dict[str, Any]:
-    passed = sum(row.passed for row in one.rows)
-    return {
-        "title": one.title,
-        "question": one.question,
-        "conclusion": one.conclusion,
-        "figure": figure,
-        "facts": ", ".join(
-            f"{k} {v:g}" if isinstance(v, int | float) else f"{k} {v}" for k, v in one.facts.items()
-        ),
-        "summary": f"{passed} of {wording.counted(len(one.rows), 'comparison')} passed",
-        "table": appendix.finding(one),
-    }
-
-
-def folded(summary: str, content: str) -> str:
-    """`content` under a summary that opens on a click, as GitHub shows it."""
-    return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
 
 
 def about(evidence: Evidence) -> str:

@@ -10,7 +10,7 @@ import pytest
 from attnlab.ground.result import Measurement, Outcome, Result
 from attnlab.ground.workload import Workload
 from attnlab.plan import Limits, Plan
-from attnlab.run_folder import Run, is_run, read_run
+from attnlab.run_folder import RUN_FILE, Run, read_run
 from attnlab.running import Silence, resolve, run
 
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
@@ -162,7 +162,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.Mon
     assert whole.complete and len(whole.results) == 2
     assert [result.workload for result in whole.results] == list(whole.plan.workloads)
     folders = sorted(Path("reports").iterdir())
-    assert len(folders) == 2 and all(is_run(folder) for folder in folders)
+    assert len(folders) == 2 and all((folder / RUN_FILE).is_file() for folder in folders)
     assert len(read_run(next(one for one in folders if one.name != "latest")).results) == 1
 
 

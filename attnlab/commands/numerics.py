@@ -1,0 +1,66 @@
+"""``attnlab numerics``: hold theory against measurement, through the backends."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from attnlab.commands import options
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
+@click.option("--backends", metavar="A,B", help="Backends to measure through; all that are there by default.")
+@click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
+@options.folders
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="A new folder; reports/numerics by default."
+)
+@options.as_json
+def numerics(
+    names: tuple[str, ...],
+    listing: bool,
+    backends: str | None,
+    seed: int,
+    folders: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Run the experiments called NAME, all by default, and write their page.
+
+    Exits with 1 where a measurement misses its prediction.
+    """
+    from attnlab.commands.progress import live_progress
+    from attnlab.folders import claim
+    from attnlab.ground.environment import environment
+    from attnlab.numerics import catalogue
+    from attnlab.report import laboratory
+
+    if listing:
+        for name, entry in catalogue.EXPERIMENTS.items():
+            click.echo(f"{name:20} {entry.question}")
+        return 0
+    chosen = catalogue.chosen_experiments(names or ("all",))
+    asked = options.split_names(backends) if backends is not None else None
+    catalogue.check_request(asked, seed, folders)
+    place = claim(out, Path("reports/numerics"), laboratory.STORE)
+    found = []
+    with live_progress() as progress:
+        for done, name in enumerate(chosen):
+            progress.stage(name.replace("_", " "), done=done, total=len(chosen))
+            found += catalogue.run_experiments([name], asked, seed=seed, folders=folders)
+    command = shlex.join(["attnlab", *sys.argv[1:]])
+    page = laboratory.write(found, place, environment=environment(), command=command)
+    if as_json:
+        click.echo(json.dumps([one.to_dict() for one in found]))
+    else:
+        for one in found:
+            passed = sum(row.passed for row in one.rows)
+            click.echo(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
+        click.echo(f"\nThe page: {page}")
+    return 0 if all(one.passed for one in found) else 1

@@ -1,0 +1,65 @@
+"""The laboratory's page: every experiment that was run, without any race."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attnlab.numerics.finding import Finding
+from attnlab.report import findings as chapter
+from attnlab.report import layout
+from attnlab.report.tables import markdown
+
+PAGE, STORE, FIGURES = "numerics.md", "numerics.json", "figures"
+
+
+def write(findings: Sequence[Finding], folder: Path, *, environment: Mapping[str, Any], command: str) -> Path:
+    """Write the page, its figures and ``numerics.json`` into `folder`; returns the page's path.
+
+    Raises OSError where the folder cannot be written to.
+    """
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    stored = [finding.to_dict() for finding in findings]
+    (folder / STORE).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    drawn = chapter.draw(findings, folder / FIGURES)
+    names = {name: file.name for name, file in drawn.items() if file is not None}
+    seconds = sum(float(one.facts.get("seconds", 0.0)) for one in findings)
+    about = (
+        f"{len(findings)} experiments, {sum(len(one.rows) for one in findings)} comparisons, "
+        f"{seconds:.0f} s, {environment.get('cpu')}, {datetime.now(UTC).date()}."
+    )
+    page = folder / PAGE
+    page.write_text(
+        layout.fill(
+            "laboratory.md.j2",
+            about=about,
+            summary=summary(findings),
+            overview=overview(findings),
+            findings=chapter.content(findings, names),
+            folded=layout.folded,
+            command=command,
+        ),
+        encoding="utf-8",
+    )
+    return page
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many experiments held, and which did not."""
+    failed = [one.title for one in findings if not one.passed]
+    if not failed:
+        return f"All {len(findings)} experiments meet their predictions."
+    held = len(findings) - len(failed)
+    return f"{held} of {len(findings)} experiments meet every prediction; not so: {', '.join(failed)}."
+
+
+def overview(findings: Sequence[Finding]) -> str:
+    """A row an experiment."""
+    rows = [
+        [one.title, one.question, f"{sum(row.passed for row in one.rows)} of {len(one.rows)}"]
+        for one in findings
+    ]
+    return markdown(["experiment", "question", "comparisons passed"], rows, left=2)

@@ -1,0 +1,26 @@
+"""Templates filled with what has been computed; they lay out and decide nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def fill(template: str, **content: Any) -> str:
+    """The template `template` of this package as Markdown. A name that it uses and nobody gave is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    # Markdown for a reader, not HTML for a browser: there is nothing to escape but table cells, done there
+    environment = Environment(
+        loader=PackageLoader("attnlab.report", ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return re.sub(r"\n{3,}", "\n\n", environment.get_template(template).render(**content))
+
+
+def folded(summary: str, content: str) -> str:
+    """`content` under a summary that opens on a click, as GitHub shows it."""
+    return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
