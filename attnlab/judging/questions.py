@@ -47,13 +47,14 @@ def _rising(
 def _needles(
     q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    # every query looks for one key among thousands: the last ones, and others anywhere; s = 1.5|k|²·scale = 12
-    # there against N(0, 2.25) elsewhere, so that the one weighs most and cannot be missing unnoticed, and the
-    # others are not so small that a float32 sum which has the one already would lose them all
+    # every query looks for one key among thousands: the last ones, and others anywhere. Its logit is 10 against
+    # N(0, 100/d): it weighs most and cannot be missing unnoticed, and the others are not so small that a float32
+    # sum which has the one already would lose them all
     keys, queries = k.shape[-2], q.shape[-2]
-    sought = np.asarray(rng.integers(0, keys, size=queries))
-    sought[: queries // 2] = keys - 1 - np.arange(queries // 2) % keys
-    return 1.5 * k[..., sought, :] * (np.sign(scale) or 1.0), k, v
+    last = keys - 1 - np.arange(queries // 2) % keys
+    sought = np.concatenate([last, rng.integers(0, keys, size=queries - queries // 2)])
+    found = k[..., sought, :]
+    return 10 / scale * found / (found**2).sum(axis=-1, keepdims=True), k, v
 
 
 def _shared_heads(

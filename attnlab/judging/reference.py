@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.exact_attention import blocks, softmax_rows
-from attnlab.theory.floating_point import float_format
+from attnlab.theory.floating_point import ROUNDING_RMS, float_format
 from attnlab.theory.precision_class import FULL, SCORES, precision_classes
 
 Array = NDArray[np.float64]
 
 #: above this predicted rms error of a score the budget, of first order in it, says nothing any more
 FIRST_ORDER = 0.3
+#: A rounding's rms is u/(m√3) for a mantissa m in [1, 2), 0.425 u on average over mantissas. Where all scores
+#: of a call are of one size (offset by thousands) their mantissas are one, and in the worst case it is 1.
+ONE_MANTISSA = 1 / (3**0.5 * ROUNDING_RMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +33,8 @@ class Reference:
 
     output : the exact result. classes : the three budgets, tightest first. bound : what no right answer exceeds.
     low, high : least and greatest value that the row sees, per component. hull_slack : how far beyond them
-    rounding may carry. tilt : d output / d ln(scale), where a wrong scale moves the output.
+    rounding may carry. tilt : d output / d ln(scale), where a wrong scale moves the output. mantissa : factor on
+    the budgets where one mantissa decides, see `ONE_MANTISSA`.
     """
 
     dtype: str
@@ -41,6 +45,7 @@ class Reference:
     high: Array
     hull_slack: Array
     tilt: Array
+    mantissa: float = 1.0
 
     @property
     def lenient(self) -> ErrorBudget:
@@ -85,6 +90,7 @@ def refer(
     # output and weights rounded once, sums of n terms: the weights need not add to 1 exactly
     relative = 2 * form.unit_roundoff + (2 * n + 6) * inner.unit_roundoff
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
+    tilt, one_size = _tilt(q, k, v, chosen, causal, scale, lenient.output)
     return Reference(
         dtype=dtype,
         output=lenient.output,
@@ -93,7 +99,8 @@ def refer(
         low=low,
         high=high,
         hull_slack=slack + form.smallest_subnormal,
-        tilt=_tilt(q, k, v, chosen, causal, scale, lenient.output),
+        tilt=tilt,
+        mantissa=ONE_MANTISSA if one_size else 1.0,
     )
 
 
@@ -114,11 +121,15 @@ def _tilt(
     causal: bool,
     scale: float,
     output: Array,
-) -> Array:
-    """Cov_p(v, s) per component: the derivative of the output in the logarithm of the scale."""
+) -> tuple[Array, bool]:
+    """Cov_p(v, s) per component, the derivative of the output in the logarithm of the scale; and whether all
+    scores lie within a factor of two, so that their mantissas are alike."""
     tilt = np.empty_like(output)
+    least, greatest = np.inf, 0.0
     for part in blocks(q, k, v, rows, causal, "top-left", None):
         soft = softmax_rows(part, scale)
         moment = soft.weights * soft.fall  # s − m serves as well as s, and does not cancel
         tilt[part.at] = moment @ part.v - moment.sum(axis=1, keepdims=True) * soft.output
-    return tilt
+        sizes = np.abs(soft.scores)
+        least, greatest = min(least, float(sizes.min())), max(greatest, float(sizes.max()))
+    return tilt, greatest < 2 * least
