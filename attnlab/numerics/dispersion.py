@@ -161,7 +161,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
 def figure(finding: Finding) -> Figure:
     """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
-    from attnlab.numerics.drawing import CYCLE, GREY, entitle, new_figure, powers_of_two, smooth
+    from attnlab.numerics.drawing import CYCLE, GREY, entitle, legend, new_figure, powers_of_two, smooth
 
     figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.6)
     measured = [row for row in finding.rows if "rule" in row.where]
@@ -203,7 +203,7 @@ def figure(finding: Finding) -> Figure:
     entitle(entropy, "At fixed spread the softmax disperses", "keys n", "entropy / ln n")
     entitle(weight, "Its largest weight with it", "keys n", "mean largest weight")
     entitle(bound, "No weight exceeds what the gap allows", "keys n", "largest possible weight")
-    weight.legend(frameon=False, fontsize=8.5, loc="upper right")
+    legend(weight, fontsize=8.5, loc="upper right")
     line = np.geomspace(2, 2**20, 200)
     for gap, colour in zip((4.0, 8.0, 12.0, 16.0), CYCLE, strict=False):
         bound.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)

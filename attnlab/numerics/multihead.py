@@ -237,7 +237,15 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
 def figure(finding: Finding) -> Figure:
     """Variance at initialisation, and FLOPs and time against the number of heads."""
-    from attnlab.numerics.drawing import BLACK, BLUE, backend_styles, entitle, new_figure, powers_of_two
+    from attnlab.numerics.drawing import (
+        BLACK,
+        BLUE,
+        backend_styles,
+        entitle,
+        legend,
+        new_figure,
+        powers_of_two,
+    )
 
     figure, (start, cost) = new_figure(2, 1, width=12.5, height=4.6)
     rows = [row for row in finding.rows if "scheme" in row.where]
@@ -275,5 +283,5 @@ def figure(finding: Finding) -> Figure:
     powers_of_two(cost, HEAD_COUNTS)
     cost.set_ylim(bottom=0)
     entitle(cost, "Heads do not cut the cost", f"heads, at d_model = {MODEL_DIM}", "relative to one head")
-    cost.legend(frameon=False, fontsize=8.5)
+    legend(cost, fontsize=8.5)
     return figure

@@ -16,6 +16,7 @@ from attnlab.numerics.drawing import (
     ORANGE,
     backend_styles,
     entitle,
+    legend,
     nested_sizes,
     new_figure,
     note,
@@ -65,7 +66,7 @@ def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row], keys: int) ->
         label = f"d_k = 2 ln n = {freezing:.1f}"
         panel.text(freezing * 1.1, height, label, fontsize=9, color=GREY, transform=place)
     panels[2].set_yscale("log")
-    panels[0].legend(frameon=False, fontsize=8, title=f"through, n = {keys}", title_fontsize=8)
+    legend(panels[0], fontsize=8, title=f"through, n = {keys}", title_fontsize=8)
 
 
 def _draw(panel: Axes, rows: Sequence[Row], form: Callable[[float], float]) -> None:

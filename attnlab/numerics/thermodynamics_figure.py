@@ -16,6 +16,7 @@ from attnlab.numerics.drawing import (
     RED,
     backend_styles,
     entitle,
+    legend,
     new_figure,
     note,
     smooth,
@@ -105,4 +106,4 @@ def _violations(panel: Axes, rows: Sequence[Row]) -> None:
     panel.invert_yaxis()
     panel.set_xscale("log")
     panel.set_xlim(_FLOOR / 3, 1e-5)
-    panel.legend(frameon=False, fontsize=8, loc="upper right")
+    legend(panel, fontsize=8, loc="upper right")

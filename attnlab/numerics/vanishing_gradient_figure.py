@@ -13,6 +13,7 @@ from attnlab.numerics.drawing import (
     ORANGE,
     backend_styles,
     entitle,
+    legend,
     nested_sizes,
     new_figure,
     note,
@@ -103,8 +104,8 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_xlim(-0.5, 2.5)
     panel.plot([], [], color=BLUE, label="scaled")
     panel.plot([], [], color=ORANGE, label="unscaled")
-    panel.legend(
-        frameon=False,
+    legend(
+        panel,
         fontsize=9.5,
         loc="lower left",
         title="bars predicted, marks measured",
@@ -114,6 +115,8 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
 
 def _tail(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "A tail of rows gets next to nothing", "x", "share of rows with ‖J‖_F < x")
+    if not rows:
+        return
     styles = backend_styles([str(row.where["backend"]) for row in rows])
     for scaling, colour in (("scaled", BLUE), ("unscaled", ORANGE)):
         for index, ((name, style), size) in enumerate(
@@ -139,4 +142,4 @@ def _tail(panel: Axes, rows: Sequence[Row]) -> None:
     note(panel, 1.4e-3, 6e-3, "unscaled", ORANGE)
     note(panel, 2e-3, 1.5e-4, "scaled", BLUE)
     panel.set_ylim(-2e-4, 1.3)
-    panel.legend(frameon=False, fontsize=8, title="through", title_fontsize=8, loc="upper left")
+    legend(panel, fontsize=8, title="through", title_fontsize=8, loc="upper left")

@@ -17,6 +17,7 @@ from attnlab.numerics.drawing import (
     ORANGE,
     backend_styles,
     entitle,
+    legend,
     nested_sizes,
     new_figure,
     note,
@@ -85,7 +86,7 @@ def _variance(panel: Axes, rows: Sequence[Row]) -> None:
             )
     panel.set_yscale("log", base=2)
     powers_of_two(panel, list(dims))
-    panel.legend(frameon=False, fontsize=8, title="read through", title_fontsize=8, loc="lower left")
+    legend(panel, fontsize=8, title="read through", title_fontsize=8, loc="lower left")
 
 
 def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
@@ -114,9 +115,7 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_yscale("symlog", linthresh=0.03)
     powers_of_two(panel, [2.0**power for power in range(9)])
     panel.axhline(0, color=BLACK, linewidth=0.8)
-    panel.legend(
-        frameon=False, fontsize=8.5, title="components (bars: 5 standard errors)", title_fontsize=8.5
-    )
+    legend(panel, fontsize=8.5, title="components (bars: 5 standard errors)", title_fontsize=8.5)
 
 
 def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
