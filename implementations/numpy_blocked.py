@@ -31,13 +31,27 @@ def attend(
     inner = np.dtype(np.float32) if query.dtype == np.float16 else query.dtype
     output = np.empty((batch, heads, n_q, value_dim), dtype=query.dtype)
     tile = np.empty(min(QUERY_BLOCK, n_q) * min(KEY_BLOCK, n_k), dtype=inner)
-    for b, h in np.ndindex(batch, heads):
-        k, v = key[b, h].astype(inner, copy=False), value[b, h].astype(inner, copy=False)
-        for start in range(0, n_q, QUERY_BLOCK):
-            q = query[b, h, start : start + QUERY_BLOCK].astype(inner, copy=False) * inner.type(scale)
-            rows = _attend_rows(q, k, v, tile, start if causal else None)
-            output[b, h, start : start + QUERY_BLOCK] = rows
+    for head in np.ndindex(batch, heads):
+        _attend_head(query[head], key[head], value[head], output[head], tile, causal, scale)
     return output
+
+
+def _attend_head(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    output: NDArray[Any],
+    tile: NDArray[Any],
+    causal: bool,
+    scale: float,
+) -> None:
+    """Fill one head's `output`, computing in the dtype of `tile`, which is overwritten."""
+    inner = tile.dtype
+    k, v = key.astype(inner, copy=False), value.astype(inner, copy=False)
+    for start in range(0, len(query), QUERY_BLOCK):
+        block = slice(start, start + QUERY_BLOCK)
+        q = query[block].astype(inner, copy=False) * inner.type(scale)
+        output[block] = _attend_rows(q, k, v, tile, start if causal else None)
 
 
 def _attend_rows(

@@ -4,7 +4,7 @@ Time: 4·b·h·n_q·n_k·d floating-point operations in one pass over tiles, cau
 call with new shapes also builds a plan, which takes long and must be warmed away. Memory: the output and a
 workspace linear in n, O(n).
 
-Forcing costs one to two microseconds a call, which are on the clock; see attnlab.ground.sdpa.
+Forcing costs two to three microseconds a call, which are on the clock; see attnlab.ground.sdpa.
 """
 
 from torch import Tensor

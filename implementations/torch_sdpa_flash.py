@@ -6,7 +6,7 @@ the output, one number a row and a workspace that does not grow with n, O(n).
 On CUDA it computes in float16 and bfloat16 only and takes a causal mask only where queries and keys are as
 many, because its own mask is aligned bottom-right; both are declined.
 
-Forcing costs one to two microseconds a call, which are on the clock; see attnlab.ground.sdpa.
+Forcing costs two to three microseconds a call, which are on the clock; see attnlab.ground.sdpa.
 """
 
 from torch import Tensor

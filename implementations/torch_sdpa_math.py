@@ -1,10 +1,10 @@
 """scaled_dot_product_attention forced to its math kernel: unfused, the one that can do everything.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in two batched matrix products, with passes over the scores
-between them as in the eager formula. Memory: two to three arrays of the size of the score matrix, in
-float32 even for float16 and bfloat16 inputs, O(n_q·n_k).
+between them as in the eager formula. Memory: two arrays of the size of the score matrix and scaled
+copies of query and key, in float32 even for float16 and bfloat16 inputs, O(n_q·n_k).
 
-Forcing costs one to two microseconds a call, which are on the clock; see attnlab.ground.sdpa.
+Forcing costs two to three microseconds a call, which are on the clock; see attnlab.ground.sdpa.
 """
 
 from torch import Tensor

@@ -7,6 +7,7 @@ read the device's memory statistics, and say which kernels a call really ran.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -215,6 +216,8 @@ class Torch:
 
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
+        # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         profiler = self._torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if self.device == "cuda":

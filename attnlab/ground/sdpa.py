@@ -2,8 +2,8 @@
 
 Which kernels the dispatcher may choose is a state of the whole process. It is set before every call and put
 back after it, so that a caller's own choice holds everywhere else. PyTorch's context manager ``sdpa_kernel``
-does that for 9 µs a call (PyTorch 2.13, CPU; a whole call at n = 64 takes 20 µs); the documented switches
-under ``torch.backends.cuda`` that it stands on, which the CPU dispatcher obeys too, do it for 1 to 2 µs.
+does that for 9 to 14 µs a call (PyTorch 2.13, CPU; a whole call at n = 64 takes 21 µs); the switches under
+``torch.backends.cuda``, which the CPU dispatcher obeys too, do it for 2 to 3 µs, this class included.
 Either is on the clock. Leaving the state set between calls would cost nothing and leak.
 
 PyTorch is imported when a kernel is first asked for, never with this module.
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from attnlab.ground.workload import Workload
 
 Kernel = Literal["flash", "efficient", "math", "cudnn"]
+
+#: a scale below it is folded into the query: the smallest normal number of float32
+LEAST_SCALE = 2.0**-126
 
 _KERNELS: tuple[Kernel, ...] = ("flash", "efficient", "math", "cudnn")
 _SWITCHES = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
@@ -46,9 +49,9 @@ class ForcedKernel:
         """softmax(scale · Q Kᵀ) V by this kernel; raises RuntimeError where it cannot.
 
         query: (batch, heads, n_q, d), key: (…, n_k, d), value: (…, n_k, d_v). A scale of 0 or below is
-        folded into the query, and an input whose last axis is not contiguous is copied.
+        folded into the query (`positive_scale`), and an input whose last axis is not contiguous is copied.
         """
-        if scale <= 0:
+        if scale < LEAST_SCALE:
             query, scale = positive_scale(query, scale)
         if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
             query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
@@ -78,12 +81,13 @@ class ForcedKernel:
 
 
 def positive_scale(query: Tensor, scale: float) -> tuple[Tensor, float]:
-    """(query', scale') with the same logits and scale' > 0, for a scale of 0 or below.
+    """(query', scale') with the same logits and scale' > 0, for a scale below `LEAST_SCALE`.
 
-    The fused kernels mask with -inf and multiply by the scale afterwards: 0·(-inf) and -1·(-inf) turn every
-    causal row into NaN (PyTorch 2.13, CPU flash kernel).
+    The fused kernels mask with -inf and multiply by the scale afterwards, in float32: 0·(-inf) and -1·(-inf)
+    turn every causal row into NaN (PyTorch 2.13, CPU flash kernel). A scale that float32 takes for zero is
+    such a 0.
     """
-    return (-query, -scale) if scale < 0 else (query * 0, 1.0)
+    return (-query, -scale) if scale <= -LEAST_SCALE else (query * scale, 1.0)
 
 
 def _known_limit(kernel: Kernel, workload: Workload) -> str | None:

@@ -1,0 +1,88 @@
+"""The blocked NumPy backend: right for every block size, and never as large as the score matrix."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from attnlab.implementations import naive_loop, numpy_blocked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+
+def inputs(queries: int, keys: int, heads: int = 1, dim: int = 8) -> list[NDArray[Any]]:
+    rng = np.random.default_rng(3)
+    return [rng.standard_normal((1, heads, length, dim)) for length in (queries, keys, keys)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    queries=st.integers(1, 30),
+    keys=st.integers(1, 30),
+    query_block=st.integers(1, 12),
+    key_block=st.integers(1, 12),
+    causal=st.booleans(),
+    offset=st.sampled_from([0.0, 1200.0, -52000.0]),
+)
+def test_the_answer_does_not_depend_on_the_blocks(
+    queries: int, keys: int, query_block: int, key_block: int, causal: bool, offset: float
+) -> None:
+    """Blocks that divide nothing, cross the diagonal anywhere, or hold one key, agree with the specification.
+
+    In float64, whose rounding of a logit near -52000 is below 1e-10.
+    """
+    query, key, value = inputs(queries, keys)
+    query[..., 0], key[..., 0] = np.sqrt(abs(offset)), np.sign(offset) * np.sqrt(abs(offset))
+    expected = naive_loop.attend(query, key, value, causal=causal, scale=1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_blocked, "QUERY_BLOCK", query_block)
+        patch.setattr(numpy_blocked, "KEY_BLOCK", key_block)
+        output = numpy_blocked.attend(query, key, value, causal=causal, scale=1.0)
+    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("masked", [4, 7, 12])
+def test_rows_whose_first_blocks_are_masked_survive(monkeypatch: pytest.MonkeyPatch, masked: int) -> None:
+    """Keys at minus infinity fill the first blocks of four: they weigh nothing, and nothing becomes NaN."""
+    monkeypatch.setattr(numpy_blocked, "KEY_BLOCK", 4)
+    query, key, value = inputs(6, 16)
+    query[..., 0] = 1.0
+    key[:, :, :masked, 0] = -np.inf
+    output = numpy_blocked.attend(query, key, value, causal=False, scale=1.0)
+    kept = naive_loop.attend(query, key[:, :, masked:], value[:, :, masked:], causal=False, scale=1.0)
+    np.testing.assert_allclose(output, kept, rtol=1e-12)
+
+
+def test_blocks_above_the_diagonal_are_left_out() -> None:
+    """Causal reads no key that every query of a block must not see: NaN there does not reach the output."""
+    block = numpy_blocked.QUERY_BLOCK
+    query, key, value = inputs(block, block + 8)
+    key[:, :, block:] = np.nan
+    value[:, :, block:] = np.nan
+    assert np.isfinite(numpy_blocked.attend(query, key, value, causal=True, scale=1.0)).all()
+
+
+def peak_bytes(length: int, dtype: str, causal: bool) -> int:
+    arrays = [array.astype(dtype) for array in inputs(length, length, heads=2, dim=16)]
+    numpy_blocked.attend(*arrays, causal=causal, scale=0.25)
+    tracemalloc.start()
+    try:
+        numpy_blocked.attend(*arrays, causal=causal, scale=0.25)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_memory_grows_with_n_only(dtype: str, causal: bool) -> None:
+    """From n = 2048 to 4096 the peak grows by rows of n (output, and float16's wider keys), not by n²."""
+    item = np.dtype(dtype).itemsize
+    at_2048, at_4096 = (peak_bytes(length, dtype, causal) for length in (2048, 4096))
+    more_rows = 2048 * 16
+    allowed = 2 * more_rows * item + (2 * more_rows * 4 if dtype == "float16" else 0)
+    assert at_4096 - at_2048 <= 1.1 * allowed
+    assert at_4096 < 4096 * 4096 * item / 4  # one head's score matrix

@@ -1,0 +1,73 @@
+"""Implementations stand alone: none imports another, and none imports its library before it is loaded."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import attnlab.implementations
+import pytest
+
+from attnlab.discovery import backends, load
+
+HOME = Path(attnlab.implementations.__path__[0])
+
+
+def imported(source: str) -> set[str]:
+    """Full names of what a file imports; a relative import shows as a name with leading dots."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            names |= {f"{origin}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("name", backends())
+def test_no_implementation_imports_another(name: str) -> None:
+    """Neither by its full name, nor relatively, nor from the top of the checkout."""
+    for module in imported((HOME / f"{name}.py").read_text(encoding="utf-8")):
+        assert not module.startswith((".", "implementations", "attnlab.implementations"))
+
+
+def test_the_reader_of_imports_sees_every_kind() -> None:
+    """The check above can fail."""
+    source = "import attnlab.implementations.a\nfrom . import b\nfrom attnlab.implementations import c\n"
+    assert imported(source) == {"attnlab.implementations.a", "..b", "attnlab.implementations.c"}
+
+
+@pytest.mark.parametrize("name", backends())
+def test_a_file_says_what_it_is_and_what_it_costs(name: str) -> None:
+    """Its docstring opens with one sentence on one line for tables, and tells time and memory."""
+    text = ast.get_docstring(ast.parse((HOME / f"{name}.py").read_text(encoding="utf-8")))
+    assert text is not None
+    assert text.partition("\n")[0].endswith(".")
+    assert "Time:" in text
+    assert "Memory:" in text
+
+
+def loaded_in_fresh_interpreter(statements: str) -> set[str]:
+    """Top-level modules that are loaded after `statements` ran in a new Python."""
+    code = f"{statements}\nimport sys\nprint(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_nothing_is_imported_before_a_backend_is_loaded() -> None:
+    """Listing the backends, the kernel-forcing module and every NumPy backend leave PyTorch alone."""
+    own = [name for name in backends() if load(name).library == "numpy"]
+    statements = (
+        "import attnlab.implementations, attnlab.ground.sdpa\n"
+        "from attnlab.discovery import backends, load\n"
+        f"backends()\nfor name in {own!r}: load(name)"
+    )
+    assert "torch" not in loaded_in_fresh_interpreter(statements)
+
+
+def test_loading_a_torch_backend_imports_torch() -> None:
+    """The check above can fail."""
+    assert "torch" in loaded_in_fresh_interpreter("from attnlab.discovery import load\nload('torch_eager')")

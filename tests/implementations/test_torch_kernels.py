@@ -1,0 +1,190 @@
+"""The PyTorch backends: which kernel runs, that forcing leaves no trace, why one cannot, its memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnlab.discovery import load
+from attnlab.ground import sdpa
+from attnlab.ground.workload import Workload
+
+FORCED = ("torch_sdpa_math", "torch_sdpa_flash", "torch_sdpa_efficient", "torch_sdpa_cudnn")
+SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
+
+
+def bound_call(name: str, workload: Workload) -> Any:
+    """The backend's call on ones."""
+    backend = load(name)
+    lead = (workload.batch, workload.heads)
+    return backend.bind(
+        workload,
+        np.ones((*lead, workload.queries, workload.head_dim)),
+        np.ones((*lead, workload.keys, workload.head_dim)),
+        np.ones((*lead, workload.keys, workload.value_dim)),
+    )
+
+
+def state() -> list[bool]:
+    """Which kernels the dispatcher may choose now."""
+    cuda = torch.backends.cuda
+    return [
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("torch_sdpa_math", "cpu"), ("torch_sdpa_flash", "cpu"), *((name, "cuda") for name in FORCED)],
+)
+def test_the_forced_kernel_is_seen_running(name: str, device: str) -> None:
+    """The profiler records KERNEL, and no other fused kernel."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    workload = SMALL.with_(device=device, dtype="float16")
+    seen = load(name).open(device).attest(bound_call(name, workload))
+    kernel = load(name).kernel
+    assert kernel is not None
+    assert kernel in seen
+    assert seen.count("_scaled_dot_product") == 1
+
+
+@pytest.mark.parametrize(
+    ("workload", "kernel"),
+    [
+        (SMALL, "_scaled_dot_product_flash_attention_for_cpu"),
+        (SMALL.with_(value_dim=8), "_scaled_dot_product_attention_math"),
+    ],
+    ids=["flash", "math"],
+)
+def test_the_dispatchers_own_choice_is_recorded(workload: Workload, kernel: str) -> None:
+    """On the CPU it picks flash, and math where value_dim differs from head_dim."""
+    assert load("torch_sdpa").open("cpu").attest(bound_call("torch_sdpa", workload)) == kernel
+
+
+@pytest.mark.parametrize("name", ["torch_sdpa_math", "torch_sdpa_flash"])
+def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: str) -> None:
+    """A caller who allows one kernel only gets the forced one inside, and has the old state afterwards."""
+    call = bound_call(name, SMALL)
+    for only in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(only):
+            before = state()
+            seen = load(name).open("cpu").attest(call)
+            assert state() == before
+        assert load(name).kernel in seen
+    assert state() == [True, True, True, True]
+
+
+def test_a_call_that_fails_leaves_the_callers_choice() -> None:
+    """The kernel that the CPU lacks raises, and the dispatcher is as free as before."""
+    query = torch.ones(1, 1, 4, 8)
+    with pytest.raises(RuntimeError):
+        sdpa.ForcedKernel("efficient").attend(query, query, query, causal=False, scale=1.0)
+    assert state() == [True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "workload", "reason"),
+    [
+        (
+            "torch_sdpa_efficient",
+            SMALL,
+            "PyTorch has no memory-efficient kernel for the CPU; it runs on CUDA only",
+        ),
+        ("torch_sdpa_cudnn", SMALL, "PyTorch has no cuDNN kernel for the CPU; it runs on CUDA only"),
+        (
+            "torch_sdpa_flash",
+            SMALL.with_(value_dim=8),
+            "the flash kernel needs value_dim = head_dim, got value_dim 8 and head_dim 16",
+        ),
+        ("torch_sdpa_flash", SMALL.with_(causal=True, keys=9), None),
+        ("torch_sdpa_math", SMALL.with_(value_dim=8), None),
+        ("torch_sdpa", SMALL.with_(value_dim=8), None),
+    ],
+)
+def test_a_kernel_declines_what_it_cannot_do(name: str, workload: Workload, reason: str | None) -> None:
+    """On the CPU, in words that need no knowledge of PyTorch."""
+    assert load(name).declines(workload) == reason
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes", "words"),
+    [
+        ("flash", {"dtype": "float32"}, "float16 and bfloat16 only on CUDA, not in float32"),
+        ("cudnn", {"dtype": "float64"}, "the cuDNN kernel computes in float16 and bfloat16 only"),
+        ("efficient", {"dtype": "float64"}, "the memory-efficient kernel has no float64"),
+        ("flash", {"dtype": "float16", "causal": True, "keys": 9}, "bottom-right on CUDA"),
+    ],
+)
+def test_limits_on_cuda_are_known_without_a_device(
+    kernel: sdpa.Kernel, changes: dict[str, Any], words: str
+) -> None:
+    """A plan for a machine with CUDA can be judged on one without."""
+    reason = sdpa.ForcedKernel(kernel).declines(SMALL.with_(device="cuda", **changes))
+    assert reason is not None
+    assert words in reason
+
+
+def test_pytorchs_own_reason_becomes_one_line() -> None:
+    """A trial that fails is explained by PyTorch's warnings, without headings or places in its sources."""
+    reason = sdpa._refusal("flash", "cpu", "float32", 16, 8, (16, 16), False)
+    assert reason == (
+        "PyTorch says: Flash attention requires q,k,v to have the same last dimension. "
+        "Got Query.size(-1): 16, Key.size(-1): 16, Value.size(-1): 8 instead."
+    )
+
+
+def test_a_reason_is_the_error_where_nothing_was_warned() -> None:
+    """Headings, repetitions and disabled kernels say nothing; then the error's first line stands."""
+    said = [
+        "Flash attention kernel not used because: (Triggered internally at /a/b.cpp:99.)",
+        "cuDNN attention has been runtime disabled. (Triggered internally at /a/c.cpp:7.)",
+    ]
+    assert sdpa._one_line(said, "No kernel.\nTraceback") == "PyTorch says: No kernel."
+    assert sdpa._one_line([*said, "head_dim should\n be small", "head_dim should be small"], "x") == (
+        "PyTorch says: head_dim should be small"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lengths", "trial"),
+    [((1, 1), (1, 1)), ((900, 900), (16, 16)), ((1, 900), (1, 16)), ((900, 1), (16, 1)), ((5, 900), (8, 16))],
+)
+def test_a_trial_is_tiny_and_keeps_the_relation_of_lengths(
+    lengths: tuple[int, int], trial: tuple[int, int]
+) -> None:
+    """Equal stays equal, longer stays longer, one stays one: kernels refuse by these."""
+    assert sdpa._trial_lengths(*lengths) == trial
+
+
+def peak_bytes(name: str, length: int, folder: Path) -> int:
+    memray = pytest.importorskip("memray", reason="memray does not run on this system")
+    call = bound_call(name, Workload(heads=4, queries=length, keys=length))
+    call()
+    record = folder / f"{name}-{length}.bin"
+    with memray.Tracker(record):
+        call()
+    return int(memray.FileReader(record).metadata.peak_memory)
+
+
+def test_eager_holds_two_score_matrices_and_the_output(tmp_path: Path) -> None:
+    """2S + O for float32, within 1 %: what the analytic line in a report says."""
+    workload = Workload(heads=4, queries=512, keys=512)
+    expected = 2 * workload.score_bytes + workload.output_bytes
+    assert peak_bytes("torch_eager", 512, tmp_path) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["torch_sdpa", "torch_sdpa_flash"])
+def test_fused_memory_grows_with_n_only(name: str, tmp_path: Path) -> None:
+    """Twice the length takes about twice the memory, far from the score matrix."""
+    at_1024, at_2048 = (peak_bytes(name, length, tmp_path) for length in (1024, 2048))
+    assert at_2048 < 2.5 * at_1024
+    assert at_2048 < Workload(heads=4, queries=2048, keys=2048).score_bytes / 10
