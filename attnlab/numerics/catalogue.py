@@ -49,6 +49,17 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "vanishing_gradient": Entry(
         "vanishing_gradient", "Do gradients vanish without 1/√d_k, on average or in a tail?"
     ),
+    "thermodynamics": Entry(
+        "thermodynamics", "Do the identities of a Boltzmann distribution hold in every backend?"
+    ),
+    "length": Entry("dispersion", "Can a softmax stay sharp as the sequence grows?"),
+    "overflow": Entry(
+        "number_range", "Which backend overflows or underflows, in which format, at which logit?"
+    ),
+    "error_growth": Entry("error_growth", "How does the rounding error grow with n, d_k and the logits?"),
+    "multihead": Entry(
+        "multihead", "How large are logits at initialisation, and do heads interact or save work?"
+    ),
 }
 
 

@@ -82,8 +82,15 @@ def spread(index: int, count: int, width: float = 0.12) -> float:
     return float((1 + width) ** (index - (count - 1) / 2))
 
 
+def legend(axes: Axes, **options: Any) -> None:
+    """A legend without a frame, where there is anything to name; `options` go to ``Axes.legend``."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(**{"frameon": False, "fontsize": _SIZE - 2.5, "title_fontsize": _SIZE - 2.5, **options})
+
+
 def powers_of_two(axes: Axes, values: Sequence[float]) -> None:
     """A logarithmic x axis with a tick at each of `values`, thinned to what fits, written as plain numbers."""
+    values = values if len(values) > 1 else (1.0, 2.0)  # nothing was measured: an empty panel, still drawn
     axes.set_xscale("log", base=2)
     step = max(1, -(-len(values) // 8))
     axes.set_xticks(list(values[::step]), [f"{value:g}" for value in values[::step]])

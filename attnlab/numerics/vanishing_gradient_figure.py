@@ -115,6 +115,8 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
 
 def _tail(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "A tail of rows gets next to nothing", "x", "share of rows with ‖J‖_F < x")
+    if not rows:
+        return
     styles = backend_styles([str(row.where["backend"]) for row in rows])
     for scaling, colour in (("scaled", BLUE), ("unscaled", ORANGE)):
         for index, ((name, style), size) in enumerate(
