@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attnlab.ground.inputs import inputs
 from attnlab.ground.result import Accuracy
 from attnlab.ground.workload import Workload
-from attnlab.judging.evidence import DIRECTED_SHARED, weigh
+from attnlab.judging.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, weigh
 from attnlab.judging.reference import Reference, refer
 
 #: query rows are sampled so that at most about this many scores are computed in float64
@@ -54,7 +54,7 @@ def judge(workload: Workload, rows: list[int], output: NDArray[Any]) -> Accuracy
     exact = reference(workload, tuple(rows))
     if output.shape != exact.output.shape:
         raise ValueError(f"output must have shape {exact.output.shape}, got {output.shape}")
-    found = weigh(exact, output, directions=DIRECTED_SHARED)
+    found = weigh(exact, output, directions=DIRECTED_SHARED, immaterial=IMMATERIAL_ANYWHERE)
     return Accuracy(
         relative_error=found.relative_error,
         budget=found.allowed if math.isfinite(found.allowed) else exact.lenient.relative,

@@ -36,9 +36,11 @@ DIRECTED = 8.0
 DIRECTED_SHARED = 20.0
 #: roundings of constants (scale, log2 e, 1/l) that every row shares, in units of the inner roundoff
 CONSTANTS = 4.0
-#: a shared shift below this part of the dtype's own roundoff is nobody's concern: PyTorch's fused CPU kernel
-#: has up to 0.1 u in float16
+#: a shared shift below this part of the dtype's own roundoff is nobody's concern
 IMMATERIAL = 1 / 8
+#: the same on inputs that are not the gate's own: saturated rows have many weights that are subnormal in float16,
+#: and PyTorch's fused CPU kernel shifts by up to 0.2 u there
+IMMATERIAL_ANYWHERE = 1 / 2
 #: as CONSTANTS, where scores are 0 and weights 1/2, so that no constant is left to round: numbers that are cut off
 #: instead of rounded lose 1/(2 ln 2) = .72 u on average
 NO_CONSTANTS = 0.5
@@ -91,12 +93,13 @@ def weigh(
     *,
     certain: bool = False,
     directions: float | None = DIRECTED,
+    immaterial: float = IMMATERIAL,
 ) -> Evidence:
     """Hold `output`, (batch, heads, rows, value_dim), against `reference`.
 
     certain : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
     every component is an independent error. directions : the z beyond which a gain or a wrong scale is told; None:
-    not looked for.
+    not looked for. immaterial : the part of the dtype's roundoff that a shared shift may have.
     """
     answer = np.asarray(output, dtype=np.float64)
     if not np.isfinite(answer).all():
@@ -124,10 +127,11 @@ def weigh(
         scale=scale,
     )
     statistical = certain or reference.first_order
+    systematic = _systematic(reference.dtype, None if certain else immaterial)
     fact = _broken_fact(reference, answer, error)
     fault = fact and fact + _explained(found, reference, error)
     fault = fault or (
-        _broken_statistic(found, reference, normalised, directions, certain) if statistical else None
+        _broken_statistic(found, normalised, directions, systematic, reference.dtype) if statistical else None
     )
     return found if fault is None else _with(found, fault)
 
@@ -216,16 +220,15 @@ def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | Non
 
 
 def _broken_statistic(
-    found: Evidence, reference: Reference, normalised: Array, directions: float | None, certain: bool
+    found: Evidence, normalised: Array, directions: float | None, systematic: float, dtype: str
 ) -> str | None:
     if directions is not None:
-        told = _told_direction(found, directions, _systematic(reference.dtype, certain))
+        told = _told_direction(found, directions, systematic)
         if told:
             return told
     if found.relative_error > found.allowed:
         return (
-            f"relative error {found.relative_error:.3g}, at most {found.allowed:.3g} "
-            f"is rounding in {reference.dtype}"
+            f"relative error {found.relative_error:.3g}, at most {found.allowed:.3g} is rounding in {dtype}"
         )
     if found.largest_normalised > LARGEST:
         return (
@@ -235,12 +238,12 @@ def _broken_statistic(
     return None
 
 
-def _systematic(dtype: str, certain: bool) -> float:
-    """The relative shift that honest rows may share."""
+def _systematic(dtype: str, immaterial: float | None) -> float:
+    """The relative shift that honest rows may share; `immaterial` None where nothing but the output is rounded."""
     inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
-    if certain:
+    if immaterial is None:
         return NO_CONSTANTS * inner
-    return CONSTANTS * inner + IMMATERIAL * float_format(dtype).unit_roundoff
+    return CONSTANTS * inner + immaterial * float_format(dtype).unit_roundoff
 
 
 def _told_direction(found: Evidence, least_z: float, systematic: float) -> str | None:
