@@ -78,10 +78,13 @@ def temperature_rows(thermometer: Contestant, seed: int) -> Iterator[Row]:
             )
         if beta >= _DEEP * critical:
             frozen, error = mean_over_clusters((seen.largest_weight[0] > 0.5).astype(np.float64))
+            expected = frozen_fraction(_KEYS, beta)
+            # where nearly all rows are frozen, those that were seen not to be are too few to tell the error
+            error = max(error, math.sqrt(expected * (1 - expected) / seen.largest_weight.size))
             yield Row.compare(
                 "frozen fraction",
                 where,
-                predicted=frozen_fraction(_KEYS, beta),
+                predicted=expected,
                 measured=frozen,
                 standard_error=error,
                 slack=FROZEN_SLACK,

@@ -111,8 +111,7 @@ def _through(one: Contestant, seed: int) -> Iterator[Row]:
                 np.sqrt(squares),
                 reference,
                 lambda norms, threshold=threshold: float(np.mean(norms < threshold)),  # type: ignore[misc]
-                # 32 heads hardly pin down the error of a share that is nearly 0 or 1
-                slack=4e-3,
+                share=True,
             )
 
 
@@ -122,18 +121,24 @@ def _against(
     norms: Array,
     reference: Array,
     statistic: Callable[[Array], float],
-    slack: float = 0.0,
+    share: bool = False,
 ) -> Row:
-    """A statistic of the measured norms against that of the reference rows, which has an error of its own."""
+    """A statistic of the measured norms against that of the reference rows, which has an error of its own.
+
+    Where a `share` of rows is small, few were seen or none, and their spread says nothing of what might have been: the
+    error is then that of the predicted share, and some four rows are too few to judge by.
+    """
     measured, error = statistic_over_clusters(norms, statistic)
     predicted, own_error = statistic_over_clusters(reference, statistic)
+    if share:
+        error = max(error, float(np.sqrt(predicted * (1 - predicted) / norms.size)))
     return Row.compare(
         quantity,
         where,
         predicted=predicted,
         measured=measured,
         standard_error=float(np.hypot(error, own_error)),
-        slack=slack,
+        slack=4 / norms.size if share else 0.0,
     )
 
 

@@ -115,7 +115,13 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_yscale("symlog", linthresh=0.03)
     powers_of_two(panel, [2.0**power for power in range(9)])
     panel.axhline(0, color=BLACK, linewidth=0.8)
-    legend(panel, fontsize=8.5, title="components (bars: 5 standard errors)", title_fontsize=8.5)
+    legend(
+        panel,
+        title="components (bars: 5 standard errors)",
+        ncols=2,
+        loc="center left",
+        bbox_to_anchor=(0.0, 0.27),
+    )
 
 
 def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
