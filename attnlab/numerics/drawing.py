@@ -56,12 +56,6 @@ def entitle(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=_SIZE)
 
 
-def legend(axes: Axes, **options: Any) -> None:
-    """A legend without a frame, where there is something to name."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, **options)
-
-
 def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **options: Any) -> None:
     """A label at a point in data coordinates, on a pale ground so that lines under it do not disturb."""
     style = {"fontsize": _SIZE - 1.5, "color": colour, "zorder": 6, **options}
