@@ -54,7 +54,7 @@ def draw(finding: Finding) -> Figure:
 def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row], keys: int) -> None:
     freezing = freezing_head_dim(keys)
     shown: tuple[tuple[str, str, str, Callable[[float], float], float], ...] = (
-        ("entropy", "Entropy of a row", "entropy / ln n", lambda h: h / math.log(keys), 0.6),
+        ("entropy", "Entropy of a row", "entropy / ln n", lambda h: h / math.log(keys), 0.04),
         ("largest_weight", "Largest weight", "mean largest weight", lambda p: p, 0.95),
         ("participation", "Keys that take part", "1 / mean Σp²", lambda s: 1 / s, 0.6),
     )
