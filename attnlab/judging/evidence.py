@@ -187,7 +187,7 @@ def _not_finite(answer: Array) -> Evidence:
     bad = ~np.isfinite(answer)
     rows = np.unique(np.argwhere(bad)[:, 2])
     what = "NaN" if np.isnan(answer).any() else "infinity"
-    fault = f"{what} in {bad.mean():.3g} of the output, in query row {rows[0]} first; every input is finite"
+    fault = f"{what} in {bad.sum()} of {bad.size} values, in query row {rows[0]} first; every input is finite"
     none = Direction(math.nan, math.nan)
     return Evidence(math.inf, math.nan, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
 

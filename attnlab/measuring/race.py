@@ -130,22 +130,30 @@ class Race:
         for entry in self._challengers():
             if entry.spent > share:
                 verdict = self._verdict(entry)
-                if verdict.low > _CLEAR or verdict.high < 1 / _CLEAR:
+                if verdict and (verdict.low > _CLEAR or verdict.high < 1 / _CLEAR):
                     entry.racing = False
 
     def _decided(self, entry: Entry) -> bool:
         verdict = self._verdict(entry)
+        if verdict is None:
+            return False
         narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self._limits.noise_margin) ** 2
         return narrow or verdict.kind is not pairing.Kind.UNDECIDED
 
-    def _verdict(self, entry: Entry) -> Verdict:
-        base = self._base()
-        assert base is not None
+    def _verdict(self, entry: Entry) -> Verdict | None:
+        """The entry against the base, or None where the two share no round that counts."""
+        base, disturbed = self._base(), pairing.disturbed_rounds(self._calibration)
+        if (
+            base is None
+            or not {turn["round"] for turn in base.turns}
+            & {turn["round"] for turn in entry.turns} - disturbed
+        ):
+            return None
         running = sum(one.ended is None for one in self._entries)
         return pairing.compare(
             base.latency(),
             entry.latency(),
-            disturbed=pairing.disturbed_rounds(self._calibration),
+            disturbed=disturbed,
             comparisons=max(1, running - 1),
             margin=self._limits.noise_margin,
         )

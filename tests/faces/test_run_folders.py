@@ -111,8 +111,8 @@ def test_an_output_folder_that_cannot_be_used_is_refused_before_anything_is_meas
     record(other)
     for folder, message in (
         (file, "is a file; give another with --out"),
-        (full, "already holds something else than a run of attnlab; give a new one with --out"),
-        (other, "already holds a run; give a new one with --out"),
+        (full, "already holds something else than results of attnlab; give a new one with --out"),
+        (other, "already holds results; give a new one with --out"),
         (file / "within", "cannot be made"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -171,7 +171,7 @@ def test_somebody_elses_latest_is_not_moved(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     Path("reports/latest").mkdir(parents=True)
     Path("reports/latest/thesis.md").touch()
-    with pytest.raises(ValueError, match="something else than a run of attnlab"):
+    with pytest.raises(ValueError, match="something else than results of attnlab"):
         run(plan())
     assert Path("reports/latest/thesis.md").exists()
 

@@ -12,7 +12,7 @@ import pytest
 from attnlab.ground.result import Outcome, Result
 from attnlab.ground.workload import Workload
 from attnlab.judging import accuracy
-from attnlab.measuring import conductor as module
+from attnlab.measuring import race as module
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.seat import Died, Hung, Refused
@@ -79,7 +79,7 @@ class FakeSeat:
     def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         self._fault(op)
         self._call()
-        exact = accuracy.truth(self.workload, tuple(arguments["rows"]))
+        exact = accuracy.reference(self.workload, tuple(arguments["rows"])).output
         return {}, (exact, exact)
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
@@ -92,18 +92,18 @@ class FakeSeat:
             if op == "prepare":
                 self.workload = posed
         if op == "calibrate":
-            return {"seconds": self._call(), "iterations": 1}
+            return {"seconds": self._call()}
         if op == "turn":
             seconds = self._call() * self.noise(self.asked["turn"])
             return {"seconds": seconds, "settled_seconds": 0.0, "minor_faults": 0, "involuntary_switches": 0}
         if op == "memory":
             return {"peak_bytes": [self.peak(self.workload)], "method": "memray"}
-        return {"kernel": "fake", "bytes": self.free}
+        return {"kernel": "fake", "bytes": self.free, "cache": "warm"}
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The conductor's clock, and a calibration loop that is never disturbed."""
+    """The clock of conductor and race, and a calibration loop that is never disturbed."""
     one = Clock()
     monkeypatch.setattr(module.time, "monotonic", one.monotonic)
     monkeypatch.setattr(module.rounds, "calibration_seconds", lambda: 0.0005)
@@ -154,6 +154,22 @@ def test_an_undecided_race_goes_on_to_the_greatest_number_of_rounds(clock: Clock
     """As long as there is time."""
     results, _ = race([FakeSeat("a", clock), FakeSeat("b", clock, noise=wild)], max_rounds=57)
     assert [rounds_of(result) for result in results] == [57, 57]
+
+
+def test_verdicts_are_looked_at_after_thirty_rounds_and_then_at_doublings(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in between: an interval that is consulted all the time claims a difference sooner or later."""
+    looked: list[int] = []
+    decided = module.Race._decided
+
+    def noted(race: module.Race, entry: Any) -> bool:
+        looked.append(len(entry.turns))
+        return decided(race, entry)
+
+    monkeypatch.setattr(module.Race, "_decided", noted)
+    race([FakeSeat("a", clock), FakeSeat("b", clock, noise=wild)], max_rounds=200)
+    assert looked == [30, 60, 120]
 
 
 def test_an_undecided_race_ends_with_its_time(clock: Clock) -> None:
@@ -300,13 +316,13 @@ def by_flops(rate: float) -> Any:
 
 
 def test_what_would_take_too_long_is_never_tried(clock: Clock) -> None:
-    """A loop in Python: told from its smallest rung, in a fraction of a second."""
+    """A loop in Python: told from the first rung whose successor would not be affordable."""
     seat = FakeSeat("loop", clock, by_flops(1e7))
     (result,), _ = race([seat], BIG)
     assert result.outcome is Outcome.OVER_BUDGET
     assert "over the limit of 2 s" in (result.reason or "")
-    assert max(tried.queries for tried in seat.tried) <= 64
-    assert clock.now < 1.0
+    assert max(tried.queries for tried in seat.tried) <= 256
+    assert clock.now < 5.0
 
 
 def test_what_is_just_quick_enough_is_tried(clock: Clock) -> None:
@@ -378,7 +394,7 @@ def test_a_backend_that_spoils_its_inputs_is_wrong(clock: Clock) -> None:
     seat.ask_arrays = spoilt  # type: ignore[method-assign]
     (result,), _ = race([seat])
     assert result.outcome is Outcome.WRONG
-    assert "right at the first call, but at the second: relative error 1 " in (result.reason or "")
+    assert "right at the first call, but at the second: " in (result.reason or "")
 
 
 def test_not_a_number_is_called_by_its_name(clock: Clock) -> None:
@@ -387,4 +403,4 @@ def test_not_a_number_is_called_by_its_name(clock: Clock) -> None:
     answer[0, 0, 0, 0] = 1.0
     judged = accuracy.judge(SMALL, [0, 1, 2, 3], answer)
     assert not judged.passed
-    assert judged.reason == "15 of 16 values checked are NaN or infinite"
+    assert judged.reason == "NaN in 15 of 16 values, in query row 0 first; every input is finite"
