@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from attnlab.commands import backends, check, compare, numerics, report, run
+from attnlab.commands import backends, check, claims, compare, numerics, report, run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,5 +13,13 @@ def app() -> None:
     """Which attention should I run here, how fast, how big, and is it right?"""
 
 
-for _command in (run.run, compare.compare, check.check, numerics.numerics, backends.backends, report.report):
+for _command in (
+    run.run,
+    compare.compare,
+    check.check,
+    numerics.numerics,
+    claims.claims,
+    backends.backends,
+    report.report,
+):
     app.add_command(_command)
