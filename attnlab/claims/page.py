@@ -44,7 +44,7 @@ def introduction(ledger: Ledger) -> str:
         "A verdict is computed from the figures below it: *confirmed* where the claim meets every test, "
         "*conditional* where it meets those within the condition that is named, *refuted* where it fails and the "
         "right statement meets its own tests. *Not measurable* is what no experiment settles. A statistic must "
-        "lie within five standard errors of its prediction, a computed number within the error that its roundings allow. "
+        "lie within five standard errors of its prediction, a computed number within what its roundings allow. "
         f"Measured through {through}; seed {facts.get('seed', '?')}, {facts.get('seconds', '?')} s. Times are of one "
         "thread of this process, in alternating pairs."
     )

@@ -31,10 +31,11 @@ def numerics(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Run the experiments called NAME, all by default, and write their page.
+    """Run the experiments called NAME and write their page; by default all, with the claims ledger.
 
     Exits with 1 where a measurement misses its prediction.
     """
+    from attnlab.claims.running import run_claims
     from attnlab.commands.progress import live_progress
     from attnlab.folders import claim
     from attnlab.ground.environment import environment
@@ -54,8 +55,12 @@ def numerics(
         for done, name in enumerate(chosen):
             progress.stage(name.replace("_", " "), done=done, total=len(chosen))
             found += catalogue.run_experiments([name], asked, seed=seed, folders=folders)
+        ledger = None
+        if not names:
+            progress.stage("claims", done=len(chosen), total=len(chosen))
+            ledger = run_claims(seed=seed, backends=asked, folders=folders)
     command = shlex.join(["attnlab", *sys.argv[1:]])
-    page = laboratory.write(found, place, environment=environment(), command=command)
+    page = laboratory.write(found, place, environment=environment(), command=command, ledger=ledger)
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found]))
     else:

@@ -8,22 +8,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attnlab.claims import page as claims_page
+from attnlab.claims.ledger import Ledger
 from attnlab.numerics.finding import Finding
 from attnlab.report import findings as chapter
 from attnlab.report import layout
 from attnlab.report.tables import markdown
 
-PAGE, STORE, FIGURES = "numerics.md", "numerics.json", "figures"
+PAGE, STORE, CLAIMS, FIGURES = "numerics.md", "numerics.json", "claims.json", "figures"
 
 
-def write(findings: Sequence[Finding], folder: Path, *, environment: Mapping[str, Any], command: str) -> Path:
-    """Write the page, its figures and ``numerics.json`` into `folder`; returns the page's path.
+def write(
+    findings: Sequence[Finding],
+    folder: Path,
+    *,
+    environment: Mapping[str, Any],
+    command: str,
+    ledger: Ledger | None = None,
+) -> Path:
+    """Write the page, its figures, ``numerics.json`` and, with a `ledger`, ``claims.json`` into `folder`.
+
+    Returns the page's path.
 
     Raises OSError where the folder cannot be written to.
     """
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     stored = [finding.to_dict() for finding in findings]
     (folder / STORE).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    if ledger:
+        (folder / CLAIMS).write_text(json.dumps(ledger.to_dict(), indent=1) + "\n", encoding="utf-8")
     drawn = chapter.draw(findings, folder / FIGURES)
     names = {name: file.name for name, file in drawn.items() if file is not None}
     seconds = sum(float(one.facts.get("seconds", 0.0)) for one in findings)
@@ -40,6 +53,7 @@ def write(findings: Sequence[Finding], folder: Path, *, environment: Mapping[str
             overview=overview(findings),
             findings=chapter.content(findings, names),
             folded=layout.folded,
+            claims=claims_page.render(ledger) if ledger else "",
             command=command,
         ),
         encoding="utf-8",
