@@ -118,7 +118,7 @@ def half_the_table(lab: Laboratory) -> Sequence[Check]:
         ),
         beyond("‖S − Sᵀ‖²/‖S‖² of QKᵀ", ratio, "=", 0, slack=1e-14, where=f"{draws} draws of the weights"),
         right(
-            "the same",
+            "‖S − Sᵀ‖²/‖S‖² of QKᵀ",
             ratio,
             "=",
             2 * (1 - kept),

@@ -191,7 +191,7 @@ def denominator_own_key(lab: Laboratory) -> Sequence[Check]:
     "output-expectation",
     "S4:287-314",
     kind="identity",
-    says="The output is the expectation of the values under the weights.",
+    says="What attention puts out is an expectation: of the values, under the weights.",
     truth="Exactly so, and its response to a score is a covariance: ∂o/∂s_j = p_j(v_j − o), dO/dβ ="
     " Cov_p(v, s).",
     reference="Kubo 1966 for fluctuation and dissipation",

@@ -98,7 +98,9 @@ def small_values_vanish(lab: Laboratory) -> Sequence[Check]:
             slack=1e-4,
             where=shrunk.where,
         ),
-        right("the same", shrunk.figure, "=", 1, slack=1e-6, where=shrunk.where),
+        right(
+            "size of dL/dV for V/1000, over that for V", shrunk.figure, "=", 1, slack=1e-6, where=shrunk.where
+        ),
         right("dL/dV against PᵀdO, relative", exact.figure, "≤", 0, slack=1e-6, where=exact.where),
     ]
 

@@ -108,8 +108,8 @@ THEME.beyond_measurement(
     "introduced-2017",
     "S0:1",
     kind="history",
-    says="Attention was introduced by Vaswani et al. in 2017.",
-    truth="They introduced the transformer and the scaled dot product. Attention is from Bahdanau "
+    says="Attention is from 2017, from the paper on the transformer.",
+    truth="That paper has the transformer and the scale 1/√d_k. Attention is from Bahdanau "
     "et al. 2014, its dot-product form without the scale from Luong et al. 2015.",
     reference="Bahdanau et al. 2014 (1409.0473); Luong et al. 2015 (1508.04025)",
 )

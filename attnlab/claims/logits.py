@@ -64,7 +64,7 @@ def dot_products_grow(lab: Laboratory) -> Sequence[Check]:
     "variance-proportional-to-d",
     "S4:243; S4:245",
     kind="statistics",
-    says="The variance of the dot product is proportional to the dimension, and a factor enters it squared.",
+    says="Var(q·k) is proportional to the dimension, and a factor enters it squared.",
     truth="Both are so: the slope is 1, and dividing the scores by √d_k divides the variance by d_k.",
     reference=VASWANI,
 )
@@ -147,7 +147,7 @@ def magnitude_manageable(lab: Laboratory) -> Sequence[Check]:
             where = f"σ_q = σ_k = {sigma:g}, d_k = {head_dim}"
             checks += [
                 role("Var(q·k/√d_k)", measured, "=", 1, error=error, where=where),
-                right("the same against σ_q²σ_k²", measured, "=", predicted, error=error, where=where),
+                right("Var(q·k/√d_k) against σ_q²σ_k²", measured, "=", predicted, error=error, where=where),
             ]
     return checks
 

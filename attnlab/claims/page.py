@@ -43,8 +43,9 @@ def introduction(ledger: Ledger) -> str:
         f"{len(ledger.entries)} claims from five tutorials (S0 to S4, with line numbers), in our own words: {counts}. "
         "A verdict is computed from the figures below it: *confirmed* where the claim meets every test, "
         "*conditional* where it meets those within the condition that is named, *refuted* where it fails and the "
-        "right statement meets its own tests. *Not measurable* is what no experiment settles. A statistic must "
-        "lie within five standard errors of its prediction, a computed number within what its roundings allow. "
+        "right statement meets its own tests. *Not measurable* is what no experiment settles, or did not in this run. "
+        "A statistic must lie within five standard errors of its prediction, a computed number within the error "
+        "that its roundings allow. "
         f"Measured through {through}; seed {facts.get('seed', '?')}, {facts.get('seconds', '?')} s. Times are of one "
         "thread of this process, in alternating pairs."
     )
@@ -91,7 +92,7 @@ def measured(check: Check) -> str:
 
 def expected(check: Check) -> str:
     """What the number must be, with the slack that it has."""
-    slack = f" ± {check.slack:.2g}" if check.slack else ""
+    slack = f" ± {check.slack:.2g}" if check.slack and check.relation not in "<>" else ""
     return f"{check.relation} {number(check.expected)}{slack}"
 
 

@@ -22,7 +22,7 @@ _N = 24
     "every-token-sees-every",
     "S3:11; S3:30; S3:106",
     kind="identity",
-    says="Every token sees every other token, whatever the distance.",
+    says="Each token sees all others, however far apart they are.",
     truth="Without a mask, and then so blindly that reordering the tokens reorders the output and "
     "does nothing else. Under a causal mask token i sees tokens 1 to i: (n + 1)/2n of all "
     "pairs.",
@@ -48,7 +48,7 @@ def every_token_sees_every(lab: Laboratory) -> Sequence[Check]:
             where=masked_pairs.where,
         ),
         right(
-            "the same",
+            "share of pairs with a weight, causal mask",
             -masked_pairs.figure,
             "=",
             (_N + 1) / (2 * _N),
@@ -112,7 +112,7 @@ def no_information_loss(lab: Laboratory) -> Sequence[Check]:
                 "share of one distant token's value in the output", -received.figure, "≥", 0.9, where=where
             ),
             right(
-                "the same",
+                "share of one distant token's value in the output",
                 most.figure,
                 "=",
                 largest_possible_weight(keys, gap),

@@ -59,7 +59,9 @@ def scale_for_later_steps(lab: Laboratory) -> Sequence[Check]:
         where = f"layer {layer + 1}, d_k = 16 to 256"
         checks += [
             right("slope of ln std(q·k) on ln d_k", slope / 2, "=", 0.5, error=error / 2, where=where),
-            right("the same of q·k/√d_k", slope / 2 - 0.5, "=", 0, error=error / 2, where=where),
+            right(
+                "slope of ln std(q·k/√d_k) on ln d_k", slope / 2 - 0.5, "=", 0, error=error / 2, where=where
+            ),
         ]
     return checks
 
@@ -94,7 +96,7 @@ def _stack(lab: Laboratory, head_dim: int, layers: int) -> tuple[list[Array], fl
     "no-element-dominates",
     "S4:181",
     kind="statistics",
-    says="The softmax keeps any single element from dominating the output.",
+    says="After a softmax no one element can dominate.",
     truth="It does not: with the unscaled scores that the text has at that point, the largest of "
     "1024 weights is .706 on average at d_k = 64, and one row in ten has a weight over .99.",
     reference="Derrida 1981; Bovier, Kurkova, Löwe 2002",

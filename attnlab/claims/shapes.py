@@ -150,6 +150,12 @@ def two_maps_preserve(lab: Laboratory) -> Sequence[Check]:
         where = f"d_model = {model_dim}, d_k = {head_dim}"
         checks += [
             role("directions of the input that the scores see", rank, "=", model_dim, where=where),
-            right("the same", rank, "=", min(head_dim, model_dim), where=where),
+            right(
+                "directions of the input that the scores see",
+                rank,
+                "=",
+                min(head_dim, model_dim),
+                where=where,
+            ),
         ]
     return checks

@@ -11,7 +11,7 @@ import numpy as np
 from attnlab.claims.check import Check, claimed, right
 from attnlab.claims.claim import Theme
 from attnlab.claims.laboratory import Array, Laboratory
-from attnlab.claims.rounding import distance, weights_of
+from attnlab.claims.rounding import distance, softmax, weights_of
 from attnlab.numerics.black_box import Attend
 from attnlab.numerics.observables import observe
 from attnlab.theory import entropy_slope_in_temperature, softmax_relative_error_bound
@@ -47,12 +47,8 @@ def boltzmann(lab: Laboratory) -> Sequence[Check]:
     )
     worst = lab.worst(lambda attend: np.abs(weights_of(attend, q, k, scale=_SCALE) / predicted - 1).max())
     entropy = lab.worst(partial(_entropy_gap, q=q, k=k))
-    inverse = np.exp(-1 / s)
-    wrong = lab.worst(
-        lambda attend: (
-            -distance(weights_of(attend, q, k, scale=_SCALE), inverse / inverse.sum(axis=-1, keepdims=True))
-        )
-    )
+    inverse = softmax(-1 / s)
+    wrong = lab.worst(lambda attend: -distance(weights_of(attend, q, k, scale=_SCALE), inverse))
     return [
         claimed(
             "largest relative difference from e^{−E/T}/Z", worst.figure, "≤", 4 * bound, where=worst.where

@@ -1,0 +1,8 @@
+"""Is the softmax a Boltzmann distribution, identity by identity?"""
+
+from attnlab.fixtures import Confirmed
+
+
+def test_thermodynamics(confirmed: Confirmed, backend: str) -> None:
+    """ln Z, energy, heat capacity and response obey the identities to the precision of the format."""
+    confirmed("thermodynamics", backend)
