@@ -276,7 +276,9 @@ SCALE_FORMS = (
     Form(name="scale 1/64, causal", queries=35, keys=35, scale=1 / 64, causal=True),
     Form(name="scale 0.3", queries=31, keys=35, scale=0.3),
     Form(name="scale -0.25", queries=31, keys=35, scale=-0.25),
-    Form(name="scale -0.25, causal", queries=35, keys=35, scale=-0.25, causal=True),
+    # causal is asked with a positive scale: PyTorch 2.13's own CPU kernels multiply -inf by a negative one into NaN,
+    # and a plain call of them is not what this gate is to find fault with
+    Form(name="scale 0.7, causal", queries=35, keys=35, scale=0.7, causal=True),
     Form(name="scale 0, causal", queries=16, keys=16, scale=0.0, causal=True),
 )
 
