@@ -27,7 +27,8 @@ def test_every_command_that_it_names_is_there() -> None:
     """A reader may type any of them."""
     from attnlab.commands.app import app
 
-    named = set(re.findall(r"^attnlab (\w+)", README, flags=re.MULTILINE))
+    blocks = "\n".join(re.findall(r"```\n(.*?)```", README, flags=re.DOTALL))
+    named = set(re.findall(r"^attnlab (\w+)", blocks, flags=re.MULTILINE))
     assert named and named <= set(app.commands)
 
 
