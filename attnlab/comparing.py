@@ -106,10 +106,8 @@ def compare(
         first = verdicts_of(sets[0], baseline)
         if not any(_small_claim(verdict) for verdict in first.values()):
             break
-    verdicts = {
-        name: _agreed([found[name] for one in sets if name in (found := verdicts_of(one, baseline))])
-        for name in first
-    }
+    judged = [verdicts_of(one, baseline) for one in sets]
+    verdicts = {name: agreed([one.get(name) for one in judged]) for name in first}
     return Comparison(workload, baseline, sets[0], verdicts, len(sets))
 
 
@@ -154,13 +152,17 @@ def _small_claim(verdict: Verdict) -> bool:
     return claims and abs(math.log(verdict.ratio)) < math.log1p(SMALL)
 
 
-def _agreed(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict from those of several sets: undecided unless all say the same; the widest interval."""
+def agreed(found: Sequence[Verdict | None]) -> Verdict:
+    """One verdict from those of several sets of processes, the first of which there is; the widest interval.
+
+    Undecided unless all say the same: a set in which the contender was not measured (None) says nothing.
+    """
+    verdicts = [verdict for verdict in found if verdict is not None]
     first = verdicts[0]
-    if len(verdicts) == 1:
+    if len(found) == 1:
         return first
     ratios = sorted(verdict.ratio for verdict in verdicts)
-    agree = all(verdict.kind is first.kind for verdict in verdicts)
+    agree = len(verdicts) == len(found) and all(verdict.kind is first.kind for verdict in verdicts)
     return Verdict(
         first.kind if agree else Kind.UNDECIDED,
         ratios[len(ratios) // 2],
