@@ -39,7 +39,8 @@ def find(evidence: Evidence, family: Family) -> dict[int, list[Crossover]]:
 
 def crossings(evidence: Evidence, family: Family) -> list[str]:
     """A sentence for each pair that changes places, or one that says that none does."""
-    if len(family.lengths) < 2:
+    ranked = sorted({length for _, length in family.ranked})
+    if len(ranked) < 2:
         return []
     grouped: dict[tuple[str, str], list[str]] = {}
     for count, some in find(evidence, family).items():
@@ -57,7 +58,7 @@ def crossings(evidence: Evidence, family: Family) -> list[str]:
     if len(names) < 2:
         return []
     return [
-        f"No crossover: between n = {family.lengths[0]} and {family.lengths[-1]} no two of "
+        f"No crossover: between n = {ranked[0]} and {ranked[-1]} no two of "
         f"{wording.named(names)} decidedly change places at any head count."
     ]
 

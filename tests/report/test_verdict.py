@@ -106,6 +106,12 @@ def test_a_crossover_is_found_where_it_was_built_in(made):
     )
 
 
+def test_no_crossover_is_claimed_beyond_the_lengths_that_were_measured(made):
+    run = made(lengths=(64, 128, 256), heads=(1,))
+    run.results = [one for one in run.results if one.workload.queries == 64]
+    assert not any("rossover" in line for line in lines(run))
+
+
 def test_no_crossover_is_said_to_be_none(made):
     run = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
     assert any(line.startswith("No crossover: between n = 64 and 512") for line in lines(run))
