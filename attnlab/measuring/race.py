@@ -110,10 +110,11 @@ class Race:
         )
 
     def _base(self) -> Entry | None:
-        """Whom the others are held against: the baseline, or the first that is left where that has failed."""
+        """Whom the others are held against: the baseline, or where that has failed the first still racing."""
         running = [entry for entry in self._entries if entry.ended is None]
-        named = (entry for entry in running if entry.name == self._baseline)
-        return next(named, running[0] if running else None)
+        # one that left early shares too few rounds with those that race on, perhaps none undisturbed
+        running.sort(key=lambda entry: (entry.name != self._baseline, not entry.racing))
+        return running[0] if running else None
 
     def _challengers(self) -> list[Entry]:
         """Those still racing against the base."""

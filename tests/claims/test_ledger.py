@@ -229,8 +229,8 @@ def test_importing_the_ledger_loads_nothing_heavy() -> None:
         "import sys, attnlab.claims\n"
         "print(*sorted({'numpy', 'torch', 'scipy', 'matplotlib', 'pandas', 'rich'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
     other = code.replace("import sys, attnlab.claims", "import sys, attnlab.claims; attnlab.claims.claims()")
-    done = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", other], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["numpy"]  # the check above can fail, and the list of claims needs no torch

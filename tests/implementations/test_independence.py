@@ -53,7 +53,7 @@ def test_a_file_says_what_it_is_and_what_it_costs(name: str) -> None:
 def loaded_in_fresh_interpreter(statements: str) -> set[str]:
     """Top-level modules that are loaded after `statements` ran in a new Python."""
     code = f"{statements}\nimport sys\nprint(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 

@@ -32,12 +32,34 @@ def test_threads_set_every_librarys_variable_and_an_explicit_one_wins() -> None:
     assert Contender.parse("a[threads=3,MKL_NUM_THREADS=1]").environment({})["MKL_NUM_THREADS"] == "1"
 
 
-def test_every_worker_keeps_its_heap_unless_somebody_chose_an_allocator() -> None:
+def test_every_worker_keeps_its_heap() -> None:
+    """Whatever else it is given: no array up to a GiB is mapped for itself, and no top is trimmed below 4."""
+    kept = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
+    assert Contender.parse("a").environment({}) == kept
+    assert Contender.parse("a[X=1]").environment({"HOME": "/"}) == {**kept, "HOME": "/", "X": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"),
+        ("LD_PRELOAD", "x.so"),
+        ("MALLOC_ARENA_MAX", "1"),
+        ("MALLOC_TRIM_THRESHOLD_", "65536"),
+    ],
+)
+def test_an_allocator_that_somebody_chose_replaces_the_kept_heap(name: str, value: str) -> None:
     """The contender itself or the caller: then all of that choice is theirs."""
-    assert Contender.parse("a").environment({})["MALLOC_TRIM_THRESHOLD_"]
-    theirs = Contender.parse("a[GLIBC_TUNABLES=glibc.malloc.trim_threshold=1]").environment({})
-    assert theirs == {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}
-    assert Contender.parse("a").environment({"LD_PRELOAD": "x.so"}) == {"LD_PRELOAD": "x.so"}
+    assert Contender.parse(f"a[{name}={value}]").environment({}) == {name: value}
+    assert Contender.parse("a").environment({name: value}) == {name: value}
+
+
+def test_a_contenders_own_setting_wins_over_the_callers() -> None:
+    """Of an allocator and of anything else; the caller's environment itself is left as it is."""
+    inherited = {"X": "1", "MALLOC_ARENA_MAX": "1"}
+    environment = Contender.parse("a[X=2,MALLOC_ARENA_MAX=2]").environment(inherited)
+    assert environment == {"X": "2", "MALLOC_ARENA_MAX": "2"}
+    assert inherited == {"X": "1", "MALLOC_ARENA_MAX": "1"}
 
 
 @pytest.mark.parametrize(

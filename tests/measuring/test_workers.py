@@ -380,7 +380,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
             print(*[seat._process.pid for seat in conductor.seats], flush=True)
             signal.pause()
     """)
-    conductor = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    conductor = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)
     try:
         assert conductor.stdout is not None
         workers = [psutil.Process(int(pid)) for pid in conductor.stdout.readline().split()]

@@ -103,6 +103,6 @@ HEAVY = (
 )
 def test_heavy_libraries_load_when_they_are_needed(modules: str, loads_heavy: bool) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"import {modules}; {HEAVY}"], capture_output=True, text=True
+        [sys.executable, "-P", "-c", f"import {modules}; {HEAVY}"], capture_output=True, text=True
     )
     assert (done.returncode != 0) is loads_heavy, done.stderr

@@ -160,6 +160,6 @@ def test_a_contender_keeps_its_style_whoever_else_is_drawn():
 
 def test_the_verdict_loads_no_plotting_library():
     code = "import attnlab.report, sys; sys.exit(any(m in sys.modules for m in ('matplotlib', 'pandas', 'torch')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
     plotting = code.replace("import attnlab.report", "import attnlab.report, matplotlib")
-    assert subprocess.run([sys.executable, "-c", plotting], check=False).returncode == 1
+    assert subprocess.run([sys.executable, "-P", "-c", plotting], check=False).returncode == 1

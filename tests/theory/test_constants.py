@@ -169,5 +169,5 @@ def test_scalings_without_meaning_are_refused(function, arguments):
 
 def test_importing_the_theory_loads_neither_torch_nor_pandas_nor_scipy():
     probe = "import sys, attnlab.theory; print([m for m in ('torch', 'pandas', 'scipy') if m in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    shown = subprocess.run([sys.executable, "-P", "-c", probe], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
