@@ -56,17 +56,16 @@ class Race:
         for index in range(limits.max_rounds):
             self._on_event(f"{workload.label}: round {index + 1}")
             self._round(index, next(order))
+            kept = index + 1 - len(pairing.disturbed_rounds(self._calibration))
+            if kept >= least:
+                self._let_leave()
             # what those took who have left again is not taken from the others
             elapsed = time.monotonic() - started - sum(one.spent for one in self._entries if not one.racing)
-            kept = index + 1 - len(pairing.disturbed_rounds(self._calibration))
             if kept < least:
                 if elapsed > limits.workload_seconds + limits.extra_seconds:
                     return
                 continue
-            if elapsed > limits.workload_seconds:
-                return
-            self._let_leave()
-            if self._nobody_to_pair():
+            if elapsed > limits.workload_seconds or self._nobody_to_pair():
                 return
             if kept >= look:
                 look *= 2

@@ -208,6 +208,14 @@ def test_a_decided_contender_that_costs_more_than_its_share_leaves(clock: Clock)
     assert [rounds_of(result) for result in results] == [30, 30, 7]
 
 
+def test_a_slow_contender_does_not_starve_the_others(clock: Clock) -> None:
+    """It leaves with its verdict even where its rounds have used up the time, and the others then have theirs."""
+    seats = [FakeSeat("a", clock), FakeSeat("b", clock, noise=wild), FakeSeat("slow", clock, 0.9)]
+    results, _ = race(seats, workload_seconds=4.0)
+    assert rounds_of(results[2]) < 10
+    assert rounds_of(results[0]) == rounds_of(results[1]) > 50
+
+
 def test_a_contender_out_of_all_proportion_faster_leaves_too(clock: Clock) -> None:
     """Where it still costs more than its share; eight rounds are the least for an interval among six.
 
