@@ -56,23 +56,26 @@ def check(
 
     Raises ValueError for an unknown backend.
     """
+    from threadpoolctl import threadpool_limits
+
     require(name, folders)
     seat = Seat(Contender.parse(name), folders)
     found: list[gate.Examined] = []
     try:
         seat.start()
         seat.finish_start()
-        for dtype in dtypes:
-            found.append(
-                gate.examine(
-                    seat_asked(seat, device),
-                    dtype,
-                    seed=seed,
-                    on_event=lambda text: on_event(f"{name}: {text}"),
+        with threadpool_limits(1):  # references are small products: a second thread here would only spin
+            for dtype in dtypes:
+                found.append(
+                    gate.examine(
+                        seat_asked(seat, device),
+                        dtype,
+                        seed=seed,
+                        on_event=lambda text: on_event(f"{name}: {text}"),
+                    )
                 )
-            )
-            if found[-1].fault:
-                break
+                if found[-1].fault:
+                    break
     except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
         return _summary(name, found, None if refusal.kind == "unavailable" else False, str(refusal))
     except (Died, Hung) as fault:

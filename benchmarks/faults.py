@@ -165,9 +165,10 @@ def excuses() -> list[str]:
 _INTRODUCTION = """# What the gate catches, and what it cannot
 
 `attnlab check` puts some hundred questions a dtype to a backend and weighs each answer against float64 on the
-inputs as cast. Nothing in it is a chosen tolerance: what an honest error may be follows from its roundings
-(`attnlab/theory/error_budget.py`). This page says how that works out; it is made by
-`python benchmarks/faults.py`, from the zoo in `tests/gate/zoo/`.
+inputs as cast. No tolerance is chosen for a dtype, a shape or a regime: what an honest error may be follows from
+its roundings (`attnlab/theory/error_budget.py`), and the few constants that are left, named below, are the same
+everywhere. This page says how that works out; it is made by `python benchmarks/faults.py`, from the zoo in
+`tests/gate/zoo/`.
 
 How an answer is weighed (`attnlab/judging/evidence.py`):
 
@@ -178,11 +179,14 @@ How an answer is weighed (`attnlab/judging/evidence.py`):
   scatter; no component further off than 7.5 predicted standard deviations.
 - **Direction**: the error must not line up with the output (a gain) nor with its derivative in the scale (a wrong
   scale). z is normalised by the error's own scatter, so that for independent errors P(|z| > 8) <= 3e-14 whatever
-  their size, and it finds a shift that is a small part of the error. Up to 4 float32 roundings are excused:
-  constants like the scale and log2 e are rounded once for all rows.
+  their size, and it finds a shift that is a small part of the error. Excused are 4 float32 roundings (constants
+  like the scale and log2 e are rounded once for all rows) and an eighth of the dtype's unit roundoff.
 - **Questions without roundings**: whole-number scores and weights of 1/2, 1/n, or 0 and 1, where even an eager
   bfloat16 backend may round its output only.
 """
+
+_HOW_TO_READ = """Alarms, the class most often told, and the median error in units of the class told. A fused kernel
+that stores weights unnormalised lies between two classes: its largest weights are near 1, where less is lost."""
 
 
 def main() -> None:
@@ -198,7 +202,7 @@ def main() -> None:
     page += ["In brackets: no fault in that dtype, or below any test's sight; see the end.", ""]
     page += catch_table(chosen.fault_seeds)
     page += ["", f"## Right implementations: false alarms in {chosen.right_seeds} seeds", ""]
-    page += ["Alarms, the class most often told, and the median error in units of that class's budget.", ""]
+    page += [_HOW_TO_READ, ""]
     page += alarm_table(chosen.right_seeds)
     page += ["", "## Below sight, with the arithmetic", "", *excuses(), ""]
     text = "\n".join(page)
