@@ -16,7 +16,7 @@ from attnlab.commands import options
 @options.folders
 @options.as_json
 def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool) -> int:
-    """Hold backends against float64: all of them, or those named.
+    """Hold backends against float64, outputs and gradients: all of them, or those named.
 
     Exits with 1 where one is wrong, or was named and could not be asked.
     """
@@ -32,8 +32,10 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))
     else:
-        from attnlab.commands.tables import check_table, show
+        from attnlab.commands.tables import check_table, precision_table, show
 
         show(check_table(found))
+        if any(one.precision for one in found):
+            show(precision_table(found))
     failed = [one for one in found if one.passed is False or (names and one.passed is None)]
     return 1 if failed else 0

@@ -55,11 +55,40 @@ def comparison_table(found: Comparison) -> Table:
 def check_table(found: Sequence[Checked]) -> Table:
     """A row a backend: passed or not, and why."""
     table = Table(title_justify="left")
-    for column in ("backend", "result", "asked", "declined", "reason"):
+    for column in ("backend", "result", "asked", "declined", "too slow", "gradients", "reason"):
         table.add_column(column, overflow="fold")
     words = {True: "right", False: "WRONG", None: "not asked"}
     for one in found:
-        table.add_row(one.name, words[one.passed], str(one.asked), str(one.declined), one.reason or "")
+        gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else "right"
+        counts = (str(one.asked), str(one.declined), str(one.left_out))
+        table.add_row(one.name, words[one.passed], *counts, gradients, one.reason or "")
+    return table
+
+
+def precision_table(found: Sequence[Checked]) -> Table:
+    """A row a backend, dtype and direction: how exact it is, for those that answered."""
+    table = Table(
+        title="precision: error in units of the budget of its class, largest in units in the last place, "
+        "z of the error along the result",
+        title_justify="left",
+    )
+    for column in ("backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias"):
+        table.add_column(column, overflow="fold")
+    for one in found:
+        for dtype in one.precision:
+            for what, by_dtype in (("output", one.precision), ("gradients", one.gradients)):
+                if dtype in by_dtype:
+                    shown = by_dtype[dtype]
+                    table.add_row(
+                        one.name,
+                        dtype,
+                        what,
+                        shown["class"] or "none",
+                        f"{shown['relative_error']:.2e}",
+                        f"{shown['budget_ratio']:.2f}",
+                        f"{shown['max_ulp']:.3g}",
+                        f"{shown['bias']:+.1f}",
+                    )
     return table
 
 

@@ -100,10 +100,30 @@ class Backend:
         if self.prepare:
             arrays = self.prepare(workload, *arrays)
         query, key, value = arrays
-        given = {"causal": workload.causal, "scale": workload.scale}
-        options = {name: option for name, option in given.items() if name in self.options}
-        attend = self.attend
+        options, attend = self.options_of(workload), self.attend
         return lambda: attend(query, key, value, **options)
+
+    def options_of(self, workload: Workload) -> dict[str, Any]:
+        """What `attend` is given beside its arrays."""
+        given = {"causal": workload.causal, "scale": workload.scale}
+        return {name: option for name, option in given.items() if name in self.options}
+
+    def gradients(self, workload: Workload, arrays: tuple[Any, ...], output_gradient: Any) -> tuple[Any, ...]:
+        """The output and the gradients of query, key and value, by automatic differentiation through `attend`.
+
+        arrays : query, key, value in this backend's library, (batch, heads, length, dim) to the eye; its
+        `prepare` is differentiated through. A gradient is None where none arrived. Raises Declined where this
+        backend does not do `workload` or cannot be differentiated.
+        """
+        reason = self.declines(workload)
+        if reason:
+            raise Declined(f"{self.name} declines {workload.label}: {reason}")
+
+        def attend(*leaves: Any) -> Any:
+            prepared = self.prepare(workload, *leaves) if self.prepare else leaves
+            return self.attend(*prepared, **self.options_of(workload))
+
+        return self.open(workload.device).gradients(attend, arrays, output_gradient)
 
 
 def _options(name: str, attend: Callable[..., Any]) -> frozenset[str]:

@@ -18,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.ground.dtypes import round_to
-from attnlab.ground.errors import Unavailable
+from attnlab.ground.errors import Declined, Unavailable
 
 Call = Callable[[], Any]
+Arrays = tuple[Any, ...]
+
+#: what PyTorch says of an operator that has no backward pass
+_NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
 
 
 class Library(Protocol):
@@ -57,6 +61,13 @@ class Library(Protocol):
 
     def trim(self) -> None:
         """Give back device memory that is kept but not in use: other contenders want it."""
+
+    def gradients(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> tuple[Any, ...]:
+        """The output of ``attend(*arrays)`` and the gradients of `arrays` where the output's is `output_gradient`.
+
+        By automatic differentiation; raises Declined where the library or the call has none. A gradient is
+        None where none arrived.
+        """
 
     def attest(self, call: Call) -> str:
         """What computes `call`, which has run before: kernels where the library tells, or else its BLAS."""
@@ -124,6 +135,9 @@ class NumPy:
 
     def trim(self) -> None:
         """NumPy keeps nothing that is not in use."""
+
+    def gradients(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> tuple[Any, ...]:
+        raise Declined("NumPy has no automatic differentiation")
 
     def attest(self, call: Call) -> str:
         from threadpoolctl import threadpool_info
@@ -224,6 +238,21 @@ class Torch:
         if self.device == "cuda":
             self._flush = None
             self._torch.cuda.empty_cache()
+
+    def gradients(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> tuple[Any, ...]:
+        torch = self._torch
+        leaves = tuple(array.detach().requires_grad_() for array in arrays)
+        with torch.enable_grad():
+            output = attend(*leaves)
+        if not getattr(output, "requires_grad", True):
+            raise Declined("its output is cut off from automatic differentiation")
+        try:
+            found = torch.autograd.grad(output, leaves, output_gradient, allow_unused=True)
+        except (NotImplementedError, RuntimeError) as refused:
+            if isinstance(refused, NotImplementedError) or any(said in str(refused) for said in _NO_BACKWARD):
+                raise Declined(f"PyTorch says: {' '.join(str(refused).split())[:200]}") from None
+            raise
+        return output.detach(), *found
 
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""

@@ -26,6 +26,21 @@ def _equal_logits(
     return q, k, v
 
 
+def _hidden_keys(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Keys that differ only where the queries are 0: all scores of a row are one whole number, all weights 1/n.
+
+    Values are -1, 0 or 1. With n = 4 keys, and gradients of that kind, every product and sum on the way back is
+    a multiple of 1/64 of few bits, so that only the gradients themselves are ever rounded.
+    """
+    half = q.shape[-1] // 2
+    q, k, v = (np.clip(np.rint(one), -1, 1) for one in (q, k, v))
+    q[..., half:] = 0
+    k[..., :half] = k[..., :1, :half]
+    return q, k, v
+
+
 def _zero_keys(
     q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
@@ -97,6 +112,7 @@ def _staircase(step: float) -> Regime:
 
 CONSTRUCTIONS: dict[str, Regime] = {
     "equal logits": _equal_logits,
+    "hidden keys": _hidden_keys,
     "zero keys": _zero_keys,
     "all 1024": _all(1024.0),
     "all -49152": _all(-49152.0),

@@ -113,8 +113,9 @@ def weigh(
     rms = np.maximum(budget.rms, max(float_format(reference.dtype).smallest_subnormal, _LEAST))
     rms = rms * mantissa
     normalised = np.abs(error) / rms
-    gain = directed(error, reference.output, rms, per_component=certain)
-    scale = directed(error, reference.tilt, rms, per_component=certain)
+    shared = () if certain else reference.shared
+    gain = directed(error, reference.output, rms, shared)
+    scale = directed(error, reference.tilt, rms, shared)
     found = Evidence(
         relative_error=relative,
         allowed=allowed,
@@ -131,7 +132,7 @@ def weigh(
     fact = _broken_fact(reference, answer, error)
     fault = fact and fact + _explained(found, reference, error)
     fault = fault or (
-        _broken_statistic(found, normalised, directions, systematic, reference.dtype) if statistical else None
+        _broken_statistic(found, normalised, directions, systematic, reference) if statistical else None
     )
     return found if fault is None else _with(found, fault)
 
@@ -142,16 +143,26 @@ def allowance(budget: ErrorBudget) -> float:
     return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
 
 
-def directed(error: Array, direction: Array, rms: Array, *, per_component: bool = False) -> Direction:
+def told_apart(answers: list[NDArray[Any]], reference: Reference) -> str | None:
+    """Whether answers to one question differ: asked, asked at once, asked after another call."""
+    first, at_once, later = (np.asarray(one, dtype=np.float64) for one in answers)
+    allowed = 2**0.5 * allowance(reference.lenient)
+    for again, when in ((at_once, "at once"), (later, "after another call")):
+        off = float(np.linalg.norm(again - first) / np.linalg.norm(first))
+        if off > allowed:
+            return f"asked again {when}, the answer differs by {off:.3g} relative"
+    return None
+
+
+def directed(error: Array, direction: Array, rms: Array, shared: tuple[int, ...]) -> Direction:
     """The component of `error` along `direction`, weighted by 1/rms², with a standard error from its clusters.
 
-    The standard error is √Σt², t the contribution of a row, whose components share the roundings of its weights
-    (or of a component, where weights have none). It needs no budget: it is right for any independent errors.
+    The standard error is √Σt², t the contribution of a cluster, whose components share roundings: along the axes
+    `shared`. It needs no budget: it is right for any errors that are independent between clusters.
     """
     weight = 1 / rms**2
     pulled, reach = error * direction * weight, direction * direction * weight
-    if not per_component:
-        pulled = pulled.sum(axis=-1)
+    pulled = pulled.sum(axis=shared)
     total, norm, scatter = float(pulled.sum()), float(reach.sum()), float(np.sqrt((pulled**2).sum()))
     return Direction(total / norm if norm > 0 else 0.0, total / scatter if scatter > 0 else 0.0)
 
@@ -164,7 +175,8 @@ def max_ulp(error: Array, output: Array, dtype: str) -> float:
     form = float_format(dtype)
     size = np.maximum(np.abs(output).max(axis=-1, keepdims=True), form.smallest_normal)
     spacing = 2 * form.unit_roundoff * np.exp2(np.floor(np.log2(size)))
-    return float((np.abs(error) / spacing).max())
+    with np.errstate(over="ignore"):  # float64 has no number for an error beside a row of zeros
+        return float((np.abs(error) / spacing).max())
 
 
 def _relative(error: Array, exact: Array) -> float:
@@ -220,15 +232,16 @@ def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | Non
 
 
 def _broken_statistic(
-    found: Evidence, normalised: Array, directions: float | None, systematic: float, dtype: str
+    found: Evidence, normalised: Array, directions: float | None, systematic: float, reference: Reference
 ) -> str | None:
     if directions is not None:
-        told = _told_direction(found, directions, systematic)
+        told = _told_direction(found, directions, systematic, reference)
         if told:
             return told
     if found.relative_error > found.allowed:
         return (
-            f"relative error {found.relative_error:.3g}, at most {found.allowed:.3g} is rounding in {dtype}"
+            f"relative error {found.relative_error:.3g}, "
+            f"at most {found.allowed:.3g} is rounding in {reference.dtype}"
         )
     if found.largest_normalised > LARGEST:
         return (
@@ -246,23 +259,20 @@ def _systematic(dtype: str, immaterial: float | None) -> float:
     return CONSTANTS * inner + immaterial * float_format(dtype).unit_roundoff
 
 
-def _told_direction(found: Evidence, least_z: float, systematic: float) -> str | None:
+def _told_direction(found: Evidence, least_z: float, systematic: float, reference: Reference) -> str | None:
     order = sorted((("scale", found.scale), ("gain", found.gain)), key=lambda one: -abs(one[1].z))
     for name, direction in order:
         if abs(direction.shift) > systematic and abs(direction.z) > least_z:
-            return f"{_named(name, direction)} (z = {direction.z:.0f})"
+            return f"{_named(name, direction, reference)} (z = {direction.z:.0f})"
     return None
 
 
-def _named(name: str, direction: Direction) -> str:
+def _named(name: str, direction: Direction, reference: Reference) -> str:
     size = f"{abs(direction.shift):.2%}" if abs(direction.shift) >= 1e-4 else f"{abs(direction.shift):.2g}"
     more = "large" if direction.shift > 0 else "small"
     if name == "scale":
         return f"the scale looks too {more} by {size}"
-    return (
-        f"outputs are too {more} by {size} on average: "
-        "the weights do not sum to 1, or are cut off instead of rounded"
-    )
+    return f"{reference.gained.format(f'too {more} by {size}')}"
 
 
 def _explained(found: Evidence, reference: Reference, error: Array) -> str:
@@ -273,5 +283,5 @@ def _explained(found: Evidence, reference: Reference, error: Array) -> str:
     ):
         rest = float(np.linalg.norm(error - direction.shift * shape))
         if 0 < abs(direction.shift) < 1 and rest < 0.5 * float(np.linalg.norm(error)):
-            return f"; {_named(name, direction)}"
+            return f"; {_named(name, direction, reference)}"
     return ""

@@ -6,10 +6,7 @@ is, down to the first fault, which is told with the question that showed it.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,58 +14,22 @@ from numpy.typing import NDArray
 
 from attnlab.ground.errors import Declined
 from attnlab.judging import metamorphic
-from attnlab.judging.evidence import Evidence, allowance, weigh
-from attnlab.judging.posing import Misbehaved, Witness
+from attnlab.judging.asking import Asking
+from attnlab.judging.evidence import told_apart, weigh
+from attnlab.judging.examined import Examined, Precision
+from attnlab.judging.posing import Misbehaved, Witness, laid_out_in_numpy
 from attnlab.judging.questions import CLASS_FORM, FIRST, REPEATED, Question, posed, questions
 
 #: a question to its answer; raises Declined, or Misbehaved for what no caller expects
 Ask = Callable[[Question], NDArray[Any]]
-
-#: a question that would take longer, by what a pair has cost so far, is left out
-QUESTION_SECONDS = 0.07
-#: a backend that needs less than this a pair is asked everything: all long questions then take under a second,
-#: and a busy machine does not decide what is asked
-FAST_SECONDS_PER_PAIR = 3e-7
-
-
-@dataclass(frozen=True)
-class Precision:
-    """How exact a backend is in one dtype, by the question that tells the classes apart."""
-
-    kind: str | None
-    relative_error: float
-    budget_ratio: float
-    max_ulp: float
-    bias: float
-
-
-@dataclass(frozen=True)
-class Examined:
-    """What the gate found in one dtype; `fault` is None where all held. `left_out`: too slow for this backend."""
-
-    dtype: str
-    fault: str | None
-    asked: int
-    declined: int
-    left_out: int
-    precision: Precision | None
-
-    @property
-    def passed(self) -> bool | None:
-        """Whether all held, None where it declined everything."""
-        if self.fault:
-            return False
-        return True if self.asked else None
 
 
 class Session:
     """One black box under examination in one dtype."""
 
     def __init__(self, ask: Ask, dtype: str, seed: int, on_event: Callable[[str], None]) -> None:
-        self._ask = ask
-        self.dtype, self.seed, self._on_event = dtype, seed, on_event
-        self.asked = self.declined = self.left_out = 0
-        self._seconds_per_pair = math.inf
+        self.dtype, self.seed = dtype, seed
+        self.asking = Asking(ask, on_event)
         self.precision: Precision | None = None
 
     def judge(self, question: Question) -> str | None:
@@ -80,36 +41,17 @@ class Session:
 
     def _answer(self, question: Question) -> NDArray[Any] | str | None:
         """The answer where it is right, what is wrong with it, or None where it was not given."""
-        if self._too_slow(question):
-            self.left_out += 1
-            return None
-        self._on_event(question.text)
-        started = time.perf_counter()
-        try:
-            output = self._ask(question)
-        except Declined:
-            self.declined += 1
-            return None
-        except Misbehaved as fault:
-            return str(fault)
-        self._note_speed(question, time.perf_counter() - started)
-        self.asked += 1
+        output = self.asking.put(question)
+        if output is None or isinstance(output, str):
+            return output
         if output.shape != (expected := question.reference.output.shape):
             return f"returned shape {output.shape}, expected {expected}"
         if output.dtype != question.q.dtype:
             return f"returned {output.dtype}, expected {question.q.dtype}"
         evidence = weigh(question.reference, output, certain=question.certain, directions=question.directions)
         if question.name == CLASS_FORM.name:
-            self.precision = _precision(evidence)
+            self.precision = Precision.of(evidence)
         return evidence.fault or output
-
-    def _too_slow(self, question: Question) -> bool:
-        pace = self._seconds_per_pair  # infinite before the first measurement
-        return FAST_SECONDS_PER_PAIR < pace < math.inf and question.pairs * pace > QUESTION_SECONDS
-
-    def _note_speed(self, question: Question, seconds: float) -> None:
-        if question.pairs >= 4000:  # below, a call's own cost hides that of its pairs
-            self._seconds_per_pair = min(self._seconds_per_pair, seconds / question.pairs)
 
     def relate(self, relation: metamorphic.Relation, kept: dict[int, Any]) -> str | None:
         """Put what `relation` asks that was not asked before, and compare."""
@@ -134,13 +76,8 @@ class Session:
         if any(isinstance(one, str) or one is None for one in answers):
             bad = next((one for one in answers if isinstance(one, str)), None)
             return f"{first.text}: {bad}, when asked again" if bad else None
-        arrays = [np.asarray(one, dtype=np.float64) for one in answers]
-        allowed = 2**0.5 * allowance(first.reference.lenient)
-        for again, when in ((arrays[1], "at once"), (arrays[3], "after another call")):
-            off = float(np.linalg.norm(again - arrays[0]) / np.linalg.norm(arrays[0]))
-            if off > allowed:
-                return f"{first.text}: asked again {when}, the answer differs by {off:.3g} relative"
-        return None
+        told = told_apart([np.asarray(answers[at]) for at in (0, 1, 3)], first.reference)
+        return told and f"{first.text}: {told}"
 
 
 def examine(
@@ -152,7 +89,7 @@ def examine(
     """
     session = Session(ask, dtype, seed, on_event)
     fault = next(filter(None, _faults(session)), None)
-    return Examined(dtype, fault, session.asked, session.declined, session.left_out, session.precision)
+    return Examined.of(dtype, fault, session.asking, session.precision)
 
 
 def _faults(session: Session) -> Iterable[str | None]:
@@ -162,10 +99,6 @@ def _faults(session: Session) -> Iterable[str | None]:
     for relation in metamorphic.relations(session.dtype, session.seed):
         yield session.relate(relation, kept)
     yield session.repeat()
-
-
-def _precision(evidence: Evidence) -> Precision:
-    return Precision(evidence.kind, evidence.relative_error, evidence.ratio, evidence.max_ulp, evidence.bias)
 
 
 def function_asked(attend: Callable[..., NDArray[Any]]) -> Ask:
@@ -179,13 +112,13 @@ def function_asked(attend: Callable[..., NDArray[Any]]) -> Ask:
     def ask(question: Question) -> NDArray[Any]:
         refilled = question.layout == "refilled"
         values = -question.v if refilled else question.v
-        given = tuple(_laid_out(array, question.layout) for array in (question.q, question.k, values))
+        given = tuple(laid_out_in_numpy(array, question.layout) for array in (question.q, question.k, values))
         options = {"causal": question.causal, "scale": question.scale}
         try:
-            output = witness.watch(given, lambda: attend(*given, **options))
+            (output,) = witness.watch(given, lambda: (attend(*given, **options),))
             if refilled:
                 given[2][...] = question.v
-                output = witness.watch(given, lambda: attend(*given, **options))
+                (output,) = witness.watch(given, lambda: (attend(*given, **options),))
         except (Declined, Misbehaved):
             raise
         except Exception as fault:
@@ -193,11 +126,3 @@ def function_asked(attend: Callable[..., NDArray[Any]]) -> Ask:
         return np.array(output)
 
     return ask
-
-
-def _laid_out(array: NDArray[Any], layout: str) -> NDArray[Any]:
-    from attnlab.ground.libraries import NumPy
-    from attnlab.judging.posing import laid_out
-
-    found: NDArray[Any] = laid_out(NumPy(), array, str(array.dtype), layout)
-    return found

@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 
 from attnlab.ground.backend import Backend, checked_output
 from attnlab.ground.errors import Declined
-from attnlab.ground.libraries import Library
+from attnlab.ground.libraries import Library, NumPy
 from attnlab.ground.workload import Workload
 
 Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+Gradients = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+
+INPUTS = ("query", "key", "value", "output gradient")
+RESULTS = ("output", "query gradient", "key gradient", "value gradient")
 
 
 class Misbehaved(Exception):
@@ -30,24 +34,33 @@ class Witness:
 
     def __init__(self, values: Callable[[Any], NDArray[Any]]) -> None:
         self._values = values
-        self._earlier: tuple[Any, NDArray[Any]] | None = None
+        self._earlier: list[tuple[str, Any, NDArray[Any]]] = []
 
-    def watch(self, inputs: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """`call`'s output. Raises Misbehaved for changed inputs, shared memory or a changed earlier output."""
+    def watch(self, inputs: tuple[Any, ...], call: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """What `call` returns: the output alone, or with the gradients of query, key and value.
+
+        inputs : query, key, value and, for gradients, the output's gradient. Raises Misbehaved for changed
+        inputs, memory shared with query, key or value, and a changed earlier result.
+        """
         before = [self._values(array).copy() for array in inputs]
-        output = call()
-        for name, array, was in zip(("query", "key", "value"), inputs, before, strict=True):
+        found = call()
+        for name, array, was in zip(INPUTS, inputs, before, strict=False):
             if not np.array_equal(self._values(array), was):
                 raise Misbehaved(f"it changed its {name} array")
-            if _shares(array, output):
-                raise Misbehaved(f"its output shares memory with its {name} array")
-        if self._earlier is not None:
-            kept, was = self._earlier
+        for result, output in zip(RESULTS, found, strict=False):
+            for name, array in zip(INPUTS[:3], inputs, strict=False):
+                if _shares(array, output):
+                    raise Misbehaved(f"its {result} shares memory with its {name} array")
+        for result, kept, was in self._earlier:
             if not np.array_equal(self._values(kept), was, equal_nan=True):
-                raise Misbehaved("a call changed the output that an earlier call had returned")
+                raise Misbehaved(f"a call changed the {result} that an earlier call had returned")
         # what is no array at all is told by the check of its shape
-        self._earlier = (output, self._values(output).copy()) if hasattr(output, "shape") else None
-        return output
+        self._earlier = [
+            (result, output, self._values(output).copy())
+            for result, output in zip(RESULTS, found, strict=False)
+            if hasattr(output, "shape")
+        ]
+        return found
 
 
 class Specimen:
@@ -69,18 +82,48 @@ class Specimen:
         if reason:
             raise Declined(reason)
         library = backend.open(workload.device)
-        witness = self._witness = self._witness or Witness(library.to_numpy)
         first = (*arrays[:2], -arrays[2]) if layout == "refilled" else arrays
         given = tuple(laid_out(library, array, workload.dtype, layout) for array in first)
         given = backend.prepare(workload, *given) if backend.prepare else given
-        options = {"causal": workload.causal, "scale": workload.scale}
-        options = {name: option for name, option in options.items() if name in backend.options}
-        output = witness.watch(given, lambda: backend.attend(*given, **options))
+        options = backend.options_of(workload)
+
+        def call() -> tuple[Any]:
+            return (backend.attend(*given, **options),)
+
+        (output,) = self._watch(library, given, call)
         if layout == "refilled":
             self._checked(workload, output)
             given[2][...] = -given[2]
-            output = witness.watch(given, lambda: backend.attend(*given, **options))
+            (output,) = self._watch(library, given, call)
         return self._checked(workload, output)
+
+    def gradients(
+        self,
+        workload: Workload,
+        arrays: Arrays,
+        output_gradient: NDArray[Any],
+        layout: str = "contiguous",
+        gradient_layout: str = "contiguous",
+    ) -> Gradients:
+        """The output and the gradients of query, key and value, for arrays laid out as the two layouts say.
+
+        Raises Declined, also where the backend cannot be differentiated; Misbehaved, also for a gradient that
+        is missing or of another shape or dtype than its array; and whatever the backend raises.
+        """
+        library = self.backend.open(workload.device)
+        given = tuple(laid_out(library, array, workload.dtype, layout) for array in arrays)
+        upstream = laid_out(library, output_gradient, workload.dtype, gradient_layout)
+        output, *found = self._watch(
+            library, (*given, upstream), lambda: self.backend.gradients(workload, given, upstream)
+        )
+        query, key, value = (
+            _checked_gradient(library, *one) for one in zip(RESULTS[1:], found, given, strict=True)
+        )
+        return self._checked(workload, output), query, key, value
+
+    def _watch(self, library: Library, inputs: tuple[Any, ...], call: Callable[[], tuple[Any, ...]]) -> Any:
+        self._witness = self._witness or Witness(library.to_numpy)
+        return self._witness.watch(inputs, call)
 
     def _checked(self, workload: Workload, output: Any) -> NDArray[Any]:
         try:
@@ -89,12 +132,26 @@ class Specimen:
             raise Misbehaved(str(fault)) from None
 
 
+def _checked_gradient(library: Library, name: str, gradient: Any, array: Any) -> NDArray[Any]:
+    """The gradient as a NumPy array. Raises Misbehaved where it is missing, or its shape or dtype is not `array`'s."""
+    if gradient is None:
+        raise Misbehaved(f"no {name} arrived: its output does not depend on that array")
+    shape, dtype = tuple(gradient.shape), library.dtype_of(gradient)
+    expected = tuple(array.shape), library.dtype_of(array)
+    if (shape, dtype) != expected:
+        raise Misbehaved(
+            f"its {name} has shape {shape} and dtype {dtype}, expected {expected[0]} and {expected[1]}"
+        )
+    return np.array(library.to_numpy(gradient))
+
+
 def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:
     """`array` in the library, (batch, heads, length, dim) to the eye, in memory as `layout` says.
 
     "transposed": the length runs fastest. "heads inside": (batch, length, heads, dim), as a projection leaves
     it. "sliced": every second position of a longer array, with other numbers between. "expanded": one head's memory
-    stands for all, where they are alike. Else contiguous.
+    stands for all, where they are alike. "one number": one stands for all, as in the gradient of a sum. Else
+    contiguous.
     """
     # np.array copies: what a backend does to its input must not reach the question
     if layout == "transposed":
@@ -108,7 +165,16 @@ def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> 
     if layout == "expanded" and (array == array[:, :1]).all():
         one = library.from_numpy(np.array(array[:, :1], order="C"), dtype)
         return np.broadcast_to(one, array.shape) if isinstance(one, np.ndarray) else one.expand(array.shape)
+    if layout == "one number" and (array == array.flat[0]).all():
+        one = library.from_numpy(np.array(array[:1, :1, :1, :1], order="C"), dtype)
+        return np.broadcast_to(one, array.shape) if isinstance(one, np.ndarray) else one.expand(array.shape)
     return library.from_numpy(np.array(array, order="C"), dtype)
+
+
+def laid_out_in_numpy(array: NDArray[Any], layout: str) -> NDArray[Any]:
+    """`laid_out` for NumPy's own arrays, in the dtype that carries them."""
+    found: NDArray[Any] = laid_out(NumPy(), array, str(array.dtype), layout)
+    return found
 
 
 def _shares(array: Any, output: Any) -> bool:

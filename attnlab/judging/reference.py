@@ -15,16 +15,13 @@ from numpy.typing import NDArray
 
 from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.exact_attention import blocks, softmax_rows
-from attnlab.theory.floating_point import ROUNDING_RMS, float_format
+from attnlab.theory.floating_point import ONE_MANTISSA, float_format
 from attnlab.theory.precision_class import FULL, SCORES, precision_classes
 
 Array = NDArray[np.float64]
 
 #: above this predicted rms error of a score the budget, of first order in it, says nothing any more
 FIRST_ORDER = 0.3
-#: A rounding's rms is u/(m√3) for a mantissa m in [1, 2), 0.425 u on average over mantissas. Where all scores
-#: of a call are of one size (offset by thousands) their mantissas are one, and in the worst case it is 1.
-ONE_MANTISSA = 1 / (3**0.5 * ROUNDING_RMS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +31,8 @@ class Reference:
     output : the exact result. classes : the three budgets, tightest first. bound : what no right answer exceeds.
     low, high : least and greatest value that the row sees, per component. hull_slack : how far beyond them
     rounding may carry. tilt : d output / d ln(scale), where a wrong scale moves the output. mantissa : factor on
-    the budgets where one mantissa decides, see `ONE_MANTISSA`.
+    the budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
+    gained : what it means that all are too large or too small by the same part.
     """
 
     dtype: str
@@ -46,6 +44,8 @@ class Reference:
     hull_slack: Array
     tilt: Array
     mantissa: float = 1.0
+    shared: tuple[int, ...] = (3,)
+    gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
 
     @property
     def lenient(self) -> ErrorBudget:

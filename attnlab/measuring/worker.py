@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -53,9 +53,7 @@ class Bench:
         """Answer one request: its ``op`` names a method, its other entries are the arguments."""
         arguments = dict(request)
         operation = arguments.pop("op")
-        if operation == "attend":
-            return self.attend(*arrays, **arguments)
-        reply: Reply = getattr(self, operation)(**arguments)
+        reply: Reply = getattr(self, operation)(*arrays, **arguments)
         return reply
 
     def load(self, backend: str, folders: list[str], threads: int | None) -> Reply:
@@ -100,14 +98,27 @@ class Bench:
 
         A backend that changes its inputs, or an output it returned earlier, is wrong.
         """
+        posed, (query, key, value) = Workload.from_dict(workload), arrays
+        with self._observed(posed) as specimen:
+            return {}, (specimen.ask(posed, (query, key, value), layout),)
+
+    def gradients(
+        self, *arrays: NDArray[Any], workload: dict[str, Any], layout: str, gradient_layout: str
+    ) -> Reply:
+        """As `attend` for query, key, value and the output's gradient: the output and the three gradients."""
+        posed, (query, key, value, upstream) = Workload.from_dict(workload), arrays
+        with self._observed(posed) as specimen:
+            return {}, specimen.gradients(posed, (query, key, value), upstream, layout, gradient_layout)
+
+    @contextlib.contextmanager
+    def _observed(self, workload: Workload) -> Iterator[Specimen]:
+        """The backend under the gate's eyes; what no caller expects of it is Wrong."""
         from attnlab.judging.posing import Misbehaved, Specimen
 
-        posed = Workload.from_dict(workload)
-        self._library(posed.device)
+        self._library(workload.device)
         self.specimen = self.specimen or Specimen(self._backend())
-        query, key, value = arrays
         try:
-            return {}, (self.specimen.ask(posed, (query, key, value), layout),)
+            yield self.specimen
         except Misbehaved as fault:
             raise Wrong(str(fault)) from None
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.ground.backend import Backend
-from attnlab.ground.errors import Declined
 from attnlab.ground.workload import Workload
 
 
@@ -34,8 +33,6 @@ def logit_gradients(
     Exact value: dL/ds_j = p_j (v_j − o)·dL/do. Raises Declined for a backend without automatic differentiation or
     that declines the shapes, ValueError for scale 0.
     """
-    if backend.library != "torch":
-        raise Declined(f"{backend.name} computes with {backend.library}, which does not differentiate")
     if scale == 0:
         raise ValueError("scale must not be 0: no gradient passes to the query then")
     n_k, dim = k.shape[2:]
@@ -46,16 +43,12 @@ def logit_gradients(
     wide_k[..., range(n_k), range(dim, wide)] = 1.0
     wide_v = _padded(v, wide)
     workload = Workload.of_arrays(wide_q, wide_k, wide_v, scale=scale)
-    reason = backend.declines(workload)
-    if reason:
-        raise Declined(f"{backend.name} declines {workload.label}: {reason}")
     library = backend.open("cpu")
-    query, key, value = (library.from_numpy(one, workload.dtype) for one in (wide_q, wide_k, wide_v))
-    query.requires_grad_(True)
-    output = backend.attend(query, key, value, causal=False, scale=scale)
-    output.backward(library.from_numpy(_padded(upstream, wide), workload.dtype))
-    gradient = library.to_numpy(query.grad)[..., dim:].astype(np.float64)
-    return gradient / scale
+    *arrays, output_gradient = (
+        library.from_numpy(one, workload.dtype) for one in (wide_q, wide_k, wide_v, _padded(upstream, wide))
+    )
+    _, gradient, *_ = backend.gradients(workload, tuple(arrays), output_gradient)
+    return library.to_numpy(gradient)[..., dim:].astype(np.float64) / scale
 
 
 def _padded(array: NDArray[Any], width: int) -> NDArray[Any]:

@@ -25,14 +25,21 @@ three. Where the inner precision is float64 the truth has the same error, and th
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Array, one_of, real, whole
+from .checks import Array, one_of, real
 from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows, softmax_rows
-from .floating_point import ROUNDING_RMS, FloatFormat, float_format
+from .roundings import (
+    Roundings,
+    checked_roundings,
+    largest_score_error,
+    rounding_variance,
+    score_variance,
+    stored_score_variance,
+)
 
 SOURCES = ("output", "weights", "scores", "inner")
 # Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
@@ -44,8 +51,8 @@ class ErrorBudget:
     """What the error of one attention call should be, per component and as a whole.
 
     output : (batch, heads, rows, value_dim), the exact result in float64.
-    variances : by source ("output", "weights", "scores", "inner"), arrays of the same shape; absent
-        roundings are 0.
+    variances : by source ("output", "weights", "scores", "inner"; a gradient's has "sums" too), arrays of the
+        same shape. What is not there rounds nothing.
     scatters : by source, the variance of ‖ô − o‖_F² that its finitely many roundings leave.
     worst_case : the bound no correct implementation exceeds, or None if it was not asked for.
     exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
@@ -61,12 +68,12 @@ class ErrorBudget:
     @property
     def rms(self) -> Array:
         """Predicted rms error of each component, in units of the values."""
-        return np.asarray(np.sqrt(sum(self.variances[source] for source in SOURCES)))
+        return np.asarray(np.sqrt(sum(self.variances.values())))
 
     @property
     def relative(self) -> float:
         """Predicted ‖ô − o‖_F/‖o‖_F. NaN where the exact output is 0 throughout."""
-        total = float(sum(self.variances[source].sum() for source in SOURCES))
+        total = self._total
         norm = float(np.linalg.norm(self.output))
         return math.sqrt(total) / norm if norm > 0 else math.nan
 
@@ -78,7 +85,7 @@ class ErrorBudget:
         few: a gate that allows 1.25 × budget there raises false alarms unless it adds some of these.
         NaN where nothing is rounded.
         """
-        total = float(sum(self.variances[source].sum() for source in SOURCES))
+        total = self._total
         return math.sqrt(sum(self.scatters.values())) / (2 * total) if total > 0 else math.nan
 
     def restricted_to(self, *sources: str) -> "ErrorBudget":
@@ -87,31 +94,14 @@ class ErrorBudget:
         Raises ValueError for a name that is not a source.
         """
         for source in sources:
-            one_of("source", source, SOURCES)
-        kept = {s: v if s in sources else np.zeros_like(v) for s, v in self.variances.items()}
-        scatters = {s: x if s in sources else 0.0 for s, x in self.scatters.items()}
+            one_of("source", source, tuple(self.variances))
+        kept = {source: variance for source, variance in self.variances.items() if source in sources}
+        scatters = {source: scatter for source, scatter in self.scatters.items() if source in sources}
         return ErrorBudget(self.output, kept, scatters, self.worst_case, self.exponent_error)
 
-
-class _Roundings(NamedTuple):
-    output: FloatFormat
-    weights: FloatFormat | None
-    scores: FloatFormat | None
-    score_roundings: int
-    inner: FloatFormat
-    normalised: bool
-    block: int | None
-
     @property
-    def truths(self) -> int:
-        """How many of the two results compared have the inner error: both where the inner is float64."""
-        return 2 if self.inner.precision == 53 else 1
-
-    def chain(self, terms: int) -> float:
-        """Longest chain of additions in a sum of so many terms."""
-        if self.block is None:
-            return float(terms)
-        return min(float(terms), self.block + terms / self.block)
+    def _total(self) -> float:
+        return float(sum(variance.sum() for variance in self.variances.values()))
 
 
 def error_budget(
@@ -166,7 +156,7 @@ def error_budget(
     of scores without a scores_dtype.
     """
     queries, keys, values = checked_inputs(q, k, v)
-    roundings = _roundings(
+    roundings = checked_roundings(
         output_dtype,
         weights_dtype,
         scores_dtype,
@@ -246,31 +236,26 @@ def worst_case_bound(
 
 
 def _variances(
-    part: Rows, soft: Softmax, scale: float, roundings: _Roundings
+    part: Rows, soft: Softmax, scale: float, roundings: Roundings
 ) -> tuple[dict[str, Array], dict[str, float], float]:
     """Of one block: variances by source, their scatter, and the largest rms error of a score."""
     p, o, v = soft.weights, soft.output, part.v
-    inner = roundings.truths * (ROUNDING_RMS * roundings.inner.unit_roundoff) ** 2
+    inner = roundings.inner_variance
     n = float(part.k.shape[0]) if part.visible is None else part.visible.sum(axis=1, keepdims=True)
     chain_n = (
         roundings.chain(part.k.shape[0])
         if part.visible is None
         else np.minimum(n, roundings.chain(part.k.shape[0]))
     )
-    chain_d = roundings.chain(part.k.shape[1])
     squares = p * p
-    weighted = squares @ (v * v)
-
-    products = (part.q * part.q) @ (part.k * part.k).T * scale**2
-    of_scores = inner * (
-        (1 + chain_d / 2) * products + (1 + chain_d / 3) * soft.scores**2 + 2 * soft.fall**2 + 2
-    )
-    accumulated = (1 + chain_n / 2) * weighted + (1 + 2 * chain_n / 3) * o * o
+    of_scores = score_variance(part, soft, scale, roundings)
+    # the sum of weights and values, that of the exponentials, and the division by it
+    accumulated = roundings.sum_variance(chain_n, squares @ (v * v), o) + inner * (1 + chain_n / 3) * o * o
     found = {
-        "output": _rounding_variance(o, roundings.output),
+        "output": rounding_variance(o, roundings.output),
         "weights": np.zeros_like(o),
         "scores": np.zeros_like(o),
-        "inner": _moved(squares * of_scores, v, o) + inner * accumulated,
+        "inner": _moved(squares * of_scores, v, o) + accumulated,
     }
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
     distance = np.maximum((v * v).sum(axis=1) - 2 * o @ v.T + (o * o).sum(axis=1, keepdims=True), 0.0)
@@ -279,33 +264,21 @@ def _variances(
         "output": _SCATTER * float((found["output"] ** 2).sum()),
         "weights": 0.0,
         "scores": 0.0,
-        "inner": _SCATTER * float(((leverage * of_scores) ** 2).sum() + ((inner * accumulated) ** 2).sum()),
+        "inner": _SCATTER * float(((leverage * of_scores) ** 2).sum() + (accumulated**2).sum()),
     }
     spread = of_scores
     if roundings.weights is not None:
         peak = 1.0 if roundings.normalised else p.max(axis=1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0)
-        rounded = _rounding_variance(p / peak, roundings.weights) * peak**2
+        rounded = rounding_variance(p / peak, roundings.weights) * peak**2
         found["weights"] = rounded @ (v * v)
         scatter["weights"] = _SCATTER * float(((rounded * (v * v).sum(axis=1)) ** 2).sum())
-    if roundings.scores is not None and roundings.score_roundings:
-        unit = (ROUNDING_RMS * roundings.scores.unit_roundoff) ** 2
-        stored = roundings.score_roundings * unit * soft.scores**2
+    stored = stored_score_variance(soft, roundings)
+    if stored is not None:
         found["scores"] = _moved(squares * stored, v, o)
         scatter["scores"] = _SCATTER * float(((leverage * stored) ** 2).sum())
         spread = spread + stored
     return found, scatter, math.sqrt(float((p * spread).sum(axis=1).max()))
-
-
-def _rounding_variance(x: Array, form: FloatFormat) -> Array:
-    """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
-
-    Below τ a number is lost whole, which is the smaller error.
-    """
-    half = form.smallest_subnormal / 2
-    normal = (ROUNDING_RMS * form.unit_roundoff * x) ** 2
-    subnormal = np.minimum(half * half / 3, x * x)
-    return np.asarray(np.where(np.abs(x) < form.smallest_normal, subnormal, normal))
 
 
 def _moved(mass: Array, v: Array, o: Array) -> Array:
@@ -314,20 +287,14 @@ def _moved(mass: Array, v: Array, o: Array) -> Array:
     return np.asarray(np.maximum(mass @ (v * v) - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
-def _bound(part: Rows, soft: Softmax, scale: float, roundings: _Roundings) -> Array:
-    v, u = part.v, roundings.truths * roundings.inner.unit_roundoff
-    n, d = part.k.shape
-    gamma = (d + 2) * u / (1 - (d + 2) * u)
-    absolute = np.abs(part.q) @ np.abs(part.k).T * abs(scale)
-    moved = gamma * absolute - u * soft.fall
-    if roundings.scores is not None:
-        moved += roundings.score_roundings * roundings.scores.unit_roundoff * np.abs(soft.scores)
+def _bound(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array:
+    v, u = part.v, roundings.inner_roundoff
+    moved = largest_score_error(part, soft, scale, roundings)
     shown: Any = True
-    counted: Array | float = float(n)
+    counted: Array | float = float(part.k.shape[0])
     if part.visible is None:
         width, total = np.ptp(v, axis=0)[None, :], np.abs(v).sum(axis=0)[None, :]
     else:
-        moved[~part.visible] = 0.0
         shown = part.visible.any(axis=1, keepdims=True)
         width = _visible_range(v, part.visible)
         counted, total = part.visible.sum(axis=1, keepdims=True), part.visible @ np.abs(v)
@@ -356,27 +323,3 @@ def _visible_range(v: Array, visible: NDArray[np.bool_]) -> Array:
         ranges = np.maximum.accumulate(v, axis=0) - np.minimum.accumulate(v, axis=0)
         return np.asarray(np.where(counts[:, None] > 0, ranges[np.maximum(counts - 1, 0)], 0.0))
     return np.array([np.ptp(v[seen], axis=0) if seen.any() else np.zeros(v.shape[1]) for seen in visible])
-
-
-def _roundings(
-    output_dtype: str,
-    weights_dtype: str | None,
-    scores_dtype: str | None,
-    score_roundings: int,
-    inner_dtype: str | None,
-    weights_stored: str,
-    summation_block: int | None,
-) -> _Roundings:
-    times = whole("score_roundings", score_roundings, 0)
-    if times and scores_dtype is None:
-        raise ValueError(f"scores_dtype must be given for score_roundings={times}")
-    default = "float64" if output_dtype == "float64" else "float32"
-    return _Roundings(
-        output=float_format(output_dtype),
-        weights=None if weights_dtype is None else float_format(weights_dtype),
-        scores=None if scores_dtype is None else float_format(scores_dtype),
-        score_roundings=times,
-        inner=float_format(default if inner_dtype is None else inner_dtype),
-        normalised=one_of("weights_stored", weights_stored, ("normalised", "unnormalised")) == "normalised",
-        block=None if summation_block is None else whole("summation_block", summation_block, 1),
-    )

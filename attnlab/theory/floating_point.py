@@ -11,6 +11,10 @@ from .checks import one_of, real, whole
 # Relative rms error of one rounding to nearest, in u, for a log-uniform mantissa: 1/√(8 ln 2) = .42466.
 ROUNDING_RMS = 1 / math.sqrt(8 * math.log(2))
 
+# A rounding's rms is u/(m√3) for a mantissa m in [1, 2). Where numbers are of one size their mantissas are one, and
+# in the worst case it is 1: so much more than on average.
+ONE_MANTISSA = 1 / (3**0.5 * ROUNDING_RMS)
+
 
 class FloatFormat(NamedTuple):
     """A binary format: p bits of significand with the hidden one, and its exponents."""

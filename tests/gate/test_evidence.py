@@ -79,8 +79,8 @@ def test_a_direction_is_found_with_its_size_and_noise_is_not() -> None:
     rng = np.random.default_rng(5)
     output, rms = rng.standard_normal((2, 4, 200, 16)), np.full((2, 4, 200, 16), 0.01)
     noise = 0.01 * rng.standard_normal(output.shape)
-    assert abs(directed(noise, output, rms).z) < 5
-    found = directed(noise + 0.003 * output, output, rms)
+    assert abs(directed(noise, output, rms, (3,)).z) < 5
+    found = directed(noise + 0.003 * output, output, rms, (3,))
     assert found.shift == pytest.approx(0.003, rel=0.1)
     assert found.z > 20
 

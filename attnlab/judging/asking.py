@@ -1,0 +1,80 @@
+"""Putting questions to a black box: what it declines, what takes it too long, what it must not do.
+
+A black box is a callable from a question to its answer. What it declines is not held against it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from attnlab.ground.errors import Declined
+from attnlab.judging.posing import Misbehaved
+
+#: a question that would take longer, by what a pair has cost so far, is left out
+QUESTION_SECONDS = 0.07
+#: a backend that needs less than this a pair is asked everything: all long questions then take under a second,
+#: and a busy machine does not decide what is asked
+FAST_SECONDS_PER_PAIR = 3e-7
+#: below so many pairs a call's own cost hides that of its pairs
+_PAIRS = 4000
+
+
+class Asked(Protocol):
+    """What is needed of a question."""
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs over all batches and heads."""
+
+    @property
+    def text(self) -> str:
+        """Name and sizes, for a message."""
+
+
+Q = TypeVar("Q", bound=Asked)
+A = TypeVar("A")
+
+
+class Asking(Generic[Q, A]):
+    """One black box, and the account of what it was asked.
+
+    asked, declined, left_out : numbers of questions; left out is what would take this backend too long.
+    refusal : the reason that it gave last for declining.
+    """
+
+    def __init__(self, ask: Callable[[Q], A], on_event: Callable[[str], None] = lambda text: None) -> None:
+        self._ask, self._on_event = ask, on_event
+        self.asked = self.declined = self.left_out = 0
+        self.refusal: str | None = None
+        self._seconds_per_pair = math.inf
+
+    def put(self, question: Q) -> A | str | None:
+        """The answer, or what it did that no caller expects, in words, or None where it did not answer.
+
+        Whatever else the black box raises comes through.
+        """
+        if self._too_slow(question):
+            self.left_out += 1
+            return None
+        self._on_event(question.text)
+        started = time.perf_counter()
+        try:
+            answer = self._ask(question)
+        except Declined as refusal:
+            self.declined += 1
+            self.refusal = str(refusal)
+            return None
+        except Misbehaved as fault:
+            return str(fault)
+        if question.pairs >= _PAIRS and self.asked:  # the first call carries a library's start-up
+            seconds = time.perf_counter() - started
+            self._seconds_per_pair = min(self._seconds_per_pair, seconds / question.pairs)
+        self.asked += 1
+        return answer
+
+    def _too_slow(self, question: Q) -> bool:
+        pace = self._seconds_per_pair  # infinite before the first measurement
+        return FAST_SECONDS_PER_PAIR < pace < math.inf and question.pairs * pace > QUESTION_SECONDS

@@ -1,0 +1,232 @@
+"""Requirement: the error that a correct backward pass may have, derived from its roundings and not chosen.
+
+Names as in `exact_gradients`, noise as in `gradient_noise`, roundings as in `error_budget`: c u is the rms of one
+rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward pass rounds, by source:
+
+    output   ∂L/∂q, ∂L/∂k, ∂L/∂v once
+    weights  what a fused kernel stores: P in the sum for ∂L/∂v; T once; and o, of which it makes D = g·o:
+             var(δD) = (c u)²(Σp_j²A_j² + Σg_c²o_c²), the rounding of the weights in o and that of o
+    sums     what one stores that adds its gradients up in the dtype, block after block of 32 terms or more:
+             with N_b blocks before the last (c u)²[(N_b/2)Σa² + (N_b/3)(Σa)²] over the terms of each sum
+    scores   what an unfused one stores as well: the scores r times, A, P in T, T · scale once more, and each
+             partial sum of D = Σp_jA_j: (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]. PyTorch 2.13's softmax adds
+             up so on its way back in float16 and bfloat16 on the CPU, in chains of about n/4
+    inner    scores: σ_j² of `error_budget`;  A_j: (1 + N_v/2)Σ_c g_c²v_jc² + (N_v/3)A_j²
+             D: (1 + N_n/2)Σp_j²A_j² + (N_n/3)D², with (1 + N_v/2)Σg_c²o_c² + (N_v/3)D²
+             T: 3t_j² (difference, product, scale)
+             P, made again as exp(s_j − ln Z) with ln Z = m + ln l from the forward pass: κ(ln p_j)² each, and
+             κ[(ln Z)² + (ln l)²] + 2Σp_j²σ_j²/(c u_i)² a row, the last because other roundings of the scores
+             are not normalised away; κ = 1/(3c²), since these logarithms are alike in size and in mantissa
+             the last sums over n keys (∂L/∂q) or n_q queries (∂L/∂k, ∂L/∂v), and 2 roundings of their results
+             each times (c u_i)².
+
+Sources add in squares, as if independent: an upper model, like that of the forward pass.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .checks import Array, real
+from .error_budget import SOURCES as FORWARD
+from .error_budget import ErrorBudget
+from .exact_attention import blocks, checked_inputs, chosen_rows
+from .exact_gradients import Backward, backward_rows, checked_upstream, key_place
+from .floating_point import ONE_MANTISSA
+from .gradient_bound import gradient_bounds, log_partition, log_sums
+from .gradient_noise import Noise, Ways
+from .precision_class import FULL, SCORES, WEIGHTS
+from .roundings import (
+    Roundings,
+    chain_variance,
+    checked_roundings,
+    growth,
+    mean_square,
+    rounding_variance,
+    score_variance,
+    stored_score_variance,
+)
+
+SOURCES = (*FORWARD, "sums")
+SUMS = "partial sums rounded"
+GRADIENT_CLASSES = {
+    FULL: ("output", "inner"),
+    WEIGHTS: ("output", "inner", "weights"),
+    SUMS: ("output", "inner", "weights", "sums"),
+    SCORES: SOURCES,
+}
+
+#: the fewest terms that are added before a partial sum is stored: PyTorch 2.13's CPU kernel takes 32 to 256
+#: queries and 512 keys at a time, and adds to the gradients where they lie
+SUM_BLOCK = 32
+_INNER_OF_SLOPES = 3
+_LAST = 2
+
+
+class GradientBudgets(NamedTuple):
+    """One budget a gradient; `output` of each is the exact gradient, in the shape of q, k or v."""
+
+    query: ErrorBudget
+    key: ErrorBudget
+    value: ErrorBudget
+
+
+def gradient_budgets(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    output_gradient: ArrayLike,
+    *,
+    dtype: str,
+    causal: bool = False,
+    scale: float | None = None,
+    score_roundings: int = 2,
+    inner_dtype: str | None = None,
+) -> GradientBudgets:
+    """The exact gradients of softmax(scale · qkᵀ)v and the error that roundings to `dtype` predict.
+
+    q : (batch, heads, queries, head_dim); k : (batch, key_heads, keys, head_dim);
+    v : (batch, key_heads, keys, value_dim); output_gradient : (batch, heads, queries, value_dim). They hold values
+        of `dtype` as cast. heads is a multiple of key_heads.
+    causal : query i sees keys 0 to i. scale : 1/√head_dim if None.
+    score_roundings : r, how often the scores are rounded where they are stored.
+    inner_dtype : precision of the arithmetic; None: float64 for float64, else float32.
+
+    Each budget has the variances of all sources and its worst-case bound (`gradient_bound`).
+    `ErrorBudget.restricted_to` gives those of less that is stored; `GRADIENT_CLASSES` names them. Formulas in the
+    module's docstring; of first order in `exponent_error`.
+
+    float64 throughout, in blocks of rows. Raises ValueError as `attnlab.theory.error_budget` does, and for an
+    output_gradient that does not fit.
+    """
+    queries, keys, values = checked_inputs(q, k, v)
+    upstream = checked_upstream(output_gradient, queries, values)
+    roundings = checked_roundings(dtype, dtype, dtype, score_roundings, inner_dtype, "normalised", None)
+    factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
+    sums = tuple(_Sum(one.shape) for one in (queries, keys, values))
+    exponent_error = 0.0
+    length = queries.shape[2] * (queries.shape[1] // keys.shape[1])
+    lengths = (keys.shape[2], length, length)
+    sums_grow = (_growth(lengths[0], roundings), _growth(length, roundings))
+    for part in blocks(queries, keys, values, chosen_rows(None, queries.shape[2]), causal, "top-left", None):
+        back = backward_rows(part, upstream, factor)
+        places = (part.at, *(2 * (key_place(part, queries, keys),)))
+        noises, spread = _noises(back, factor, length, roundings)
+        exponent_error = max(exponent_error, spread)
+        exact = (factor * back.slopes @ part.k, factor * back.slopes.T @ part.q, back.soft.weights.T @ back.g)
+        bounds = gradient_bounds(back, factor, sums_grow, roundings)
+        for index, (total, place) in enumerate(zip(sums, places, strict=True)):
+            total.exact[place] += exact[index]
+            total.bound[place] += bounds[index]
+            for source, noise in noises.items():
+                total.variances[source][place] += (noise.query, noise.key, noise.value)[index]
+                total.scatters[source] += float(noise.scatters[index])
+    return GradientBudgets(
+        *(one.budget(n, exponent_error, roundings) for one, n in zip(sums, lengths, strict=True))
+    )
+
+
+def _growth(terms: int, roundings: Roundings) -> float:
+    """The largest relative error of a sum of so many terms, of their absolute values; G in `gradient_bound`."""
+    return growth(terms + 4, roundings) + stores(terms) * roundings.output.unit_roundoff
+
+
+class _Sum:
+    """What the blocks of rows add up to, for one of the gradients."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.exact, self.bound = np.zeros(shape), np.zeros(shape)
+        self.variances = {source: np.zeros(shape) for source in SOURCES}
+        self.scatters = dict.fromkeys(SOURCES, 0.0)
+
+    def budget(self, terms: int, exponent_error: float, roundings: Roundings) -> ErrorBudget:
+        """With what depends on the whole sum, of so many terms: its drift and the rounding when it is stored."""
+        squared = self.exact**2
+        drift = roundings.inner_variance * (roundings.chain(terms) / 3 + _LAST) * squared
+        form = roundings.output
+        summed = mean_square(form) * stores(terms) / 3 * squared
+        stored = rounding_variance(self.exact, roundings.output)
+        self.variances["inner"] += drift
+        self.variances["sums"] += summed
+        self.variances["output"] += stored
+        self.scatters["output"] += 2 * float((stored**2).sum())
+        self.scatters["sums"] += 2 * float((summed**2).sum())
+        bound = (
+            self.bound + form.unit_roundoff * (np.abs(self.exact) + self.bound) + form.smallest_subnormal / 2
+        )
+        # a key that no query sees gets the gradient 0, to the bit
+        bound[(self.exact == 0) & (self.bound == 0)] = 0.0
+        return ErrorBudget(self.exact, self.variances, self.scatters, bound, exponent_error)
+
+
+def _noises(
+    back: Backward, scale: float, queries: int, roundings: Roundings
+) -> tuple[Mapping[str, Noise], float]:
+    """By source, and the largest predicted rms error of a score."""
+    ways, p, t = Ways(back, scale), back.soft.weights, back.slopes
+    scores = score_variance(back.part, back.soft, scale, roundings)
+    found = {"inner": _inner(back, ways, scores, queries, roundings)}
+    stored = stored_score_variance(back.soft, roundings)
+    assert stored is not None and roundings.weights is not None and roundings.scores is not None
+    of_p = rounding_variance(p, roundings.weights)
+    of_o = rounding_variance(back.soft.output, roundings.output)
+    offsets = (of_p * back.products**2).sum(axis=1) + (of_o * back.g**2).sum(axis=1)
+    found["weights"] = (
+        ways.from_weights(of_p)
+        + ways.from_slopes(rounding_variance(t, roundings.weights))
+        + ways.from_offsets(offsets[:, None])
+    )
+    centred = back.products - back.offset
+    squares = ((p * back.products) ** 2).sum(axis=1, keepdims=True)
+    summed = mean_square(roundings.scores) * chain_variance(roundings.chain(p.shape[1]), squares, back.offset)
+    again = rounding_variance(t * scale, roundings.scores) / scale**2 if scale else np.zeros_like(t)
+    found["scores"] = (
+        ways.from_scores(stored)
+        + ways.from_products(rounding_variance(back.products, roundings.scores))
+        + ways.from_slopes(of_p * centred**2 + again)
+        + ways.from_offsets(summed)
+    )
+    found["sums"] = _sums(back, ways, queries, roundings)
+    return found, math.sqrt(float((p * (scores + stored)).sum(axis=1).max()))
+
+
+def _sums(back: Backward, ways: Ways, queries: int, roundings: Roundings) -> Noise:
+    """Partial sums stored in the dtype, but for their drift, which `_Sum.budget` adds."""
+    unit = mean_square(roundings.output) / 2
+    in_query, in_key = (unit * stores(length) for length in (back.part.v.shape[0], queries))
+    return ways.from_sums(in_query, in_key, in_key)
+
+
+def stores(terms: int) -> int:
+    """How often a partial sum of so many terms is stored before it is whole."""
+    return (terms - 1) // SUM_BLOCK
+
+
+def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: Roundings) -> Noise:
+    part, p, t, g2 = back.part, back.soft.weights, back.slopes, back.g**2
+    n, dim_v = part.v.shape
+    keys, values = roundings.chain(n), roundings.chain(dim_v)
+    products = roundings.sum_variance(values, g2 @ (part.v**2).T, back.products)
+    offset = back.offset
+    offsets = roundings.sum_variance(
+        keys, ((p * back.products) ** 2).sum(axis=1, keepdims=True), offset
+    ) + roundings.sum_variance(values, (g2 * back.soft.output**2).sum(axis=1, keepdims=True), offset)
+    unit = roundings.inner_variance
+    in_query, in_key = (unit * (1 + chain / 2) for chain in (keys, roundings.chain(queries)))
+    alike = unit * ONE_MANTISSA**2
+    log_sum = log_sums(back)
+    with np.errstate(divide="ignore"):
+        exponents = alike * np.where(p > 0, np.log(p), 0.0) ** 2
+    return (
+        ways.from_scores(scores)
+        + ways.from_weights(p**2 * exponents)
+        + ways.from_slopes(p**2 * products + (exponents + _INNER_OF_SLOPES * unit) * t**2)
+        + ways.from_offsets(offsets)
+        + ways.from_factors(
+            alike * (log_partition(back) ** 2 + log_sum**2) + 2 * (p**2 * scores).sum(axis=1, keepdims=True)
+        )
+        + ways.from_sums(in_query, in_key, in_key)
+    )
