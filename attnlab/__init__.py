@@ -1,7 +1,8 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public face: `backends`, `load`, `attend`, `observe`, `Workload`, `Backend`, `Plan`, `run`, `read_run`, `Run`,
-`theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is imported when it is first used.
+The public face: `backends`, `load`, `attend`, `gradients`, `observe`, `Workload`, `Backend`, `Plan`, `run`,
+`read_run`, `Run`, `theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is imported when
+it is first used.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnlab import theory
-    from attnlab.calling import attend
+    from attnlab.calling import attend, gradients
     from attnlab.discovery import backends, load
     from attnlab.ground.backend import Backend
     from attnlab.ground.errors import Declined, Unavailable
@@ -29,6 +30,7 @@ _HOMES = {
     "Unavailable": "attnlab.ground.errors",
     "Workload": "attnlab.ground.workload",
     "attend": "attnlab.calling",
+    "gradients": "attnlab.calling",
     "backends": "attnlab.discovery",
     "load": "attnlab.discovery",
     "observe": "attnlab.numerics.observables",
@@ -45,6 +47,7 @@ __all__ = [
     "Workload",
     "attend",
     "backends",
+    "gradients",
     "load",
     "observe",
     "read_run",

@@ -159,5 +159,21 @@ def checked_output(backend: Backend, workload: Workload, output: Any) -> NDArray
     return library.to_numpy(output)
 
 
+def checked_gradient(library: Library, name: str, gradient: Any, array: Any) -> NDArray[Any]:
+    """The gradient of the array `name`, of `library`, as a NumPy array.
+
+    Raises ValueError where none arrived, or its shape or its dtype is not that of `array`.
+    """
+    if gradient is None:
+        raise ValueError(f"no {name} gradient arrived: the output does not depend on the {name}")
+    shape, dtype = tuple(gradient.shape), library.dtype_of(gradient)
+    expected = tuple(array.shape), library.dtype_of(array)
+    if (shape, dtype) != expected:
+        raise ValueError(
+            f"the {name} gradient has shape {shape} and dtype {dtype}, expected {expected[0]} and {expected[1]}"
+        )
+    return library.to_numpy(gradient)
+
+
 def _kind(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.backend import Backend, checked_output
+from attnlab.ground.backend import Backend, checked_gradient, checked_output
 from attnlab.ground.errors import Declined
 from attnlab.ground.libraries import Library, NumPy
 from attnlab.ground.workload import Workload
@@ -116,10 +116,15 @@ class Specimen:
         output, *found = self._watch(
             library, (*given, upstream), lambda: self.backend.gradients(workload, given, upstream)
         )
-        query, key, value = (
-            _checked_gradient(library, *one) for one in zip(RESULTS[1:], found, given, strict=True)
-        )
-        return self._checked(workload, output), query, key, value
+        answer = self._checked(workload, output)
+        try:
+            query, key, value = (
+                np.array(checked_gradient(library, *one))
+                for one in zip(INPUTS[:3], found, given, strict=True)
+            )
+        except ValueError as fault:
+            raise Misbehaved(str(fault)) from None
+        return answer, query, key, value
 
     def _watch(self, library: Library, inputs: tuple[Any, ...], call: Callable[[], tuple[Any, ...]]) -> Any:
         self._witness = self._witness or Witness(library.to_numpy)
@@ -130,19 +135,6 @@ class Specimen:
             return np.array(checked_output(self.backend, workload, output))
         except ValueError as fault:
             raise Misbehaved(str(fault)) from None
-
-
-def _checked_gradient(library: Library, name: str, gradient: Any, array: Any) -> NDArray[Any]:
-    """The gradient as a NumPy array. Raises Misbehaved where it is missing, or its shape or dtype is not `array`'s."""
-    if gradient is None:
-        raise Misbehaved(f"no {name} arrived: its output does not depend on that array")
-    shape, dtype = tuple(gradient.shape), library.dtype_of(gradient)
-    expected = tuple(array.shape), library.dtype_of(array)
-    if (shape, dtype) != expected:
-        raise Misbehaved(
-            f"its {name} has shape {shape} and dtype {dtype}, expected {expected[0]} and {expected[1]}"
-        )
-    return np.array(library.to_numpy(gradient))
 
 
 def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:

@@ -6,6 +6,7 @@ NumPy alone is imported here; SciPy loads with the first formula that needs it.
 from .dot_product import DotProductMoments, dot_product_moments
 from .dropout import dropout_variance
 from .error_budget import ErrorBudget, error_budget, worst_case_bound
+from .exact_gradients import exact_gradients
 from .floating_point import (
     ROUNDING_RMS,
     FloatFormat,
@@ -15,6 +16,7 @@ from .floating_point import (
     underflow_threshold,
     unit_roundoff,
 )
+from .gradient_budget import GRADIENT_CLASSES, GradientBudgets, gradient_budgets
 from .initialisation import initial_logit_variance
 from .jacobian import SpectralBounds, jacobian_norm_squared, jacobian_spectral_bounds
 from .precision_class import classify, precision_classes
@@ -59,11 +61,13 @@ from .softmax_identities import (
 )
 
 __all__ = [
+    "GRADIENT_CLASSES",
     "ROUNDING_RMS",
     "Bounds",
     "DotProductMoments",
     "ErrorBudget",
     "FloatFormat",
+    "GradientBudgets",
     "LogitMoments",
     "RandomEnergy",
     "SpectralBounds",
@@ -77,10 +81,12 @@ __all__ = [
     "dropout_variance",
     "entropy_slope_in_temperature",
     "error_budget",
+    "exact_gradients",
     "extreme_level",
     "float_format",
     "freezing_head_dim",
     "frozen_tail",
+    "gradient_budgets",
     "initial_logit_variance",
     "is_frozen",
     "jacobian_norm_squared",
