@@ -52,7 +52,7 @@ class Checked:
 
 
 def check(
-    name: str,
+    contender: Contender | str,
     folders: Sequence[str] = (),
     device: str = "cpu",
     seed: int = 0,
@@ -60,15 +60,17 @@ def check(
     dtypes: Sequence[str] = _DTYPES,
     on_event: Event = lambda text: None,
 ) -> Checked:
-    """Put the gate's questions to the backend `name` in each of `dtypes`; stops at the first wrong answer.
+    """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
 
     First those about its output, in all dtypes, then those about the gradients of query, key and value, where
-    its library differentiates. Raises ValueError for an unknown backend.
+    its library differentiates. `contender` is its name, with settings where they are to hold:
+    ``torch_sdpa[threads=1]``. Raises ValueError for an unknown backend and for broken notation.
     """
     from threadpoolctl import threadpool_limits
 
-    require(name, folders)
-    seat = Seat(Contender.parse(name), folders)
+    asked = Contender.parse(contender) if isinstance(contender, str) else contender
+    require(asked.backend, folders)
+    seat = Seat(asked, folders)
     outputs: list[Examined] = []
     gradients: list[Examined] = []
     reason: str | None = None
@@ -89,7 +91,7 @@ def check(
                 passed, reason = None, "it declines every workload that was asked"
     finally:
         seat.leave()
-    return _summary(name, passed, reason, outputs, gradients)
+    return _summary(asked.name, passed, reason, outputs, gradients)
 
 
 def _examine_all(

@@ -14,6 +14,9 @@ Load it with ``pytest -p attnlab.fixtures``. A test that takes
     calls ``answered(contender, workload)``: the same without a clock; it returns the `Accuracy`;
 ``peak``
     calls ``peak(contender, workload)``: the same for memory; it returns the `Result`, of which `peak_bytes` counts;
+``checked``
+    calls ``checked(contender)``: the whole accuracy gate of ``attnlab check``, outputs and gradients, in a process
+    of its own; it returns the `Checked`, or fails with the question that was answered wrong;
 ``confirmed``
     calls ``confirmed(experiment, backend)``: an experiment of `attnlab.numerics` through one backend, in this
     process; it returns the `Finding`, or fails with every row that was missed. ``backend`` runs over the
@@ -32,6 +35,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from attnlab.checking import Checked, check
 from attnlab.ground.result import Accuracy, Outcome, Result
 from attnlab.ground.workload import Workload
 from attnlab.numerics.finding import Finding, Row
@@ -43,6 +47,7 @@ from attnlab.pytest_plugin.replay import ReplayClock
 Interleaved = Callable[[str, Workload], Result | None]
 Answered = Callable[[str, Workload], Accuracy]
 Measured = Callable[[str, Workload], Result]
+Examined = Callable[[str], Checked]
 Confirmed = Callable[[str, str], Finding]
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -136,6 +141,26 @@ def peak(laboratory: Laboratory) -> Measured:
         return result
 
     return measure
+
+
+@pytest.fixture
+def checked(pytestconfig: pytest.Config, laboratory: Laboratory) -> Examined:
+    """Put the whole gate's questions to a contender; see the module."""
+
+    def examine(contender: str) -> Checked:
+        if not laboratory.enabled:
+            pytest.skip("the gate asks in a process of its own; --benchmark-disable starts none")
+        settings = pytestconfig.stash[SETTINGS]
+        found = check(
+            settings.contender(contender), settings.folders, settings.device, dtypes=settings.formats
+        )
+        if found.passed is None:
+            pytest.skip(f"{contender}: {found.reason}")
+        if not found.passed:
+            pytest.fail(f"{contender}: {found.reason}", pytrace=False)
+        return found
+
+    return examine
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import pytest
 
 from attnlab.fixtures import SETTINGS, Answered
-from attnlab.ground.dtypes import DTYPES
 
 #: shapes that implementations get wrong: masks and unequal sizes
 SHAPES: dict[str, dict[str, int | float | bool | None]] = {
@@ -20,8 +19,7 @@ SHAPES: dict[str, dict[str, int | float | bool | None]] = {
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """All number formats for the plain grid, unless the command line names some."""
     if "number_format" in metafunc.fixturenames:
-        settings = metafunc.config.stash[SETTINGS]
-        metafunc.parametrize("number_format", settings.dtypes if settings.dtypes_given else DTYPES)
+        metafunc.parametrize("number_format", metafunc.config.stash[SETTINGS].formats)
 
 
 def test_accuracy(

@@ -23,10 +23,11 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
     from attnlab.checking import check as hold
     from attnlab.commands.progress import note
     from attnlab.discovery import backends, require
+    from attnlab.measuring.contender import Contender
 
     asked = names or backends(folders)
     for name in asked:
-        require(name, folders)
+        require(Contender.parse(name).backend, folders)
     with note(quiet=as_json) as on_event:
         found = [hold(name, folders=folders, device=device, on_event=on_event) for name in asked]
     if as_json:

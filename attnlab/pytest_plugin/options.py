@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from attnlab.commands.options import split_names, split_sizes
+from attnlab.ground.dtypes import DTYPES
 from attnlab.ground.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.plan import Plan
@@ -42,6 +43,11 @@ class Settings:
     def backends(self) -> tuple[str, ...]:
         """The contenders' backends, each once."""
         return tuple(dict.fromkeys(contender.backend for contender in self.contenders))
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The number formats in which accuracy is judged: all, unless the user chose."""
+        return self.dtypes if self.dtypes_given else DTYPES
 
     def contender(self, name: str) -> Contender:
         """The contender of that name."""
