@@ -71,8 +71,8 @@ class GradientSession:
                 return f"{name}: returned shape {answer.shape}, expected {expected}"
             if answer.dtype != posed.q.dtype:
                 return f"{name}: returned {answer.dtype}, expected {posed.q.dtype}"
-            certain = posed.certain if name == RESULTS[0] else question.certain
-            weighed = weigh(reference, answer, certain=certain, directions=posed.directions)
+            asked = posed if name == RESULTS[0] else question
+            weighed = weigh(reference, answer, certain=asked.certain, directions=asked.directions)
             if weighed.fault:
                 return f"{name}: {weighed.fault}"
             evidence.append(weighed)

@@ -6,7 +6,7 @@ A gradient form is a form of `attnlab.judging.questions` and what ∂L/∂o is. 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.ground.dtypes import round_to
+from attnlab.judging import questions
 from attnlab.judging.evidence import DIRECTED
 from attnlab.judging.gradient_reference import refer_gradients
 from attnlab.judging.questions import Form, Question, posed
@@ -67,15 +68,17 @@ UPSTREAMS: dict[str, Upstream] = {
 
 @dataclass(frozen=True)
 class GradientForm:
-    """One question before its arrays are drawn. `upstream` is what ∂L/∂o is, and how it lies in memory.
+    """One question before its arrays are drawn: a forward form, what ∂L/∂o is, and how that lies in memory.
 
-    certain : nothing is rounded on the way back but the gradients themselves.
+    certain : nothing is rounded on the way back but the gradients themselves. directions : as of a `Form`, for
+    gradients, whose independent errors are those of different heads: it needs a hundred.
     """
 
     form: Form
     upstream: str = "normal"
     upstream_layout: str = "contiguous"
     certain: bool = False
+    directions: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,7 @@ class GradientQuestion:
     upstream: NDArray[Any]
     upstream_layout: str
     certain: bool = False
+    directions: float | None = None
 
     @property
     def pairs(self) -> int:
@@ -95,7 +99,7 @@ class GradientQuestion:
     @cached_property
     def references(self) -> tuple[Reference, Reference, Reference]:
         """The right gradients of query, key and value, and their bounds."""
-        return refer_gradients(self.question, self.upstream)
+        return refer_gradients(self.question, self.upstream, tilted=self.directions is not None)
 
     @property
     def text(self) -> str:
@@ -104,123 +108,82 @@ class GradientQuestion:
         return f"gradients in {self.question.text}{layout}"
 
 
-def _form(upstream: str = "normal", upstream_layout: str = "contiguous", **form: Any) -> GradientForm:
-    return GradientForm(Form(**form), upstream, upstream_layout)
+def _named(forms: Iterable[Form], *names: str) -> tuple[GradientForm, ...]:
+    """Forms of the forward gate, whose references serve here as well."""
+    by_name = {form.name: form for form in forms}
+    return tuple(GradientForm(by_name[name]) for name in names)
+
+
+def _many_heads(name: str, **form: Any) -> GradientForm:
+    """Whose errors are independent, so that a part that all share shows."""
+    return GradientForm(
+        Form(name=name, batch=8, heads=16, queries=24, keys=24, dim=8, **form), directions=DIRECTED
+    )
 
 
 #: first what most faults fail, so that a wrong backend is told quickly
 FIRST = (
-    _form(name="normal", batch=2, heads=3, queries=65, keys=67),
-    _form(name="normal, causal", batch=2, heads=3, queries=67, keys=67, causal=True),
-    # whose errors are independent, so that a part that all share shows
-    _form(name="many heads", batch=8, heads=16, queries=20, keys=24, directions=DIRECTED),
-    _form(
-        name="many heads, causal", batch=8, heads=16, queries=24, keys=24, causal=True, directions=DIRECTED
-    ),
+    *_named(questions.FIRST, "normal", "normal, causal"),
+    _many_heads("many heads"),
+    _many_heads("many heads, causal", causal=True),
     GradientForm(
         Form(name="keys of one score", batch=4, heads=8, queries=16, keys=4, inputs="hidden keys"),
         upstream="signs",
         certain=True,
     ),
-    _form(name="logit std 2", batch=2, heads=3, queries=48, keys=129, inputs="logit_std_2"),
+    *_named(questions.FIRST, "logit std 2", "look-up", "staircase"),
 )
 
-REGIME_FORMS = (
-    _form(name="logit std 4", queries=49, keys=49, inputs="logit_std_4"),
-    _form(name="logit std 8, causal", queries=49, keys=49, inputs="logit_std_8", causal=True),
-    _form(name="shifted means", queries=47, keys=50, inputs="shifted_means"),
-    _form(name="outliers", queries=40, keys=70, dim=24, inputs="outliers"),
-    _form(name="duplicated maxima", queries=40, keys=70, inputs="duplicated_maxima"),
-    _form(name="logits above 1000", queries=30, keys=45, inputs="above_1000"),
-    _form(name="logits below -50000", queries=30, keys=45, inputs="below_minus_50000"),
-    _form(name="look-up", heads=3, queries=32, keys=32, dim=32, inputs="look-up"),
-    _form(name="rows at different levels", queries=35, keys=64, inputs="levels"),
-    _form(name="staircase", heads=1, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
-    _form(name="V = 1", queries=40, keys=77, values="ones"),
-    _form(name="V = K", queries=40, keys=77, values="keys"),
-    _form(name="equal logits", heads=3, queries=7, keys=256, inputs="equal logits"),
-    _form("ones", "one number", name="gradient of a sum", batch=2, heads=3, queries=33, keys=40),
-    _form("one row", name="gradient of one row", queries=33, keys=33, causal=True),
-    _form("output", name="gradient of a square", queries=33, keys=40),
-    _form("small", name="small output gradient", queries=20, keys=30),
-    _form("large", name="large output gradient", queries=20, keys=30),
+REGIME_FORMS = _named(
+    questions.REGIME_FORMS,
+    "logit std 4",
+    "logit std 8, causal",
+    "shifted means",
+    "outliers",
+    "duplicated maxima",
+    "logits above 1000",
+    "logits below -50000",
+    "rows at different levels",
+    "V = 1",
+    "V = K",
+    "equal logits",
 )
 
-SHAPE_FORMS = (
-    _form(name="one query", heads=3, queries=1, keys=127),
-    _form(name="one query, causal", heads=3, queries=1, keys=31, causal=True),
-    _form(name="one query, one key", queries=1, keys=1),
-    _form(name="one key", batch=2, heads=3, queries=17, keys=1),
-    _form(name="fewer queries, causal", batch=2, heads=3, queries=23, keys=40, causal=True),
-    _form(name="fewer keys, causal", batch=2, heads=3, queries=70, keys=17, causal=True),
-    _form(name="fewer keys", queries=100, keys=31),
-    _form(name="64 and 128", heads=1, queries=64, keys=128),
-    _form(name="63 and 65", queries=63, keys=65, dim=8),
-    _form(name="head_dim 1", heads=3, queries=37, keys=41, dim=1),
-    _form(name="head_dim 7, causal", queries=41, keys=41, dim=7, causal=True),
-    _form(name="head_dim 33", queries=19, keys=43, dim=33),
-    _form(name="head_dim 64", queries=40, keys=51, dim=64),
-    _form(name="head_dim 128, causal", queries=34, keys=34, dim=128, causal=True),
-    _form(name="head_dim 257", queries=9, keys=22, dim=257),
-    _form(name="value_dim 1", queries=30, keys=42, value_dim=1),
-    _form(name="value_dim above", queries=30, keys=42, value_dim=37),
-    _form(
-        name="value_dim below, causal",
-        batch=2,
-        heads=3,
-        queries=30,
-        keys=42,
-        dim=24,
-        value_dim=8,
-        causal=True,
-    ),
-    _form(name="batch 5", batch=5, heads=1, queries=17, keys=19),
-    _form(name="17 heads", heads=17, queries=13, keys=11),
-    _form(name="17 batches, causal", batch=17, heads=2, queries=12, keys=12, causal=True),
+UPSTREAM_FORMS = (
+    GradientForm(Form(name="gradient of a sum", batch=2, heads=3, queries=33, keys=40), "ones", "one number"),
+    GradientForm(Form(name="gradient of one row", queries=33, keys=33, causal=True), "one row"),
+    GradientForm(Form(name="gradient of a square", queries=33, keys=40), "output"),
+    GradientForm(Form(name="small output gradient", queries=20, keys=30), "small"),
+    GradientForm(Form(name="large output gradient", queries=20, keys=30), "large"),
 )
 
-SCALE_FORMS = (
-    _form(name="scale 1", queries=31, keys=35, dim=8, scale=1.0),
-    _form(name="scale 1/64, causal", queries=35, keys=35, scale=1 / 64, causal=True),
-    _form(name="scale 0.3", queries=31, keys=35, scale=0.3),
-    _form(name="scale -0.25", queries=31, keys=35, scale=-0.25),
-    _form(name="scale 0.7, causal", queries=35, keys=35, scale=0.7, causal=True),
-)
+SHAPE_FORMS = tuple(GradientForm(form) for form in (*questions.SHAPE_FORMS, *questions.SCALE_FORMS))
 
 LAYOUT_FORMS = tuple(
-    _form(
-        upstream_layout=upstream_layout,
-        name=f"{layout} inputs",
-        batch=2,
-        heads=3,
-        queries=21,
-        keys=34,
-        layout=layout,
-        causal=causal,
-        inputs="shared heads" if layout == "expanded" else "normal",
+    GradientForm(form, upstream_layout=layout)
+    for form, layout in zip(
+        (form for form in questions.LAYOUT_FORMS if form.layout != "refilled"),
+        ("contiguous", "heads inside", "transposed", "sliced", "contiguous"),
+        strict=True,
     )
-    for layout, upstream_layout, causal in (
-        ("transposed", "contiguous", False),
-        ("contiguous", "transposed", True),
-        ("heads inside", "heads inside", True),
-        ("contiguous", "heads inside", False),
-        ("sliced", "sliced", False),
-        ("expanded", "contiguous", False),
+) + tuple(
+    GradientForm(
+        Form(name="unusual output gradient", batch=2, heads=3, queries=21, keys=34), "normal", layout
     )
+    for layout in ("transposed", "heads inside")
 )
 
 LONG_FORMS = (
-    _form(name="several blocks", heads=1, queries=300, keys=333),
-    _form(name="several blocks, causal", heads=2, queries=321, keys=321, causal=True),
-    _form(name="rising logits, several blocks", heads=1, queries=130, keys=777, inputs="rising"),
-    _form(name="many keys", heads=1, queries=37, keys=2099),
-    _form(name="many queries", heads=1, queries=2099, keys=37),
-    _form(name="many queries, causal", heads=1, queries=1099, keys=65, causal=True),
-    _form(name="blocks in both, causal", heads=1, queries=600, keys=600, causal=True),
+    GradientForm(Form(name="several blocks, gradients", heads=1, queries=300, keys=333)),
+    GradientForm(Form(name="several blocks, gradients, causal", heads=1, queries=321, keys=321, causal=True)),
+    *_named(questions.LONG_FORMS, "rising logits, several blocks"),
+    GradientForm(Form(name="more keys than a block", heads=1, queries=37, keys=2099)),
+    GradientForm(Form(name="more queries than a block", heads=1, queries=2099, keys=37)),
+    GradientForm(Form(name="more queries than a block, causal", heads=1, queries=1099, keys=65, causal=True)),
 )
 
 #: decides the class that is printed: more queries than any kernel takes at a time, at logit std 1
-CLASS_FORM = _form(name="precision class", heads=1, queries=512, keys=64, dim=64)
+CLASS_FORM = GradientForm(Form(name="precision class of gradients", heads=1, queries=512, keys=64, dim=64))
 
 #: asked again and again, with another between, at the end
 REPEATED = SHAPE_FORMS[4]
@@ -229,8 +192,8 @@ ALL_FORMS = (
     *FIRST,
     CLASS_FORM,
     *REGIME_FORMS,
+    *UPSTREAM_FORMS,
     *SHAPE_FORMS,
-    *SCALE_FORMS,
     *LAYOUT_FORMS,
     *LONG_FORMS,
 )
@@ -244,7 +207,7 @@ def pose_gradients(form: GradientForm, dtype: str, seed: int) -> GradientQuestio
         return None
     rng = np.random.default_rng([seed, zlib.crc32(form.form.name.encode()), 1])
     upstream = round_to(UPSTREAMS[form.upstream](rng, question), dtype)
-    return GradientQuestion(question, upstream, form.upstream_layout, form.certain)
+    return GradientQuestion(question, upstream, form.upstream_layout, form.certain, form.directions)
 
 
 def gradient_questions(dtype: str, seed: int) -> Iterator[GradientQuestion]:

@@ -24,10 +24,11 @@ _STEP = 1e-4
 _GAINED = "it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded"
 
 
-def refer_gradients(question: Question, upstream: NDArray[np.floating]) -> Three:
+def refer_gradients(question: Question, upstream: NDArray[np.floating], *, tilted: bool) -> Three:
     """The references of the gradients of query, key and value where that of the output is `upstream`.
 
-    upstream : (batch, heads, n_q, value_dim), values of the question's dtype. Components of one head share the
+    upstream : (batch, heads, n_q, value_dim), values of the question's dtype. tilted : also find where a wrong
+    scale would move them, else 0. Components of one head share the
     roundings of its weights. Raises ValueError as `attnlab.theory.gradient_budgets` does.
     """
     budgets = gradient_budgets(
@@ -39,7 +40,7 @@ def refer_gradients(question: Question, upstream: NDArray[np.floating]) -> Three
         causal=question.causal,
         scale=question.scale,
     )
-    tilts = _tilts(question, upstream)
+    tilts = _tilts(question, upstream) if tilted else (np.zeros(()),) * 3
     mantissa = question.reference.mantissa
     found = [_reference(question.dtype, budget, tilt) for budget, tilt in zip(budgets, tilts, strict=True)]
     query, key, value = (replace(one, mantissa=mantissa) for one in found)
@@ -48,7 +49,8 @@ def refer_gradients(question: Question, upstream: NDArray[np.floating]) -> Three
 
 def _reference(dtype: str, budget: ErrorBudget, tilt: Array) -> Reference:
     assert budget.worst_case is not None
-    anything = np.full_like(budget.output, np.inf)
+    shape = budget.output.shape
+    anything = np.broadcast_to(np.inf, shape)
     return Reference(
         dtype=dtype,
         output=budget.output,
@@ -56,18 +58,15 @@ def _reference(dtype: str, budget: ErrorBudget, tilt: Array) -> Reference:
         bound=budget.worst_case,
         low=-anything,
         high=anything,
-        hull_slack=np.zeros_like(anything),
-        tilt=tilt,
+        hull_slack=np.broadcast_to(0.0, shape),
+        tilt=np.broadcast_to(tilt, shape),
         shared=(2, 3),
         gained=_GAINED,
     )
 
 
 def _tilts(question: Question, upstream: NDArray[np.floating]) -> tuple[Array, Array, Array]:
-    """d gradient / d ln(scale) where a direction is looked for, else 0."""
-    if question.directions is None:
-        query, key, value = (np.zeros(one.shape) for one in (question.q, question.k, question.v))
-        return query, key, value
+    """d gradient / d ln(scale)."""
     above, below = (
         exact_gradients(
             question.q,
