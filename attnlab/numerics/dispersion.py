@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import (
-    Contestant,
-    Facts,
-    agreement,
-    contestants,
-    generator,
-    rows_or_failure,
-    thermometer,
-)
+from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.observables import observe
+from attnlab.numerics.survey import Survey
 from attnlab.theory import (
     largest_possible_weight,
     random_energy,
@@ -62,21 +55,14 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     two values of the logits attain the bound and capped random logits stay below. Raises ValueError for an
     unknown backend or a bad seed.
     """
-    facts: Facts = {"seed": seed, "dtype": "float32 and float64"}
-    rows: list[Row] = []
-    opened = contestants(backends, facts, dtype="float64", folders=folders)
-    for one in opened:
-        rows += rows_or_failure(one.name, lambda one=one: list(_bounds(one, seed)))  # type: ignore[misc]
-    chosen = thermometer(contestants(backends, {}, dtype="float32", folders=folders))
-    if chosen:
-        rows += rows_or_failure(chosen.name, lambda: list(_lengths(chosen, seed)))
-    return Finding(
-        experiment="length",
-        title=TITLE,
+    survey = Survey(backends, seed=seed, folders=folders, facts={"dtype": "float32 and float64"})
+    survey.ask_each(_bounds)
+    survey.ask_one(_lengths, dtype="float32")
+    return survey.finding(
+        "length",
+        TITLE,
         question="Can a softmax stay sharp as the sequence grows?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
+        conclusion=_conclusion,
     )
 
 
