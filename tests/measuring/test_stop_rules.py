@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,6 +19,12 @@ from attnlab.measuring.seat import Died, Hung, Refused
 def wild(turn: int) -> float:
     """Noise of 20 % that decides nothing about a ratio near 1."""
     return 1.0 + 0.2 * math.sin(turn * turn)
+
+
+def calibrations(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
+    """Lets the calibration loop tell `seconds` of its number, counted from 0."""
+    numbers = count()
+    monkeypatch.setattr(rounds, "calibration_seconds", lambda: seconds(next(numbers)))
 
 
 def test_a_decided_race_has_thirty_rounds(clock: Clock) -> None:
@@ -156,8 +164,7 @@ def test_a_disturbed_round_is_not_counted_towards_the_thirty(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays in the record, with its calibration."""
-    calls = iter(range(10**6))
-    monkeypatch.setattr(rounds, "calibration_seconds", lambda: 0.001 if next(calls) in (3, 4, 20) else 0.0005)
+    calibrations(monkeypatch, lambda number: 0.001 if number in (3, 4, 20) else 0.0005)
     results, _ = race([FakeSeat("a", clock), FakeSeat("b", clock, 0.002)])
     assert rounds_of(results[0]) == 33
 
@@ -166,8 +173,7 @@ def test_a_calibration_that_shifts_after_a_contender_left_does_not_end_the_run(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All its rounds may then count as disturbed: it left with its verdict, and nothing is compared anew."""
-    calls = iter(range(10**6))
-    monkeypatch.setattr(rounds, "calibration_seconds", lambda: 0.0005 if next(calls) < 8 else 0.001)
+    calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
     seats = [FakeSeat("a", clock), FakeSeat("b", clock, noise=wild), FakeSeat("slow", clock, 0.5)]
     results, _ = race(seats, max_rounds=60)
     assert [result.outcome for result in results] == ["measured"] * 3
@@ -178,8 +184,7 @@ def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one that has left: its few rounds may all count as disturbed later, and there is nothing to pair."""
-    calls = iter(range(10**6))
-    monkeypatch.setattr(rounds, "calibration_seconds", lambda: 0.0005 if next(calls) < 8 else 0.001)
+    calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
     seats = [
         FakeSeat("a", clock, faults={("turn", 20): Died("gone")}),
         FakeSeat("slow", clock, 0.4),
