@@ -1,8 +1,16 @@
-"""Property tests have no deadline of their own: how fast a machine is must not decide whether a test passes."""
+"""How fast a machine is, and who else uses it, must not decide whether a test passes: no deadlines, one thread."""
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
+
+# Threads that wait for each other on shared cores wait for seconds. PyTorch and the processes that tests start
+# read the variable; NumPy's pool may be there already. A test that is about threads sets them itself
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
 
 settings.register_profile("attnlab", deadline=None)
 settings.load_profile("attnlab")

@@ -17,12 +17,11 @@ KINDS = ("identity", "statistics", "precision", "shape", "count", "time", "publi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One claim of a tutorial, in our own words.
+class Statement:
+    """What a tutorial says, in our own words, and what is right.
 
     where : places, text and lines, such as ``S2:25``. says : the claim. truth : the right statement. kind : of
     `KINDS`. condition : under which it holds, for a claim that needs one. reference : where to read more.
-    measure : the experiment; None where no measurement can settle it.
     """
 
     id: str
@@ -33,6 +32,12 @@ class Claim:
     truth: str
     reference: str
     condition: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Statement):
+    """A statement and its experiment, `measure`; None where no measurement can settle it."""
+
     measure: Measure | None = None
 
 

@@ -8,25 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnlab.claims.check import Check
-from attnlab.claims.claim import Claim
+from attnlab.claims.claim import Claim, Statement
 from attnlab.claims.verdict import Verdict, decide
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A claim (see `attnlab.claims.claim.Claim`) and what its experiment found.
+class Entry(Statement):
+    """A claim and what its experiment found.
 
     `note` says why there are no checks, where there are none. The verdict is not stored but follows.
     """
 
-    id: str
-    theme: str
-    where: tuple[str, ...]
-    kind: str
-    says: str
-    truth: str
-    reference: str
-    condition: str = ""
     checks: tuple[Check, ...] = ()
     note: str = ""
     seconds: float = 0.0

@@ -3,9 +3,10 @@ and one that answers with an error made a failed row instead of the end of the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from attnlab.numerics.finding import Row
 from attnlab.numerics.pace import is_slow
 
 Facts = dict[str, str | float]
+Arguments = ParamSpec("Arguments")
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,18 @@ def thermometer(opened: Sequence[Contestant]) -> Contestant | None:
     return next((one for one in fast if one.name == "torch_sdpa"), fast[0] if fast else None)
 
 
-def rows_or_failure(name: str, measure: Callable[[], list[Row]]) -> list[Row]:
-    """The rows of `measure`, or one failed row that says what the backend called `name` did wrong."""
+def rows_or_failure(
+    one: Contestant,
+    measure: Callable[Concatenate[Contestant, Arguments], Iterable[Row]],
+    *arguments: Arguments.args,
+    **options: Arguments.kwargs,
+) -> list[Row]:
+    """The rows of `measure` through `one`, or one failed row that says what the backend did wrong."""
     try:
-        return measure()
+        return list(measure(one, *arguments, **options))
     except Exception as fault:  # a backend is other people's code and may raise anything
         reason = f"{type(fault).__name__}: {fault}"
-        return [Row("answered", {"backend": name, "reason": reason}, 1.0, 0.0, 0.0, passed=False)]
+        return [Row("answered", {"backend": one.name, "reason": reason}, 1.0, 0.0, 0.0, passed=False)]
 
 
 def agreement(rows: Sequence[Row], prediction: str) -> str:

@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import (
-    Contestant,
-    Facts,
-    agreement,
-    contestants,
-    generator,
-    rows_or_failure,
-    thermometer,
-)
+from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.observables import observe
+from attnlab.numerics.survey import Survey
 from attnlab.theory import (
     largest_possible_weight,
     random_energy,
@@ -62,21 +55,14 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     two values of the logits attain the bound and capped random logits stay below. Raises ValueError for an
     unknown backend or a bad seed.
     """
-    facts: Facts = {"seed": seed, "dtype": "float32 and float64"}
-    rows: list[Row] = []
-    opened = contestants(backends, facts, dtype="float64", folders=folders)
-    for one in opened:
-        rows += rows_or_failure(one.name, lambda one=one: list(_bounds(one, seed)))  # type: ignore[misc]
-    chosen = thermometer(contestants(backends, {}, dtype="float32", folders=folders))
-    if chosen:
-        rows += rows_or_failure(chosen.name, lambda: list(_lengths(chosen, seed)))
-    return Finding(
-        experiment="length",
-        title=TITLE,
+    survey = Survey(backends, seed=seed, folders=folders, facts={"dtype": "float32 and float64"})
+    survey.ask_each(_bounds)
+    survey.ask_one(_lengths, dtype="float32")
+    return survey.finding(
+        "length",
+        TITLE,
         question="Can a softmax stay sharp as the sequence grows?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
+        conclusion=_conclusion,
     )
 
 
@@ -161,13 +147,22 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
 def figure(finding: Finding) -> Figure:
     """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
-    from attnlab.numerics.drawing import CYCLE, GREY, entitle, legend, new_figure, powers_of_two, smooth
+    from attnlab.numerics.drawing import (
+        CYCLE,
+        GREY,
+        entitle,
+        legend,
+        new_figure,
+        points,
+        powers_of_two,
+        smooth,
+    )
 
     figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.6)
-    measured = [row for row in finding.rows if "rule" in row.where]
+    through = [row for row in finding.rows if "rule" in row.where]
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
         for rule, colour in zip(RULES, CYCLE, strict=False):
-            mine = [row for row in measured if (row.quantity, row.where["rule"]) == (quantity, rule)]
+            mine = [row for row in through if (row.quantity, row.where["rule"]) == (quantity, rule)]
             if not mine:
                 continue
             x = np.array([float(row.where["keys"]) for row in mine])
@@ -178,16 +173,10 @@ def figure(finding: Finding) -> Figure:
                 linewidth=1.7,
                 label=rule,
             )
-            errors = 5 * np.array([row.standard_error for row in mine]) / unit
-            panel.errorbar(
-                x,
-                [row.measured for row in mine] / unit,
-                errors,
-                fmt="o",
-                color=colour,
-                markersize=4,
-                linewidth=1,
+            measured, error = (
+                np.array([getattr(row, name) for row in mine]) for name in ("measured", "standard_error")
             )
+            points(panel, x, measured / unit, error / unit, colour, markersize=4)
         powers_of_two(panel, LENGTHS[::2])
         freezing = scalable_softmax_freezing_length(SLOPE)
         panel.axvline(freezing, color=GREY, linestyle="--", linewidth=1.1)
@@ -215,15 +204,15 @@ def figure(finding: Finding) -> Figure:
             color=colour,
             fontsize=9.5,
         )
-    points = [row for row in finding.rows if "gap" in row.where]
+    gaps = [row for row in finding.rows if "gap" in row.where]
     bound.plot(
-        [float(row.where["keys"]) for row in points],
-        [row.measured for row in points],
+        [float(row.where["keys"]) for row in gaps],
+        [row.measured for row in gaps],
         "ko",
         markersize=5,
         mfc="none",
     )
-    for row in {float(row.where["keys"]): row for row in points}.values():
+    for row in {float(row.where["keys"]): row for row in gaps}.values():
         text = f"Δ = {float(row.where['gap']):.1f}"
         bound.annotate(
             text,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnlab.numerics.finding import STANDARD_ERRORS
 from attnlab.palette import styles
 
 if TYPE_CHECKING:
@@ -69,6 +70,17 @@ def backend_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {
         name: {"marker": one.marker, "color": one.colour} for name, one in styles(sorted(set(names))).items()
     }
+
+
+def points(
+    axes: Axes, x: ArrayLike, y: ArrayLike, standard_errors: ArrayLike, colour: str, **options: Any
+) -> None:
+    """Measured points with bars of five standard errors; `options` go to ``Axes.errorbar``."""
+    import numpy as np
+
+    bars = STANDARD_ERRORS * np.asarray(standard_errors, np.float64)
+    style = {"fmt": "o", "color": colour, "markersize": 4.5, "linewidth": 1, **options}
+    axes.errorbar(x, y, bars, **style)
 
 
 def spread(index: int, count: int, width: float = 0.12) -> float:

@@ -91,10 +91,7 @@ def _point(through: Sequence[Contestant], dtype: str, axis: str, value: float, s
     rows = []
     for one in through:
         where: dict[str, str | float] = {"backend": one.name, "dtype": dtype, "axis": axis, "value": value}
-        rows += rows_or_failure(
-            one.name,
-            lambda one=one, where=where: list(_judged(one, where, budgets, q, k, v, scale)),  # type: ignore[misc]
-        )
+        rows += rows_or_failure(one, _judged, where, budgets, q, k, v, scale)
     return rows
 
 

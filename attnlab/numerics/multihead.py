@@ -19,16 +19,10 @@ from numpy.typing import NDArray
 
 from attnlab.ground.workload import Workload
 from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import (
-    Contestant,
-    Facts,
-    agreement,
-    contestants,
-    generator,
-    rows_or_failure,
-)
+from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.logits import read_logits
+from attnlab.numerics.survey import Survey
 from attnlab.theory import initial_logit_variance
 
 if TYPE_CHECKING:
@@ -71,20 +65,13 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     which passes where it is not below half: heads do not cut the cost. Raises ValueError for an unknown
     backend or a bad seed.
     """
-    facts: Facts = {"seed": seed, "dtype": "float64", "d_model": MODEL_DIM}
-    rows: list[Row] = []
-    for one in contestants(backends, facts, folders=folders):
-        rows += rows_or_failure(one.name, lambda one=one: list(_initialisation(one, seed)))  # type: ignore[misc]
-        rows += rows_or_failure(one.name, lambda one=one: list(_structure(one, seed)))  # type: ignore[misc]
-        if not one.slow:
-            rows += rows_or_failure(one.name, lambda one=one: list(_cost(one, seed)))  # type: ignore[misc]
-    return Finding(
-        experiment="multihead",
-        title=TITLE,
+    survey = Survey(backends, seed=seed, folders=folders, facts={"d_model": MODEL_DIM})
+    survey.ask_each(_initialisation, _structure, _cost)
+    return survey.finding(
+        "multihead",
+        TITLE,
         question="How large are logits at initialisation, and do heads interact or save arithmetic?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
+        conclusion=_conclusion,
     )
 
 
@@ -175,7 +162,12 @@ def _exact(quantity: str, where: Mapping[str, str | float], found: float) -> Row
 
 
 def _cost(one: Contestant, seed: int) -> Iterator[Row]:
-    """FLOPs counted in what really ran where that can be seen, and time, against the number of heads."""
+    """FLOPs counted in what really ran where that can be seen, and time, against the number of heads.
+
+    Nothing of a slow backend, whose calls at this length take too long.
+    """
+    if one.slow:
+        return
     rng = generator(seed, 1500)
     n = _COST_LENGTH
     x = rng.standard_normal((3, 1, n, MODEL_DIM)).astype(np.float32)

@@ -42,7 +42,7 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     for dtype in DTYPES:
         missing: Facts = {}
         for one in contestants(backends, missing, dtype=dtype, folders=folders):
-            rows += rows_or_failure(one.name, lambda one=one, dtype=dtype: list(_through(one, dtype)))  # type: ignore[misc]
+            rows += rows_or_failure(one, _through, dtype)
             if dtype == "float16":
                 facts[f"float16 scores past 65504 through {one.name}"] = _fate_of_large_products(one.attend)
         facts |= {f"{key} in {dtype}": reason for key, reason in missing.items() if key != "backends"}

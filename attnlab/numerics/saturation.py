@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import (
-    Contestant,
-    Facts,
-    agreement,
-    contestants,
-    generator,
-    rows_or_failure,
-    thermometer,
-)
+from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.observables import observe
 from attnlab.numerics.saturation_map import QUANTITIES, map_rows, temperature_rows
+from attnlab.numerics.survey import Survey
 from attnlab.theory import attention_under_random_inputs, freezing_head_dim
 
 if TYPE_CHECKING:
@@ -47,24 +40,15 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     independent heads, as the rows of one head share its keys. Raises ValueError for an unknown backend or a bad
     seed.
     """
-    facts: Facts = {"seed": seed, "dtype": DTYPE}
-    rows: list[Row] = []
-    opened = contestants(backends, facts, dtype=DTYPE, folders=folders)
-    for one in opened:
-        rows += rows_or_failure(one.name, lambda one=one: _through(one, seed))  # type: ignore[misc]
-    chosen = thermometer(opened)
-    if chosen:
-        facts["phase diagram measured through"] = chosen.name
-        rows += rows_or_failure(
-            chosen.name, lambda: [*map_rows(chosen, seed), *temperature_rows(chosen, seed)]
-        )
-    return Finding(
-        experiment="saturation",
-        title=TITLE,
+    survey = Survey(backends, seed=seed, folders=folders, dtype=DTYPE)
+    survey.ask_each(_through)
+    if chosen := survey.ask_one(lambda one, seed: [*map_rows(one, seed), *temperature_rows(one, seed)]):
+        survey.facts["phase diagram measured through"] = chosen.name
+    return survey.finding(
+        "saturation",
+        TITLE,
         question="Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
+        conclusion=_conclusion,
     )
 
 

@@ -20,6 +20,7 @@ from attnlab.numerics.drawing import (
     nested_sizes,
     new_figure,
     note,
+    points,
     powers_of_two,
     smooth,
 )
@@ -160,22 +161,23 @@ def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
         color=ORANGE,
         linewidth=1.8,
     )
-    panel.errorbar(
-        x,
-        [row.measured / unit for row in rows],
-        [5 * row.standard_error / unit for row in rows],
-        fmt="o",
-        color=BLUE,
-        markersize=4.5,
+    measured, errors = (
+        [getattr(row, name) / unit for row in rows] for name in ("measured", "standard_error")
     )
+    points(panel, x, measured, errors, BLUE, linewidth=1.5)
     panel.set_ylim(-0.03, 1.03)
+    _temperatures(panel)
+    note(panel, 2.6, 0.55, "ln n − β²/2 …", GREEN)
+    note(panel, 0.13, 0.35, "ψ(1) − ψ(1 − m)", ORANGE)
+    note(panel, 1.15, 0.2, f"exact, n = {keys}", BLUE)
+
+
+def _temperatures(panel: Axes) -> None:
+    """The x axis of a panel against temperature, with a line where the softmax freezes."""
     panel.set_xscale("log")
     panel.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["1/8", "1/4", "1/2", "1", "2", "4", "8"])
     panel.minorticks_off()
     panel.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2)
-    note(panel, 2.6, 0.55, "ln n − β²/2 …", GREEN)
-    note(panel, 0.13, 0.35, "ψ(1) − ψ(1 − m)", ORANGE)
-    note(panel, 1.15, 0.2, f"exact, n = {keys}", BLUE)
 
 
 def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
@@ -194,18 +196,10 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
     )
     cold = fine[critical / fine > extreme_level(keys) * 1.02]
     panel.plot(cold, [frozen_fraction(keys, critical / t) for t in cold], "--", color=ORANGE, linewidth=1.8)
-    for points, colour in ((weights, BLUE), (frozen, ORANGE)):
-        panel.errorbar(
-            [float(row.where["temperature / freezing"]) for row in points],
-            [row.measured for row in points],
-            [5 * row.standard_error for row in points],
-            fmt="o",
-            color=colour,
-            markersize=4.5,
-        )
-    panel.set_xscale("log")
-    panel.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["1/8", "1/4", "1/2", "1", "2", "4", "8"])
-    panel.minorticks_off()
-    panel.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2)
+    for found, colour in ((weights, BLUE), (frozen, ORANGE)):
+        at = [float(row.where["temperature / freezing"]) for row in found]
+        errors = [row.standard_error for row in found]
+        points(panel, at, [row.measured for row in found], errors, colour, linewidth=1.5)
+    _temperatures(panel)
     note(panel, 1.2, 0.55, "mean largest weight", BLUE)
     note(panel, 0.13, 0.25, "rows in which one key\nholds more than half", ORANGE)

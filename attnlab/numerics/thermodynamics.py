@@ -14,19 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import (
-    Contestant,
-    Facts,
-    agreement,
-    contestants,
-    generator,
-    rows_or_failure,
-    thermometer,
-)
+from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.identities import violations
 from attnlab.numerics.observables import observe
 from attnlab.numerics.responses import energy_variance
+from attnlab.numerics.survey import Survey
 from attnlab.theory import critical_beta, random_energy
 
 if TYPE_CHECKING:
@@ -48,21 +41,14 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     And ln Z, energy, entropy and heat capacity against β, on the exact curves of the random energy model. Raises
     ValueError for an unknown backend or a bad seed.
     """
-    facts: Facts = {"seed": seed, "dtype": "float64"}
-    rows: list[Row] = []
-    opened = contestants(backends, facts, folders=folders)
-    for one in opened:
-        rows += rows_or_failure(one.name, lambda one=one: list(_identities(one, seed)))  # type: ignore[misc]
-    chosen = thermometer(opened)
-    if chosen:
-        rows += rows_or_failure(chosen.name, lambda: list(_curves(chosen, seed)))
-    return Finding(
-        experiment="thermodynamics",
-        title=TITLE,
+    survey = Survey(backends, seed=seed, folders=folders)
+    survey.ask_each(_identities)
+    survey.ask_one(_curves)
+    return survey.finding(
+        "thermodynamics",
+        TITLE,
         question="Do the identities of statistical mechanics hold for every row of every backend?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
+        conclusion=_conclusion,
     )
 
 

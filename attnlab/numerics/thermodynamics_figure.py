@@ -19,6 +19,7 @@ from attnlab.numerics.drawing import (
     legend,
     new_figure,
     note,
+    points,
     smooth,
 )
 from attnlab.numerics.finding import Finding, Row
@@ -69,7 +70,7 @@ def _exact_and_measured(panel: Axes, rows: Sequence[Row], unit: float, colour: s
     measured, error = (
         np.array([getattr(row, name) for row in rows]) for name in ("measured", "standard_error")
     )
-    panel.errorbar(x, measured / unit, 5 * error / unit, fmt="o", color=colour, markersize=4.5, linewidth=1)
+    points(panel, x, measured / unit, error / unit, colour)
 
 
 def _capacity(panel: Axes, rows: Sequence[Row]) -> None:

@@ -9,6 +9,7 @@ Measured through the backends in float64, and by automatic differentiation throu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,18 +18,11 @@ import numpy as np
 from attnlab.discovery import load
 from attnlab.ground.errors import Declined
 from attnlab.numerics.clusters import mean_over_clusters, statistic_over_clusters
-from attnlab.numerics.contestants import (
-    Contestant,
-    Facts,
-    agreement,
-    contestants,
-    generator,
-    rows_or_failure,
-    thermometer,
-)
+from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.observables import Array, observe
 from attnlab.numerics.row_gradients import logit_gradients
+from attnlab.numerics.survey import Survey
 from attnlab.theory import (
     attention_under_random_inputs,
     critical_beta,
@@ -65,22 +59,14 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     sampling error included. Then the gradient of the logits through autograd, its mean square against the same
     theory. Raises ValueError for an unknown backend or a bad seed.
     """
-    facts: Facts = {"seed": seed, "dtype": "float64"}
-    rows: list[Row] = []
-    opened = contestants(backends, facts, folders=folders)
-    for one in opened:
-        rows += rows_or_failure(one.name, lambda one=one: list(_through(one, seed)))  # type: ignore[misc]
-        rows += rows_or_failure(one.name, lambda one=one: _autograd(one, seed, folders))  # type: ignore[misc]
-    chosen = thermometer(opened)
-    if chosen:
-        rows += rows_or_failure(chosen.name, lambda: list(_sweep(chosen, seed)))
-    return Finding(
-        experiment="vanishing_gradient",
-        title=TITLE,
+    survey = Survey(backends, seed=seed, folders=folders)
+    survey.ask_each(_through, partial(_autograd, folders=folders))
+    survey.ask_one(_sweep)
+    return survey.finding(
+        "vanishing_gradient",
+        TITLE,
         question="Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
+        conclusion=_conclusion,
     )
 
 

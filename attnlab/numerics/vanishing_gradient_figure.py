@@ -17,6 +17,7 @@ from attnlab.numerics.drawing import (
     nested_sizes,
     new_figure,
     note,
+    points,
 )
 from attnlab.numerics.finding import Finding, Row
 from attnlab.theory import critical_beta, random_energy
@@ -51,8 +52,7 @@ def _average(panel: Axes, rows: Sequence[Row]) -> None:
     curve = [random_energy(keys, float(one) * critical).jacobian_norm_squared ** 0.5 for one in fine]
     panel.plot(fine, curve, color=BLUE, linewidth=1.8)
     measured = np.sqrt([row.measured for row in rows])
-    errors = 5 * np.array([row.standard_error for row in rows]) / (2 * measured)
-    panel.errorbar(x, measured, errors, fmt="o", color=BLUE, markersize=4.5, linewidth=1)
+    points(panel, x, measured, np.array([row.standard_error for row in rows]) / (2 * measured), BLUE)
     for d, colour in ((64, ORANGE),):
         for beta, label in ((1.0, "scaled, any d_k"), (d**0.5, f"unscaled, d_k = {d}")):
             at = beta / critical

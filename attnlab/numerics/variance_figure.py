@@ -21,6 +21,7 @@ from attnlab.numerics.drawing import (
     nested_sizes,
     new_figure,
     note,
+    points,
     powers_of_two,
 )
 from attnlab.numerics.finding import Finding, Row
@@ -102,16 +103,8 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
         panel.plot(
             exact, [FAMILIES[family].moments(d).kurtosis - 3 for d in exact], color=colour, linewidth=1.4
         )
-        panel.errorbar(
-            x,
-            [row.measured - 3 for row in mine],
-            [5 * row.standard_error for row in mine],
-            fmt="o",
-            color=colour,
-            markersize=4,
-            linewidth=1,
-            label=family,
-        )
+        excess, errors = [row.measured - 3 for row in mine], [row.standard_error for row in mine]
+        points(panel, x, excess, errors, colour, markersize=4, label=family)
     panel.set_yscale("symlog", linthresh=0.03)
     powers_of_two(panel, [2.0**power for power in range(9)])
     panel.axhline(0, color=BLACK, linewidth=0.8)
@@ -133,15 +126,8 @@ def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
         normal = np.exp(-(at**2) / 2) if variable == "t" else _normal_distribution(at)
         curve_x, curve = _curve(variable, head_dim, float(at.min()), float(at.max()))
         panel.plot(curve_x, curve, color=colour, linewidth=1.4)
-        panel.errorbar(
-            at,
-            np.array([row.measured for row in mine]) - normal,
-            5 * np.array([row.standard_error for row in mine]),
-            fmt="o",
-            color=colour,
-            markersize=4,
-            linewidth=1,
-        )
+        beyond = np.array([row.measured for row in mine]) - normal
+        points(panel, at, beyond, [row.standard_error for row in mine], colour, markersize=4)
         if variable == "x" and head_dim > 4:
             continue  # too close to 0 and to each other for labels; the colours are those of the other panel
         top = int(np.argmax(curve))

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.numerics.contestants import Contestant, Facts, agreement, contestants, generator, rows_or_failure
+from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.logits import Array, read_logits
 from attnlab.numerics.slopes import log_log_slope
+from attnlab.numerics.survey import Survey
 from attnlab.numerics.variance_sampling import DOT_PRODUCTS, sampled_rows
 from attnlab.theory import dot_product_moments
 
@@ -40,17 +41,14 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     being 0 by symmetry. Standard error: `DotProductMoments.variance_standard_error`. Raises ValueError for an
     unknown backend or a bad seed.
     """
-    facts: Facts = {"seed": seed, "dtype": "float64", "dot products sampled": DOT_PRODUCTS}
-    rows = list(sampled_rows(seed, SCALINGS))
-    for one in contestants(backends, facts, folders=folders):
-        rows += rows_or_failure(one.name, lambda one=one: _through(one, seed))  # type: ignore[misc]
-    return Finding(
-        experiment="variance_scaling",
-        title=TITLE,
+    survey = Survey(backends, seed=seed, folders=folders, facts={"dot products sampled": DOT_PRODUCTS})
+    survey.rows += sampled_rows(seed, SCALINGS)
+    survey.ask_each(_through)
+    return survey.finding(
+        "variance_scaling",
+        TITLE,
         question="Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
+        conclusion=_conclusion,
     )
 
 

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from faults import FAULTS
+from rows import BEYOND, ROWS
 
 from attnlab.claims import Ledger, Verdict, claims, run_claims
 from attnlab.claims.check import Check, Role
 from attnlab.claims.page import deciding, render
 from attnlab.claims.verdict import decide
 
-
-def _beside(name: str) -> ModuleType:
-    """A module of this folder, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"claims_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FAULTS = _beside("faults").FAULTS
-ROWS, BEYOND = _beside("rows").ROWS, _beside("rows").BEYOND
 #: the specification, the fast one of each library, and the kernel that a user gets
 BACKENDS = ("naive_loop", "numpy_blocked", "torch_eager", "torch_sdpa")
 VERDICTS = {

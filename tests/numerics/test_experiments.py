@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from attnlab.numerics import variance_scaling
 from attnlab.numerics.catalogue import EXPERIMENTS, experiment, figure, run_experiments
-from attnlab.numerics.finding import Finding
+from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.variance_sampling import sampled_rows
 
 #: the fast ones of each library, the kernel that a user gets, and the specification
 BACKENDS = ("naive_loop", "numpy_blocked", "torch_sdpa")
@@ -38,6 +41,17 @@ def faulty(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@cache
+def _sampled(seed: int) -> tuple[Row, ...]:
+    return tuple(sampled_rows(seed, variance_scaling.SCALINGS))
+
+
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the variance experiment samples without a backend, kept for the tests that are about backends."""
+    monkeypatch.setattr(variance_scaling, "sampled_rows", lambda seed, scalings: _sampled(seed))
+
+
 @pytest.mark.parametrize("seed", [1, 20, 4711])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_passes_with_any_seed(name: str, seed: int) -> None:
@@ -54,6 +68,7 @@ def test_an_experiment_passes_with_any_seed(name: str, seed: int) -> None:
 SEE_THE_SCALE = [name for name in EXPERIMENTS if name != "overflow"]
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("name", SEE_THE_SCALE)
 def test_a_wrong_scale_fails(name: str, faulty: Path) -> None:
     (finding,) = run_experiments([name], ["numpy_vectorized", "wrong_scale"], folders=[faulty])
@@ -61,6 +76,7 @@ def test_a_wrong_scale_fails(name: str, faulty: Path) -> None:
     assert "wrong_scale" in finding.conclusion
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_backend_that_raises_is_a_failed_row_and_the_others_are_kept(name: str, faulty: Path) -> None:
     (finding,) = run_experiments([name], ["raises", "numpy_vectorized"], folders=[faulty])
@@ -70,6 +86,7 @@ def test_a_backend_that_raises_is_a_failed_row_and_the_others_are_kept(name: str
     assert len(figure(finding).axes) >= 1
 
 
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_without_a_usable_backend_says_so(name: str) -> None:
     (finding,) = run_experiments([name], ["torch_sdpa_cudnn"])

@@ -1,0 +1,20 @@
+"""What the tests of races on fake seats share."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from fake_seats import Clock
+
+from attnlab.measuring import rounds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The conductor's clock, and a calibration loop that is never disturbed."""
+    one = Clock()
+    monkeypatch.setattr(time, "monotonic", one.monotonic)
+    monkeypatch.setattr(rounds, "calibration_seconds", lambda: 0.0005)
+    monkeypatch.setattr(rounds, "steal_seconds", lambda: 0.0)
+    return one

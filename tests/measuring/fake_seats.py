@@ -1,0 +1,126 @@
+"""Seats whose costs are set and not timed, and a clock that they move: a race of them is exact and takes no time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from attnlab.ground.result import Result
+from attnlab.ground.workload import Workload
+from attnlab.judging import accuracy
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.contender import Contender
+from attnlab.measuring.seat import Refused
+from attnlab.plan import Limits
+
+#: so that the numbers below do not follow the defaults
+FIXED = {"max_rounds": 200, "workload_seconds": 6.0, "extra_seconds": 24.0, "call_seconds": 2.0}
+SMALL = Workload(heads=1, queries=4, keys=4, head_dim=4)
+
+
+class Clock:
+    """Monotonic time that passes only when somebody works."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class FakeSeat:
+    """A worker that answers rightly at once, its calls costing `seconds` each on the fake clock.
+
+    `noise` multiplies what is told of the n-th turn; `faults` are raised in place of the n-th answer to an
+    operation. `turns` holds what each turn was asked for: iterations and settling.
+    """
+
+    def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
+        self.contender = Contender(name, name)
+        self.clock, self.noise = clock, noise or (lambda turn: 1.0)
+        self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)
+        self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
+        self.free, self.peak = more.get("free", 2**40), more.get("peak", lambda workload: 1000)
+        self.declined = more.get("declines", lambda workload: None)
+        self.filled, self.starts = False, 0
+        self.asked: Counter[str] = Counter()
+        self.tried: list[Workload] = []
+        self.turns: list[tuple[int, float | None]] = []
+        self.workload = SMALL
+
+    def start(self) -> None:
+        self.starts += 1
+        self.filled = True
+
+    def finish_start(self) -> dict[str, Any]:
+        self._fault("load")
+        return {}
+
+    def leave(self) -> None:
+        self.filled = False
+
+    def _fault(self, op: str) -> None:
+        self.asked[op] += 1
+        fault = self.faults.get((op, self.asked[op]))
+        if fault is not None:
+            if not isinstance(fault, Refused):
+                self.filled = False
+            raise fault
+
+    def _call(self) -> float:
+        self.tried.append(self.workload)
+        seconds = float(self.cost(self.workload, len(self.tried)))
+        self.clock.now += seconds
+        return seconds
+
+    def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
+        self._fault(op)
+        self._call()
+        exact = accuracy.reference(self.workload, tuple(arguments["rows"])).output
+        return {}, (exact, exact)
+
+    def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
+        assert self.filled
+        self._fault(op)
+        if op in ("declines", "prepare"):
+            posed = Workload.from_dict(arguments["workload"])
+            if reason := self.declined(posed):
+                raise Refused("declined", reason)
+            if op == "prepare":
+                self.workload = posed
+        if op == "calibrate":
+            return {"seconds": self._call()}
+        if op == "turn":
+            return self._turn(**arguments)
+        if op == "memory":
+            return {"peak_bytes": [self.peak(self.workload)], "method": "memray"}
+        return {"kernel": "fake", "bytes": self.free, "cache": "warm"}
+
+    def _turn(self, iterations: int, settle_seconds: float | None) -> dict[str, Any]:
+        self.turns.append((iterations, settle_seconds))
+        seconds = self._call()
+        settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
+        self.clock.now += settled + (iterations - 1) * seconds
+        told = seconds * self.noise(self.asked["turn"])
+        return {"seconds": told, "settled_seconds": settled, "minor_faults": 0, "involuntary_switches": 0}
+
+
+def conductor_of(seats: list[FakeSeat], **limits: Any) -> Conductor:
+    """The conductor of these seats, under `FIXED` limits but for those given."""
+    conductor = Conductor([seat.contender for seat in seats], limits=Limits(**{**FIXED, **limits}))
+    conductor.seats = seats  # type: ignore[assignment]  # all that a conductor needs of a seat
+    return conductor
+
+
+def race(seats: list[FakeSeat], workload: Workload = SMALL, **limits: Any) -> tuple[list[Result], Conductor]:
+    """One race of these seats."""
+    with conductor_of(seats, **limits) as conductor:
+        results = conductor.race(workload)
+    assert all(not seat.filled for seat in seats)
+    return results, conductor
+
+
+def rounds_of(result: Result) -> int:
+    """How many rounds it was measured in."""
+    assert result.latency is not None, result.reason
+    return len(result.latency.samples)
