@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.ground.dtypes import round_to
+from attnlab.ground.errors import Declined
 from attnlab.ground.regimes import REGIMES
 from attnlab.ground.workload import Workload
 
@@ -17,6 +18,9 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
 
     Shapes as in `Workload`. Each array and the regime have a random stream of their own, so that changing
     the number of keys leaves the queries as they were.
+
+    Raises Declined, whoever asks, where the regime needs numbers that the dtype does not hold: a logit of some
+    size at a scale near 0 needs queries beyond its largest.
     """
     w = workload
     shapes = (
@@ -27,5 +31,11 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
     q, k, v = (
         np.random.default_rng([w.seed, stream]).standard_normal(shape) for stream, shape in enumerate(shapes)
     )
-    q, k, v = REGIMES[w.regime](q, k, v, w.scale, np.random.default_rng([w.seed, 3]))
-    return round_to(q, w.dtype), round_to(k, w.dtype), round_to(v, w.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # told below
+        drawn = REGIMES[w.regime](q, k, v, w.scale, np.random.default_rng([w.seed, 3]))
+        q, k, v = (round_to(array, w.dtype) for array in drawn)
+    if not all(np.isfinite(array).all() for array in (q, k, v)):
+        raise Declined(
+            f"no {w.dtype} holds the inputs of {w.regime} at scale {w.scale:g}; use a larger scale"
+        )
+    return q, k, v
