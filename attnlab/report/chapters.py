@@ -84,8 +84,9 @@ CHAPTERS: Mapping[str, Chapter] = {
         "distribution function, for normal components. Bars are five standard errors.",
         lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
         "nothing else: components of standard deviation σ leave σ⁴, means that are not 0 add to the variance, and "
-        'components of unequal variance ("anisotropic") count for fewer dimensions than they are, so that the law '
-        "does not become normal however large d_k is.",
+        'components of unequal variance ("anisotropic") count for fewer dimensions '
+        "than they are: where few of them dominate, as in the family shown, the law does not become normal however "
+        "large d_k is.",
         picks=(
             Pick("variance", {"head_dim": (4, 64, 1024)}),
             Pick("slope of ln variance on ln d_k", {"family": (None,)}),
@@ -121,8 +122,8 @@ CHAPTERS: Mapping[str, Chapter] = {
         "is below x; lines are predicted. Lines on the right only join the predictions; vertical bars are five "
         "standard errors.",
         lesson='That "without 1/√d_k gradients vanish" is true of a tail of the rows and false of their average. All '
-        "of this is for standard normal queries and keys, as at initialisation; it says nothing about a trained "
-        "model.",
+        "of this is for standard normal queries and keys, a picture of initialisation at best; it says nothing about a "
+        "trained model.",
         picks=(
             Pick("mean ‖J‖²", _SIZE),
             Pick("median ‖J‖", _SIZE),
