@@ -41,7 +41,7 @@ def draw(finding: Finding) -> Figure:
 def _average(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(
         panel,
-        "The average is largest just beyond freezing",
+        "The average is largest beyond freezing",
         "standard deviation of the logits, β / β_c",
         "rms ‖J‖_F",
     )
