@@ -31,7 +31,8 @@ def _drawn(lab: Laboratory, queries: int = 12, keys: int = 12, heads: int = 2) -
     "all",
     kind="identity",
     says="Attention is softmax(QKᵀ/√d_k)V.",
-    truth="So it is: every backend agrees with it in float64 to within the error that its roundings predict.",
+    truth="So it is. Every backend agrees with the formula evaluated in float64, to within the error that its own "
+    "roundings predict.",
     reference=VASWANI,
 )
 def scaled_dot_product(lab: Laboratory) -> Sequence[Check]:
@@ -50,8 +51,8 @@ def scaled_dot_product(lab: Laboratory) -> Sequence[Check]:
     "S0:28; S2:25; S4:181",
     kind="identity",
     says="The softmax turns a row of scores into weights that add up to 1.",
-    truth="They do, to rounding: with every value equal to 1 the output is 1 within √n·u inside and"
-    " u at the end.",
+    truth="They do, up to rounding: with every value equal to 1 each output is 1 to within √n·u of the precision "
+    "inside plus u of the output format, u being the unit roundoff.",
     reference=VASWANI,
 )
 def weights_sum_to_one(lab: Laboratory) -> Sequence[Check]:
@@ -75,7 +76,7 @@ def weights_sum_to_one(lab: Laboratory) -> Sequence[Check]:
     kind="identity",
     says="The values are scaled by the attention weights, and that is the output.",
     truth="Each output is a weighted sum over all keys, Σ_j p_j v_j. It lies between the least and "
-    "the greatest value, and is a scaled value only where one key is all there is.",
+    "the greatest value, and equals one scaled value only where there is a single key.",
     condition="term by term: the part of the output that one value contributes",
     reference=VASWANI,
 )

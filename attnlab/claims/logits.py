@@ -136,7 +136,7 @@ def variance_sigma_squared(lab: Laboratory) -> Sequence[Check]:
     kind="statistics",
     says="Dividing by √d_k keeps the scores at a manageable size.",
     truth="It takes d_k out of the variance and leaves σ_q²σ_k², which is 1 only where σ_qσ_k = 1.",
-    condition="σ_qσ_k = 1, as at initialisation after a layer norm",
+    condition="σ_qσ_k = 1",
     reference="Zhai et al. 2023 (2303.06296)",
 )
 def magnitude_manageable(lab: Laboratory) -> Sequence[Check]:

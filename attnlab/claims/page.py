@@ -1,4 +1,4 @@
-"""The ledger as a chapter of a report, in Markdown: a table a theme, the figures below it, then what to read."""
+"""The ledger as a chapter of a report, in Markdown: a table a theme, and all figures folded below it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def render(ledger: Ledger, *, heading: str = "##") -> str:
     parts = [f"{heading} What tutorials say, and what is so", introduction(ledger)]
     for theme, entries in themes.items():
         parts += [f"{heading}# {theme}", _table(entries), _figures(entries)]
-    parts += [f"{heading}# To read on", _references(ledger.entries)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -38,26 +37,41 @@ def introduction(ledger: Ledger) -> str:
     """What was done, how a verdict comes about, and how many there are of each."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in ledger.counts.items() if count)
     facts = ledger.facts
-    through = facts.get("backends", "none")
+    through = ", ".join(f"`{name}`" for name in str(facts.get("backends", "none")).split(", "))
     return (
-        f"{len(ledger.entries)} claims from five tutorials (S0 to S4, with line numbers), in our own words: {counts}. "
-        "A verdict is computed from the figures below it: *confirmed* where the claim meets every test, "
-        "*conditional* where it meets those within the condition that is named, *refuted* where it fails and the "
-        "right statement meets its own tests. *Not measurable* is what no experiment settles, or did not in this run. "
-        "A statistic must lie within five standard errors of its prediction, a computed number within the error "
-        "that its roundings allow. "
-        f"Measured through {through}; seed {facts.get('seed', '?')}, {facts.get('seconds', '?')} s. Times are of one "
-        "thread of this process, in alternating pairs."
+        f"{len(ledger.entries)} claims about attention from five tutorials, in our own words: {counts}. "
+        "S0 to S4 are the tutorials and the numbers behind them their lines; the texts are not part of this "
+        "repository.\n\n"
+        "No verdict is written down anywhere; each is computed from its figures:\n\n"
+        "- ✓ *confirmed*: the claim meets every test.\n"
+        "- ~ *conditional*: it meets those within the condition that is named, and fails beyond it.\n"
+        "- ✗ *refuted*: it fails, and the right statement meets its own tests.\n"
+        "- · *not measurable*: no experiment settles it, or none did in this run.\n\n"
+        "A statistic must lie within five standard errors of what is claimed, a computed number within the error "
+        "that its roundings allow. The deciding figure is the first test that the claim fails, or its first where "
+        "it fails none; all are folded below each table. "
+        f"Measured through {through}, with seed {facts.get('seed', '?')}, in {facts.get('seconds', '?')} s. Times "
+        "are of one thread of this process, in alternating pairs."
     )
 
 
 def _table(entries: Iterable[Entry]) -> str:
-    lines = ["| claim | where | verdict | what is so | deciding figure |", "|---|---|---|---|---|"]
+    lines = [
+        "| id | claim | verdict | what is so | deciding figure | read more |",
+        "|---|---|---|---|---|---|",
+    ]
     for entry in entries:
         verdict = MARKS[entry.verdict]
         if entry.verdict is Verdict.CONDITIONAL and entry.condition:
             verdict += f": {entry.condition}"
-        cells = (entry.says, ", ".join(entry.where), verdict, entry.truth, deciding_figure(entry))
+        cells = (
+            f"`{entry.id}`",
+            f"{entry.says} ({', '.join(entry.where)})",
+            verdict,
+            entry.truth,
+            deciding_figure(entry),
+            entry.reference,
+        )
         lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     return "\n".join(lines)
 
@@ -124,14 +138,6 @@ def _figures(entries: Iterable[Entry]) -> str:
         return ""
     table = "\n".join(lines)
     return f"<details><summary>All figures</summary>\n\n{table}\n\n</details>"
-
-
-def _references(entries: Iterable[Entry]) -> str:
-    sources: dict[str, list[str]] = {}
-    for entry in entries:
-        for source in entry.reference.split("; "):
-            sources.setdefault(source, []).append(f"`{entry.id}`")
-    return "\n".join(f"- {source}: {', '.join(ids)}" for source, ids in sorted(sources.items()))
 
 
 def _cell(text: str) -> str:

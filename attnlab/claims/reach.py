@@ -24,7 +24,7 @@ _N = 24
     kind="identity",
     says="Each token sees all others, however far apart they are.",
     truth="Without a mask, and then so blindly that reordering the tokens reorders the output and "
-    "does nothing else. Under a causal mask token i sees tokens 1 to i: (n + 1)/2n of all "
+    "does nothing else. Under a causal mask token i sees tokens 1 to i: (n + 1)/(2n) of all "
     "pairs.",
     condition="no mask",
     reference="Vaswani et al. 2017, §3.2.3; Lee et al. 2019 (1810.00825)",

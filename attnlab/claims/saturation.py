@@ -28,9 +28,9 @@ _D = 64
     "S0:27",
     kind="statistics",
     says="The factor 1/√d_k avoids large values in the steps that follow, above all in deep models.",
-    truth="What follows is bounded without it: no output lies outside the range of the values. It "
-    "prevents saturation, as std(q·k) ∝ √d_k and std(q·k/√d_k) does not depend on d_k; and "
-    "that is the same in every layer.",
+    truth="What follows is bounded without the factor: no output lies outside the range of the values. The "
+    "factor prevents saturation, since std(q·k) ∝ √d_k while std(q·k/√d_k) does not depend on d_k; and "
+    "depth does not enter: it is the same in every layer.",
     reference=VASWANI,
 )
 def scale_for_later_steps(lab: Laboratory) -> Sequence[Check]:
@@ -97,8 +97,8 @@ def _stack(lab: Laboratory, head_dim: int, layers: int) -> tuple[list[Array], fl
     "S4:181",
     kind="statistics",
     says="After a softmax no one element can dominate.",
-    truth="It does not: with the unscaled scores that the text has at that point, the largest of "
-    "1024 weights is .706 on average at d_k = 64, and one row in ten has a weight over .99.",
+    truth="One can. With unscaled scores, which the text has at that point, the largest of 1024 weights "
+    "averages .706 at d_k = 64 by theory, and one row in ten has a weight over .99.",
     reference="Derrida 1981; Bovier, Kurkova, Löwe 2002",
 )
 def no_element_dominates(lab: Laboratory) -> Sequence[Check]:

@@ -80,12 +80,12 @@ def rows_or_failure(
 
 
 def agreement(rows: Sequence[Row], prediction: str) -> str:
-    """The clause of a conclusion that says whether all `rows` meet `prediction`, and who does not."""
+    """The last sentence of a conclusion, without the stop: whether all `rows` meet `prediction`, or who does not."""
     failed = [row for row in rows if not row.passed]
     if not failed:
-        return f"all {len(rows)} rows meet {prediction}"
+        return f"All {len(rows)} comparisons meet {prediction}"
     names = sorted({str(row.where.get("backend", row.quantity)) for row in failed})
-    return f"{len(failed)} of {len(rows)} rows miss {prediction} ({', '.join(names)})"
+    return f"{len(failed)} of {len(rows)} comparisons miss {prediction} ({', '.join(names)})"
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:

@@ -132,16 +132,16 @@ def _conclusion(rows: Sequence[Row]) -> str:
         return found[0] if found else float("nan")
 
     if not any("rule" in row.where for row in rows):
-        return f"No backend could be measured against the length; {agreement(rows, 'the predictions')}."
+        return f"No backend could be measured against the length. {agreement(rows, 'the predictions')}."
     low, high = LENGTHS[3], LENGTHS[-1]
     first, *_, last = RULES
     return (
-        f"From n = {low} to {high} the scaled softmax disperses, H/ln n from "
+        f"From n = {low} to {high} H/ln n of the softmax at the fixed scale β = 1 goes from "
         f"{at(first, low, 'entropy') / math.log(low):.3f} to {at(first, high, 'entropy') / math.log(high):.3f}; with "
-        f"β = {SLOPE:g} ln n it sharpens, from {at(last, low, 'entropy') / math.log(low):.3f} to "
-        f"{at(last, high, 'entropy') / math.log(high):.3f}, and freezes beyond n = "
-        f"{scalable_softmax_freezing_length(SLOPE):.0f}; a weight of {WEIGHT:g} over {GAP_LENGTHS[-1]} keys needs "
-        f"logits {required_gap(GAP_LENGTHS[-1], WEIGHT):.1f} apart; {agreement(rows, 'the predictions')}."
+        f"β = {SLOPE:g} ln n it goes from {at(last, low, 'entropy') / math.log(low):.3f} to "
+        f"{at(last, high, 'entropy') / math.log(high):.3f}, and theory has it freeze beyond n = "
+        f"{scalable_softmax_freezing_length(SLOPE):.0f}. A weight of {WEIGHT:g} over {GAP_LENGTHS[-1]} keys needs "
+        f"logits {required_gap(GAP_LENGTHS[-1], WEIGHT):.1f} apart. {agreement(rows, 'the predictions')}."
     )
 
 
@@ -151,14 +151,13 @@ def figure(finding: Finding) -> Figure:
         CYCLE,
         GREY,
         entitle,
-        legend,
         new_figure,
         points,
         powers_of_two,
         smooth,
     )
 
-    figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.6)
+    figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.9)
     through = [row for row in finding.rows if "rule" in row.where]
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
         for rule, colour in zip(RULES, CYCLE, strict=False):
@@ -189,20 +188,24 @@ def figure(finding: Finding) -> Figure:
         fontsize=9,
         ha="right",
     )
-    entitle(entropy, "At fixed spread the softmax disperses", "keys n", "entropy / ln n")
-    entitle(weight, "Its largest weight with it", "keys n", "mean largest weight")
+    entitle(entropy, "At a fixed β the softmax disperses ...", "keys n", "entropy / ln n")
+    entitle(weight, "... and its largest weight fades", "keys n", "mean largest weight")
     entitle(bound, "No weight exceeds what the gap allows", "keys n", "largest possible weight")
-    legend(weight, fontsize=8.5, loc="upper right")
+    handles, labels = entropy.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9.5, frameon=False)
     line = np.geomspace(2, 2**20, 200)
     for gap, colour in zip((4.0, 8.0, 12.0, 16.0), CYCLE, strict=False):
         bound.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)
+        inside = math.exp(gap) < line[-1]
         bound.annotate(
             f"Δ = {gap:g}",
-            (math.exp(gap), 0.5),
-            (5, 3),
+            (math.exp(gap), 0.5) if inside else (line[-1], 0.72),
+            (-5, -3),
             textcoords="offset points",
             color=colour,
             fontsize=9.5,
+            ha="right",
         )
     gaps = [row for row in finding.rows if "gap" in row.where]
     bound.plot(
@@ -213,15 +216,22 @@ def figure(finding: Finding) -> Figure:
         mfc="none",
     )
     for row in {float(row.where["keys"]): row for row in gaps}.values():
-        text = f"Δ = {float(row.where['gap']):.1f}"
+        text = f"{float(row.where['gap']):.1f}"
         bound.annotate(
             text,
             (float(row.where["keys"]), row.measured),
-            (0, 6),
+            (0, -15),
             textcoords="offset points",
             fontsize=9,
             ha="center",
         )
+    bound.text(
+        0.02,
+        0.2,
+        "○ the gap Δ\nthat a weight\nof .9 needs\nover n keys",
+        transform=bound.transAxes,
+        fontsize=9,
+    )
     bound.set_ylim(0, 1.05)
     powers_of_two(bound, [2.0**power for power in range(1, 21, 3)])
     return figure

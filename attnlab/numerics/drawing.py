@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: colours that differ in lightness too and are told apart with impaired colour vision (Okabe and Ito 2008)
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BLACK, GREY = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#A50026", "#222222", "#8A8A8A",
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#A50026", "#222222", "#6E6E6E",
 )  # fmt: skip
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, BLACK)
 _SIZE = 11.0

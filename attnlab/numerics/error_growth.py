@@ -87,7 +87,7 @@ def _inputs(
 def _point(through: Sequence[Contestant], dtype: str, axis: str, value: float, seed: int) -> list[Row]:
     """One set of inputs for all backends, so that they differ by their own roundings alone."""
     q, k, v, scale = _inputs(dtype, axis, value, seed)
-    budgets = precision_classes(q, k, v, dtype=dtype, scale=scale, worst_case=True)
+    budgets = _budgets(q, k, v, dtype, scale)
     rows = []
     for one in through:
         where: dict[str, str | float] = {"backend": one.name, "dtype": dtype, "axis": axis, "value": value}
@@ -95,12 +95,22 @@ def _point(through: Sequence[Contestant], dtype: str, axis: str, value: float, s
     return rows
 
 
+def _budgets(
+    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], dtype: str, scale: float
+) -> dict[str, ErrorBudget]:
+    """By precision class. Scores are rounded once: the scales here are powers of two, and by those nothing rounds."""
+    exact = math.frexp(scale)[0] == 0.5
+    return precision_classes(
+        q, k, v, dtype=dtype, scale=scale, worst_case=True, score_roundings=1 if exact else 2
+    )
+
+
 def budget_lines(dtype: str, axis: str, seed: int) -> dict[str, list[float]]:
     """Relative budgets by precision class along one axis, and the worst-case bound, computed anew from the seed."""
     lines: dict[str, list[float]] = {}
     for value in AXES[axis]:
         q, k, v, scale = _inputs(dtype, axis, value, seed)
-        budgets = precision_classes(q, k, v, dtype=dtype, scale=scale, worst_case=True)
+        budgets = _budgets(q, k, v, dtype, scale)
         for name, budget in budgets.items():
             lines.setdefault(name, []).append(budget.relative)
         loosest = list(budgets.values())[-1]
@@ -150,11 +160,34 @@ def _conclusion(rows: Sequence[Row]) -> str:
     for row in usual:
         if row.where["dtype"] in low:
             found.setdefault(str(row.where["precision"]), set()).add(str(row.where["backend"]))
-    classes = "; ".join(f"{name}: {', '.join(sorted(found[name]))}" for name in sorted(found))
+    classes = "; ".join(f"{', '.join(sorted(found[name]))}: {name}" for name in sorted(found))
     tightest = max(row.measured for row in rows if row.quantity.startswith("largest error"))
     return (
-        f"By their errors in 16 bits the backends are of these classes ({classes or 'none measured'}); no error "
-        f"exceeds {100 * tightest:.0f} % of its worst-case bound; {agreement(rows, 'their budgets')}."
+        f"Errors in 16 bits tell what is rounded inside ({classes or 'none measured'}). "
+        f"{_against_size(errors)}No error exceeds {100 * tightest:.0f} % of its worst-case bound. "
+        f"{agreement(rows, 'their budgets')}."
+    )
+
+
+def _against_size(errors: Sequence[Row]) -> str:
+    """What large logits cost in bfloat16, where the scores are rounded and where they are not."""
+    low, high = AXES["logit_std"][0], AXES["logit_std"][-1]
+
+    def span(backend: str) -> str:
+        of = {
+            float(row.where["value"]): row.measured
+            for row in errors
+            if (row.where["dtype"], row.where["axis"], row.where["backend"])
+            == ("bfloat16", "logit_std", backend)
+        }
+        return f"from {of[low]:.1e} to {of[high]:.1e} with {backend}" if {low, high} <= of.keys() else ""
+
+    spans = [text for text in map(span, ("torch_eager", "torch_sdpa")) if text]
+    if not spans:
+        return ""
+    return (
+        f"As the standard deviation of the logits grows from {low:g} to {high:g}, the error in bfloat16 goes "
+        f"{' and '.join(spans)}. "
     )
 
 
@@ -162,7 +195,6 @@ def figure(finding: Finding) -> Figure:
     """Relative error along the three axes, a row of panels a format; budgets as lines, backends as points."""
     from attnlab.numerics.drawing import (
         BLACK,
-        CYCLE,
         backend_styles,
         entitle,
         nested_sizes,
@@ -186,24 +218,21 @@ def figure(finding: Finding) -> Figure:
                 AXES[axis], line, style, color=BLACK, linewidth=1.1, label=name if index == 1 else None
             )
         mine = [row for row in errors if (row.where["dtype"], row.where["axis"]) == (dtype, axis)]
-        for (name, style_of), size, colour in zip(
-            styles.items(), nested_sizes(len(styles)), CYCLE, strict=False
-        ):
+        for (name, style_of), size in zip(styles.items(), nested_sizes(len(styles)), strict=True):
             points = [row for row in mine if row.where["backend"] == name]
             panel.plot(
                 [float(row.where["value"]) for row in points],
                 [row.measured for row in points],
                 style_of["marker"],
-                color=colour,
+                color=style_of["color"],
                 markerfacecolor="none",
                 markersize=size,
                 label=name if index == 2 else None,
             )
         panel.set_yscale("log")
         powers_of_two(panel, AXES[axis])
-        entitle(
-            panel, dtype if axis == "keys" else "", labels[axis], "relative error" if axis == "keys" else ""
-        )
+        change = {"keys": "more keys", "head_dim": "wider heads", "logit_std": "larger logits"}[axis]
+        entitle(panel, f"{dtype}: {change}", labels[axis], "relative error" if axis == "keys" else "")
     if errors:
         figure.legend(
             *panels[1].get_legend_handles_labels(),

@@ -39,13 +39,18 @@ def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str]
     """
     facts: Facts = {"seed": seed}
     rows = [_textbook_overflow(dtype) for dtype in ("float16", "float32", "float64")]
+    large: dict[str, list[str]] = {}
     for dtype in DTYPES:
         missing: Facts = {}
         for one in contestants(backends, missing, dtype=dtype, folders=folders):
             rows += rows_or_failure(one, _through, dtype)
             if dtype == "float16":
-                facts[f"float16 scores past 65504 through {one.name}"] = _fate_of_large_products(one.attend)
+                large.setdefault(_fate_of_large_products(one.attend), []).append(one.name)
         facts |= {f"{key} in {dtype}": reason for key, reason in missing.items() if key != "backends"}
+    if large:
+        facts["outputs where q·k is beyond 65504 in float16"] = "; ".join(
+            f"{fate} through {', '.join(names)}" for fate, names in large.items()
+        )
     return Finding(
         experiment="overflow",
         title=TITLE,
@@ -167,18 +172,20 @@ def _conclusion(rows: Sequence[Row]) -> str:
         f"{row.measured:.2f} in {row.where['dtype']}" for row in rows if row.quantity.startswith("unshifted")
     )
     flushing = sorted({str(row.where["backend"]) for row in rows if row.where.get("subnormals") == "flushed"})
-    flush = f"; {', '.join(flushing)} flush subnormal weights to zero" if flushing else ""
+    flush = f" Subnormal weights are flushed to zero by {' and '.join(flushing)}." if flushing else ""
+    beyond = [row for row in rows if row.quantity.startswith("weight of two")]
+    fate = "right weights" if all(row.passed for row in beyond) else "not always right weights"
     return (
-        f"A softmax without the shift overflows at logits above {textbook}; the backends subtract the largest logit "
-        f"and go on{flush}; {agreement(rows, 'the thresholds of the formats')}."
+        f"A softmax that does not subtract its largest logit overflows above {textbook}; at twice that the backends "
+        f"return {fate}.{flush} {agreement(rows, 'the thresholds of the formats')}."
     )
 
 
 def figure(finding: Finding) -> Figure:
     """For each format the gaps at which weights vanish, by backend, with the thresholds as lines."""
-    from attnlab.numerics.drawing import CYCLE, GREY, ORANGE, entitle, legend, new_figure
+    from attnlab.numerics.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 
-    figure, panels = new_figure(4, 1, width=15.0, height=4.2, sharey=True)
+    figure, panels = new_figure(4, 1, width=15.0, height=4.5, sharey=True)
     rows = [row for row in finding.rows if row.quantity.startswith("gap")]
     names = sorted({str(row.where["backend"]) for row in rows})
     for panel, dtype in zip(panels, DTYPES, strict=True):
@@ -192,12 +199,14 @@ def figure(finding: Finding) -> Figure:
         panel.axvline(
             -math.log(float_format(dtype).smallest_normal), color=GREY, linestyle=":", linewidth=1.6
         )
-        panel.axvline(overflow_threshold(dtype), color=ORANGE, linestyle="--", linewidth=1.2)
-        entitle(panel, dtype, "largest logit − logit", "")
+        panel.axvline(overflow_threshold(dtype), color=RED, linestyle="--", linewidth=1.2)
+        entitle(panel, dtype, "gap Δ below the other logits", "")
         panel.set_yticks(range(len(names)), names)
         panel.set_ylim(-0.6, len(names) - 0.2)
-    panels[-1].plot([], [], color=GREY, linestyle=":", label="smallest normal number")
-    panels[-1].plot([], [], color=ORANGE, linestyle="--", label="exp overflows: ln(max)")
+    figure.suptitle("The gap at which a key loses all its weight", fontsize=13, fontweight="bold")
+    panels[-1].plot([], [], color=BLACK, linewidth=1.2, label="predicted, subnormals kept")
+    panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, flushed to zero")
+    panels[-1].plot([], [], color=RED, linestyle="--", label="e^x overflows: ln(max)")
     legend(
         panels[-1],
         fontsize=8.5,

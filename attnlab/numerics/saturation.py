@@ -99,9 +99,9 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
     low, high = min(ends), max(ends)
     return (
-        f"Over {keys} keys the unscaled softmax freezes around d_k = 2 ln n = {freezing_head_dim(keys):.1f}: its "
-        f"largest weight averages {at('unscaled', low):.3f} at d_k = {low:g} and {at('unscaled', high):.3f} at "
-        f"{high:g}, against {at('scaled', low):.3f} and {at('scaled', high):.3f} with 1/√d_k; "
+        f"Over {keys} keys theory has the unscaled softmax freeze around d_k = 2 ln n = {freezing_head_dim(keys):.1f}. "
+        f"Its largest weight averages {at('unscaled', low):.3f} at d_k = {low:g} and {at('unscaled', high):.3f} at "
+        f"{high:g}, against {at('scaled', low):.3f} and {at('scaled', high):.3f} with 1/√d_k. "
         f"{agreement(rows, 'the exact curves')}."
     )
 

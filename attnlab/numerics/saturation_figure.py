@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_Offsets = tuple[tuple[float, float], tuple[float, float]]
+
 
 def draw(finding: Finding) -> Figure:
     """Entropy, largest weight and keys that take part above; map, entropy and frozen rows below."""
@@ -54,13 +56,35 @@ def draw(finding: Finding) -> Figure:
 
 def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row], keys: int) -> None:
     freezing = freezing_head_dim(keys)
-    shown: tuple[tuple[str, str, str, Callable[[float], float], float], ...] = (
-        ("entropy", "Entropy of a row", "entropy / ln n", lambda h: h / math.log(keys), 0.04),
-        ("largest_weight", "Largest weight", "mean largest weight", lambda p: p, 0.95),
-        ("participation", "Keys that take part", "1 / mean Σp²", lambda s: 1 / s, 0.6),
+    # where the names of the curves go, unscaled and scaled: in points from the third mark before the end
+    shown: tuple[tuple[str, str, str, Callable[[float], float], float, _Offsets], ...] = (
+        (
+            "entropy",
+            "Unscaled, the entropy collapses",
+            "entropy / ln n",
+            lambda h: h / math.log(keys),
+            0.04,
+            ((4, 8), (4, -17)),
+        ),
+        (
+            "largest_weight",
+            "Unscaled, one key takes the weight",
+            "mean largest weight",
+            lambda p: p,
+            0.95,
+            ((12, -14), (4, 8)),
+        ),
+        (
+            "participation",
+            "How many keys take part",
+            "effective number of keys, 1 / mean Σp²",
+            lambda s: 1 / s,
+            0.6,
+            ((4, 8), (4, -17)),
+        ),
     )
-    for panel, (quantity, title, label, form, height) in zip(panels, shown, strict=True):
-        _draw(panel, [row for row in rows if row.quantity == quantity], form)
+    for panel, (quantity, title, label, form, height, offsets) in zip(panels, shown, strict=True):
+        _draw(panel, [row for row in rows if row.quantity == quantity], form, offsets)
         entitle(panel, title, "head dimension d_k", label)
         panel.axvline(freezing, color=GREY, linestyle="--", linewidth=1.2)
         place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
@@ -70,7 +94,7 @@ def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row], keys: int) ->
     legend(panels[0], fontsize=8, title=f"through, n = {keys}", title_fontsize=8)
 
 
-def _draw(panel: Axes, rows: Sequence[Row], form: Callable[[float], float]) -> None:
+def _draw(panel: Axes, rows: Sequence[Row], form: Callable[[float], float], offsets: _Offsets) -> None:
     styles = backend_styles([str(row.where["backend"]) for row in rows])
     sizes = nested_sizes(len(styles))
     for scaling, colour in (("unscaled", ORANGE), ("scaled", BLUE)):
@@ -80,11 +104,10 @@ def _draw(panel: Axes, rows: Sequence[Row], form: Callable[[float], float]) -> N
             if index == 0:
                 exact = [form(row.predicted) for row in mine]
                 panel.plot(*smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
-                up = 6 if scaling == "unscaled" else 9
                 panel.annotate(
                     scaling,
                     (x[-3], exact[-3]),
-                    (4, up),
+                    offsets[0] if scaling == "unscaled" else offsets[1],
                     textcoords="offset points",
                     color=colour,
                     fontsize=10,
@@ -106,7 +129,7 @@ def _map(panel: Axes, rows: Sequence[Row]) -> None:
     """Measured largest weight over the plane, and the line on which the softmax freezes."""
     keys = sorted({int(row.where["keys"]) for row in rows})
     dims = sorted({int(row.where["head_dim"]) for row in rows})
-    entitle(panel, "Phase diagram of unscaled attention", "keys n", "head dimension d_k")
+    entitle(panel, "Unscaled attention freezes above d_k = 2 ln n", "keys n", "head dimension d_k")
     if not rows:
         return
     at = {(int(row.where["keys"]), int(row.where["head_dim"])): row.measured for row in rows}
@@ -138,7 +161,12 @@ def _map(panel: Axes, rows: Sequence[Row]) -> None:
 
 def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
     """Entropy against temperature, with the exact curve and both asymptotes."""
-    entitle(panel, "Across the freezing temperature", "temperature / freezing temperature", "entropy / ln n")
+    entitle(
+        panel,
+        "Entropy across the freezing temperature",
+        "temperature / freezing temperature",
+        "entropy / ln n",
+    )
     if not rows:
         return
     keys = int(rows[0].where["keys"])
@@ -152,7 +180,7 @@ def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
         [random_energy_high_temperature(keys, float(b)).entropy / unit for b in beta],
         ":",
         color=GREEN,
-        linewidth=1.8,
+        linewidth=3.4,
     )
     panel.plot(
         fine,
@@ -167,8 +195,8 @@ def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
     points(panel, x, measured, errors, BLUE, linewidth=1.5)
     panel.set_ylim(-0.03, 1.03)
     _temperatures(panel)
-    note(panel, 2.6, 0.55, "ln n − β²/2 …", GREEN)
-    note(panel, 0.13, 0.35, "ψ(1) − ψ(1 − m)", ORANGE)
+    note(panel, 2.3, 0.62, "limit far above:\nln n − β²/2 + …", GREEN)
+    note(panel, 0.12, 0.42, "limit far below:\nψ(1) − ψ(1 − m)", ORANGE)
     note(panel, 1.15, 0.2, f"exact, n = {keys}", BLUE)
 
 
@@ -184,7 +212,12 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
     """Share of rows in which one key holds more than half of the weight."""
     weights = [row for row in rows if row.quantity == "largest_weight against temperature"]
     frozen = [row for row in rows if row.quantity == "frozen fraction"]
-    entitle(panel, "Who holds the weight", "temperature / freezing temperature", "share")
+    entitle(
+        panel,
+        "Below freezing few keys hold the weight",
+        "temperature / freezing temperature",
+        "weight, or share of rows",
+    )
     if not frozen:
         return
     keys = int(weights[0].where["keys"])
@@ -201,5 +234,5 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
         errors = [row.standard_error for row in found]
         points(panel, at, [row.measured for row in found], errors, colour, linewidth=1.5)
     _temperatures(panel)
-    note(panel, 1.2, 0.55, "mean largest weight", BLUE)
-    note(panel, 0.13, 0.25, "rows in which one key\nholds more than half", ORANGE)
+    note(panel, 1.15, 0.45, "mean largest weight", BLUE)
+    note(panel, 0.12, 0.2, "share of rows in which\none key has over half\n(frozen limit)", ORANGE)

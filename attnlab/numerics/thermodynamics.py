@@ -120,8 +120,8 @@ def _conclusion(rows: Sequence[Row]) -> str:
     identities = len({row.quantity for row in checked})
     worst = max(checked, key=lambda row: row.measured)
     return (
-        f"{identities} identities of a Boltzmann distribution were tried through {through} backends; the largest "
-        f"violation is {worst.measured:.1e} ({worst.quantity}, {worst.where['backend']}); {agreement(rows, 'theory')}."
+        f"Of {identities} identities of a Boltzmann distribution, tried through {through} backends, the largest "
+        f"violation is {worst.measured:.1e} ({worst.quantity}, {worst.where['backend']}). {agreement(rows, 'theory')}."
     )
 
 

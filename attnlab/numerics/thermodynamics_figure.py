@@ -44,7 +44,12 @@ def draw(finding: Finding) -> Figure:
 
 
 def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(panel, "ln Z, its slope and its entropy", "inverse temperature β / β_c", "in units of ln n")
+    entitle(
+        panel,
+        "Above β_c ln Z grows linearly and H is small",
+        "inverse temperature β / β_c",
+        "ln Z, β⟨s⟩ and H, over ln n",
+    )
     shown = (
         ("log_partition", "ln Z", BLUE),
         ("mean_energy", "β⟨s⟩ = β d ln Z/dβ", ORANGE),
@@ -74,7 +79,7 @@ def _exact_and_measured(panel: Axes, rows: Sequence[Row], unit: float, colour: s
 
 
 def _capacity(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(panel, "Heat capacity: the softmax melts at β_c", "inverse temperature β / β_c", "β² Var_p(s)")
+    entitle(panel, "The heat capacity peaks near freezing", "inverse temperature β / β_c", "β² Var_p(s)")
     if not rows:
         return
     _exact_and_measured(panel, rows, 1.0, RED)
@@ -85,7 +90,7 @@ def _capacity(panel: Axes, rows: Sequence[Row]) -> None:
 
 
 def _violations(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(panel, "Identities of a Boltzmann distribution", "largest violation over all rows", "")
+    entitle(panel, "How exactly the identities hold", "largest violation over all rows", "")
     names = list(dict.fromkeys(row.quantity for row in rows))
     styles = backend_styles([str(row.where["backend"]) for row in rows])
     for index, (backend, style) in enumerate(styles.items()):
@@ -107,4 +112,6 @@ def _violations(panel: Axes, rows: Sequence[Row]) -> None:
     panel.invert_yaxis()
     panel.set_xscale("log")
     panel.set_xlim(_FLOOR / 3, 1e-5)
+    ticks = [10.0**power for power in range(-15, -4, 2)]
+    panel.set_xticks([_FLOOR, *ticks], ["0", *(f"$10^{{{round(math.log10(one))}}}$" for one in ticks)])
     legend(panel, fontsize=8, loc="upper right")

@@ -37,7 +37,7 @@ TITLE = "The vanishing gradient"
 #: a row with a smaller Jacobian norm than this passes on next to nothing
 SMALL = 1e-3
 _HEAD_DIM, _KEYS, _SLOW_KEYS, _AUTOGRAD_KEYS = 64, 1024, 64, 192
-_HEADS, _QUERIES, _SLOW_QUERIES, _AUTOGRAD_QUERIES = 32, 32, 8, 16
+_HEADS, _QUERIES, _SLOW_QUERIES, _AUTOGRAD_QUERIES = 32, 96, 8, 16
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
 #: rows of the random energy model drawn for what has no closed form
 _REFERENCE_ROWS = 20_000
@@ -203,13 +203,20 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
     rms = {scaling: average("mean ‖J‖²", scaling) ** 0.5 for scaling in _SCALES}
     if np.isnan(rms["unscaled"]):
-        return f"No backend could be measured at n = {_KEYS}; {agreement(rows, 'the predictions')}."
+        return f"No backend could be measured at n = {_KEYS}. {agreement(rows, 'the predictions')}."
     tail = {scaling: 100 * average("share of rows below", scaling, SMALL) for scaling in _SCALES}
+    expected = next(
+        row
+        for row in rows
+        if (row.quantity, *(row.where.get(key) for key in ("scaling", "keys", "norm")))
+        == ("share of rows below", "unscaled", _KEYS, SMALL)
+    )
     direction = "larger" if rms["unscaled"] > rms["scaled"] else "smaller"
     return (
-        f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the scaled one (rms "
-        f"{rms['unscaled']:.3f} against {rms['scaled']:.3f}), while {tail['unscaled']:.1f} % of its rows lie below "
-        f"{SMALL:g}, against {tail['scaled']:.1f} %; {agreement(rows, 'the predictions')}."
+        f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "
+        f"scaled one (rms {rms['unscaled']:.3f} against {rms['scaled']:.3f}), while {tail['unscaled']:.1f} ± "
+        f"{100 * expected.standard_error:.1f} % of its rows (predicted: {100 * expected.predicted:.1f} %) lie below "
+        f"{SMALL:g}, against {tail['scaled']:.1f} %. {agreement(rows, 'the predictions')}."
     )
 
 

@@ -41,7 +41,10 @@ def draw(finding: Finding) -> Figure:
 
 def _average(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(
-        panel, "On average the gradient is largest near freezing", "std of the logits β / β_c", "rms ‖J‖_F"
+        panel,
+        "The average is largest beyond freezing",
+        "standard deviation of the logits, β / β_c",
+        "rms ‖J‖_F",
     )
     if not rows:
         return
@@ -67,13 +70,14 @@ def _average(panel: Axes, rows: Sequence[Row]) -> None:
                 fontsize=9.5,
             )
     panel.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2)
-    note(panel, x[0], max(curve), f"exact, n = {keys}", BLUE)
+    note(panel, 0.6 * x[-1], 0.75 * max(curve), f"exact, n = {keys}", BLUE)
 
 
 def _spread(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(panel, "Rows differ by orders of magnitude", "", "‖J‖_F of a row")
+    entitle(panel, "Unscaled rows differ by orders of magnitude", "", "‖J‖_F of a row")
     quantities = ("mean ‖J‖²", "median ‖J‖", "5 % quantile of ‖J‖")
     styles = backend_styles([str(row.where["backend"]) for row in rows])
+    first = next(iter(styles), "")  # all are given the same rows: one error bar stands for all
     for scaling, colour, shift in (("scaled", BLUE, -0.12), ("unscaled", ORANGE, 0.12)):
         for place, quantity in enumerate(quantities):
             power = 0.5 if quantity.startswith("mean") else 1.0
@@ -93,6 +97,11 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
                         mfc="none",
                         ms=size,
                     )
+                    if name == first:
+                        measured, error = row.measured**power, 5 * row.standard_error
+                        # of the root: |dx| / 2x
+                        error = error / (2 * measured) if power == 0.5 else error
+                        panel.errorbar([place + shift], [measured], [error], color=colour, linewidth=1)
                     panel.plot(
                         [place + shift - 0.1, place + shift + 0.1],
                         [row.predicted**power] * 2,
@@ -125,7 +134,15 @@ def _tail(panel: Axes, rows: Sequence[Row]) -> None:
             mine = [row for row in rows if (row.where["scaling"], row.where["backend"]) == (scaling, name)]
             x = [float(row.where["norm"]) for row in mine]
             if index == 0:
-                panel.plot(x, [row.predicted for row in mine], color=colour, linewidth=1.6)
+                panel.plot(x, [row.predicted for row in mine], color=colour, linewidth=1.0)
+                panel.errorbar(
+                    x,
+                    [row.measured for row in mine],
+                    [5 * row.standard_error for row in mine],
+                    color=colour,
+                    linestyle="",
+                    elinewidth=1,
+                )
             panel.plot(
                 x,
                 [row.measured for row in mine],

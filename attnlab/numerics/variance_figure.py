@@ -51,9 +51,14 @@ def draw(finding: Finding) -> Figure:
         "head dimension d_k",
         "variance of the logits",
     )
-    entitle(kurtosis, "Tails: kurtosis 3 + (κ_q κ_k − 3)/d_k", "head dimension d_k", "kurtosis of q·k − 3")
     entitle(
-        characteristic, "The law of s = q·k/√d_k, normal only as d_k grows", "t", "E cos(t s) − exp(−t²/2)"
+        kurtosis,
+        "The tails become normal, unless anisotropic",
+        "head dimension d_k",
+        "excess kurtosis of q·k (normal: 0)",
+    )
+    entitle(
+        characteristic, "The law of s = q·k/√d_k is normal only as d_k grows", "t", "E cos(t s) − exp(−t²/2)"
     )
     entitle(distribution, "The same law, as a distribution function", "x", "P(s ≤ x) − Φ(x)")
     return figure
@@ -87,7 +92,7 @@ def _variance(panel: Axes, rows: Sequence[Row]) -> None:
             )
     panel.set_yscale("log", base=2)
     powers_of_two(panel, list(dims))
-    legend(panel, fontsize=8, title="read through", title_fontsize=8, loc="lower left")
+    legend(panel, fontsize=8, title="read through", title_fontsize=8, loc="lower left", ncols=2)
 
 
 def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
@@ -99,7 +104,11 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
         )
         mine = [row for row in mine if float(row.where["head_dim"]) <= 256]
         x = [float(row.where["head_dim"]) for row in mine]
-        exact = [2**power for power in range(9) if family != "anisotropic" or power > 0]
+        exact = (
+            [2**power for power in range(1, 9)]
+            if family == "anisotropic"
+            else sorted({round(2 ** (step / 4)) for step in range(33)})
+        )
         panel.plot(
             exact, [FAMILIES[family].moments(d).kurtosis - 3 for d in exact], color=colour, linewidth=1.4
         )
@@ -110,10 +119,9 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
     panel.axhline(0, color=BLACK, linewidth=0.8)
     legend(
         panel,
-        title="components (bars: 5 standard errors)",
+        title="components",
         ncols=2,
-        loc="center left",
-        bbox_to_anchor=(0.0, 0.27),
+        loc="lower right",
     )
 
 
@@ -131,8 +139,16 @@ def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
         if variable == "x" and head_dim > 4:
             continue  # too close to 0 and to each other for labels; the colours are those of the other panel
         top = int(np.argmax(curve))
-        note(panel, curve_x[top], curve[top], f"d_k = {head_dim}", colour, ha="center", va="bottom")
+        lift = 0.025 * (panel.get_ylim()[1] - panel.get_ylim()[0])
+        if head_dim == 64:  # too low for a label between its curve and the next
+            note(panel, curve_x[top], -2 * lift, f"d_k = {head_dim}", colour, ha="center", va="top")
+        else:
+            note(
+                panel, curve_x[top], curve[top] + lift, f"d_k = {head_dim}", colour, ha="center", va="bottom"
+            )
     panel.axhline(0, color=GREY, linewidth=1.2)
+    low, high = panel.get_ylim()
+    panel.set_ylim(low - 0.03 * (high - low), high + 0.08 * (high - low))
 
 
 def _curve(variable: str, head_dim: int, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:

@@ -98,14 +98,14 @@ def _conclusion(rows: Sequence[Row]) -> str:
     def power(scaling: str) -> str:
         found = [row for row in slopes if row.where["scaling"] == scaling]
         best = min(found, key=lambda row: row.standard_error)
-        return f"{best.measured:.3f} ± {2 * best.standard_error:.3f}"
+        return f"{best.measured:.3f} ± {2 * best.standard_error:.3f}".replace("-", "−")
 
     through = len({str(row.where["backend"]) for row in slopes if "backend" in row.where})
 
     return (
         f"The variance of the logits grows as d_k to the power {power('unscaled')}; with 1/√d_k the power is "
-        f"{power('scaled')}, with 1/d_k {power('μP')} (predicted 1, 0, −1; intervals of two standard errors); the "
-        f"same through {through} backends; {agreement(rows, 'the prediction')}."
+        f"{power('scaled')}, with 1/d_k {power('μP')} (predicted 1, 0, −1; ± two standard errors), and the "
+        f"same is read through {through} backends. {agreement(rows, 'the prediction')}."
     )
 
 

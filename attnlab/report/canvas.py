@@ -110,10 +110,13 @@ def guide(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> Text
     return label(axes, x[-1], y[-1], text, _GUIDE)
 
 
-def label(axes: Axes, x: float, y: float, text: str, colour: str, *, early: bool = False) -> Text:
+def label(
+    axes: Axes, x: float, y: float, text: str, colour: str, *, early: bool = False, leftmost: bool = False
+) -> Text:
     """A label at a line's right end, in the line's colour; `settle` moves it clear of the others.
 
-    `early` is for a line that ends before the others do: its label stands above the end, out of their way.
+    `early` is for a line that ends before the others do: its label stands above the end, out of their way. It ends
+    there; or begins at x, where the line ends so far to the left that the label would cover the axis (`leftmost`).
     """
     from matplotlib.patheffects import withStroke
 
@@ -121,11 +124,11 @@ def label(axes: Axes, x: float, y: float, text: str, colour: str, *, early: bool
         text,
         (x, y),
         path_effects=[withStroke(linewidth=3.5, foreground="white")],
-        xytext=(4, 9) if early else (8, 0),
+        xytext=((-6, 9) if leftmost else (4, 9)) if early else (8, 0),
         textcoords="offset points",
         color=colour,
         fontsize=11.5,
-        ha="right" if early else "left",
+        ha="right" if early and not leftmost else "left",
         va="bottom" if early else "center",
         annotation_clip=False,
     )
@@ -192,7 +195,10 @@ def settled(
 
 
 def save(figure: Figure, file: Path) -> Path:
-    """Write `figure` as PNG of at most 64 colours, a third of the size, the same at every drawing of it."""
+    """Write `figure` as PNG of at most 256 colours, half the size, the same at every drawing of it.
+
+    By octree: by median cut a figure with a colour map lost those of its curves, and green was drawn blue.
+    """
     from PIL import Image
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -200,5 +206,6 @@ def save(figure: Figure, file: Path) -> Path:
     figure.savefig(drawn, dpi=_DPI, format="png")
     drawn.seek(0)
     with Image.open(drawn) as image:
-        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
+        few = image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(file, optimize=True)
     return file

@@ -1,15 +1,20 @@
-"""The numerical chapter: for each experiment its question, answer, figure and table."""
+"""The numerical chapter: for each experiment its question, theory, answer, figure and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnlab.numerics import catalogue
-from attnlab.numerics.finding import Finding
+from attnlab.numerics.finding import Finding, Row
 from attnlab.report import canvas, units, wording
+from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.tables import NONE, markdown
+
+#: through whom the short table is shown, where he was measured
+_SHOWN = "torch_sdpa"
 
 
 def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Path | None]:
@@ -28,36 +33,104 @@ def content(findings: Sequence[Finding], figures: Mapping[str, str]) -> list[dic
 
 def _content(one: Finding, figure: str | None) -> dict[str, Any]:
     passed = sum(row.passed for row in one.rows)
+    chapter = CHAPTERS.get(one.experiment, Chapter("", "", "", ()))
+    chosen = picked(one.rows, chapter)
     return {
         "title": one.title,
         "question": one.question,
+        "theory": chapter.theory,
         "conclusion": one.conclusion,
+        "lesson": chapter.lesson,
         "figure": figure,
-        "facts": ", ".join(
-            f"{k} {v:g}" if isinstance(v, int | float) else f"{k} {v}" for k, v in one.facts.items()
-        ),
+        "caption": chapter.caption,
+        "facts": conditions(one.facts),
+        "chosen": table(chosen) if chosen else "",
+        "partial": len(chosen) < len(one.rows),
         "summary": f"{passed} of {wording.counted(len(one.rows), 'comparison')} passed",
-        "table": table(one),
+        "table": table(one.rows),
     }
 
 
-def table(one: Finding) -> str:
+def picked(rows: Sequence[Row], chapter: Chapter) -> list[Row]:
+    """The rows that show best what was found, and every failed one after them."""
+    names = list(dict.fromkeys(str(row.where["backend"]) for row in rows if "backend" in row.where))
+    found: list[Row] = []
+    for pick in chapter.picks:
+        mine = [row for row in rows if pick.takes(row)]
+        there = {row.where.get("backend") for row in mine}
+        if not pick.every and len(there) > 1:
+            # the first name that is there; the slow ones come with fewer sizes
+            shown = next((name for name in (_SHOWN, *reversed(names)) if name in there), None)
+            mine = [row for row in mine if row.where.get("backend") == shown]
+        found += mine
+    found += [row for row in rows if not row.passed and row not in found]
+    return found
+
+
+def conditions(facts: Mapping[str, str | float]) -> str:
+    """What an experiment ran with as sentences; the backends that were left out gathered by reason."""
+    plain: list[str] = []
+    more: list[str] = []
+    absent: dict[str, dict[str, list[str]]] = {}
+    for key, value in facts.items():
+        matched = re.fullmatch(r"without (\S+)(?: in (\S+))?", key)
+        if matched:
+            name, dtype = matched.groups()
+            reason = re.sub(rf"^{re.escape(name)} declines .*?: ", "", str(value))
+            absent.setdefault(reason, {}).setdefault(name, []).extend([dtype] if dtype else [])
+        elif key == "backends":
+            plain.append(
+                f"through {wording.named(str(value).split(', ')) if value != 'none' else 'no backend'}"
+            )
+        elif key == "seconds":
+            plain.append(f"in {float(value):.1f} s")
+        elif key == "dtype":
+            plain.append(f"in {value}")
+        elif isinstance(value, int | float):
+            plain.append(f"{key} {_short(value)}")
+        else:
+            more.append(f" {key[0].upper()}{key[1:]}: {value}.")
+    text = f"Ran with {', '.join(plain)}." if plain else ""
+    text += "".join(more)
+    for reason, names in absent.items():
+        formats = list(dict.fromkeys(dtype for dtypes in names.values() for dtype in dtypes))
+        # what cannot be done in all formats is not for want of one
+        within = f" in {wording.listed(formats)}" if len(formats) == 1 else ""
+        text += f" Left out{within}: {wording.named(names)} ({reason})."
+    return text.strip()
+
+
+def table(rows: Iterable[Row]) -> str:
     """Predicted against measured, row by row."""
-    keys = list(dict.fromkeys(key for row in one.rows for key in row.where))
-    rows = [
+    rows = list(rows)
+    keys = list(dict.fromkeys(key for row in rows for key in row.where))
+    cells = [
         [
-            row.quantity,
+            _word(row.quantity),
             *(_short(row.where.get(key, NONE)) for key in keys),
             units.figures(row.predicted, 4),
             units.figures(row.measured, 4),
-            units.figures(row.standard_error, 2),
+            units.figures(row.standard_error, 2) if row.standard_error else NONE,
             "pass" if row.passed else "**FAIL**",
         ]
-        for row in one.rows
+        for row in rows
     ]
-    headers = ["quantity", *keys, "predicted", "measured", "standard error", ""]
-    return markdown(headers, rows)
+    headers = [
+        "quantity",
+        *(_word(key) for key in keys),
+        "predicted",
+        "measured",
+        "standard error",
+        "verdict",
+    ]
+    return markdown(headers, cells)
+
+
+def _word(name: str) -> str:
+    return WORDS.get(name, name)
 
 
 def _short(value: str | float) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else value
+    if isinstance(value, str):
+        return _word(value)
+    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"

@@ -124,7 +124,9 @@ def _curves_into(
             linewidth=1.5 + 1.1 * under,
         )
         last = max(curve)
-        texts.append(canvas.label(axes, last, curve[last], name, style.colour, early=last < lengths[-1]))
+        early, leftmost = last < lengths[-1], last in lengths[:2]
+        at = lengths[0] if early and leftmost else last
+        texts.append(canvas.label(axes, at, curve[last], name, style.colour, early=early, leftmost=leftmost))
     return texts
 
 

@@ -188,12 +188,13 @@ def test_a_check_has_five_standard_errors(relation: str, measured: float, error:
 def test_the_page_holds_every_claim_with_its_verdict(ledger: Ledger) -> None:
     page = render(ledger)
     for entry in ledger.entries:
-        assert entry.says in page and entry.truth in page, entry.id
+        assert entry.says in page and entry.truth in page and f"| `{entry.id}` |" in page, entry.id
+        assert entry.reference in page, entry.id
     assert f"{ledger.counts[Verdict.REFUTED]} refuted" in page
     assert page.count("\n## ") == 0 and page.startswith("## ")
     for line in page.splitlines():
         if line.startswith("|"):  # a bar in a cell would break its row
-            assert line.replace("\\|", "").count("|") in (6, 8), line
+            assert line.replace("\\|", "").count("|") in (7, 8), line
 
 
 def test_the_deciding_figure_is_one_that_the_claim_fails(ledger: Ledger) -> None:

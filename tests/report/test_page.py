@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from attnlab.ground.result import Outcome
+from attnlab.numerics.catalogue import EXPERIMENTS
+from attnlab.numerics.finding import Row
 from attnlab.palette import styles
 from attnlab.report import verdict_text, write
 from attnlab.report.canvas import settled
+from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
 from attnlab.report.evidence import gather
+from attnlab.report.findings import conditions
 from attnlab.report.page import render
 from attnlab.run_folder import read_run
 
@@ -127,7 +132,7 @@ def test_a_wrong_contender_never_appears_with_a_speed(made):
     text = unpainted(run)
     assert {one.outcome for one in run.results if one.contender == "torch_sdpa"} == {Outcome.WRONG}
     times = text[text.index("## Time against") : text.index("## Accuracy")]
-    rest = text[text.index("## Share of") : text.index("## Who was left out")]
+    rest = text[text.index("## Share of") : text.index("## Numerical experiments")]
     assert "`torch_sdpa`" not in times + rest
     assert "**Do not use `torch_sdpa`**" in text
 
@@ -165,3 +170,41 @@ def test_the_verdict_loads_no_plotting_library():
     assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
     plotting = code.replace("import attnlab.report", "import attnlab.report, matplotlib")
     assert subprocess.run([sys.executable, "-P", "-c", plotting], check=False).returncode == 1
+
+
+def test_a_chapter_shows_a_few_rows_and_every_one_that_failed(made):
+    run = made(lengths=(64, 128), heads=(1,))
+    finding = run.findings[0]
+    wrong = Row(
+        "variance", {"backend": "numpy_blocked", "scaling": "μP", "head_dim": 3}, 1.0, 2.0, 0.1, False
+    )
+    run.findings = [replace(finding, rows=(*finding.rows, wrong))]
+    text = unpainted(run)
+    chapter = text[text.index("## Numerical experiments") : text.index("## Who was left out")]
+    shown = chapter[: chapter.index("<details>")]
+    assert "**FAIL**" in shown and "numpy_blocked" in shown
+    assert shown.count("\n|") < len(finding.rows)
+    assert CHAPTERS_OF["variance_scaling"].theory in shown
+
+
+def test_every_experiment_has_a_chapter_and_no_chapter_lacks_one():
+    assert set(CHAPTERS_OF) == set(EXPERIMENTS)
+    for chapter in CHAPTERS_OF.values():
+        assert chapter.theory and chapter.caption and chapter.lesson and chapter.picks
+
+
+def test_backends_that_were_left_out_are_gathered_by_reason():
+    facts = {
+        "seed": 0,
+        "dtype": "float64",
+        "without a in float16": "a declines b1 h1 scale=1: no kernel",
+        "without b in float16": "b declines b1 h1 scale=1: no kernel",
+        "without a in float32": "a declines b1 h1 scale=1: no kernel",
+        "without c in bfloat16": "not installed",
+        "backends": "d, e",
+    }
+    assert conditions(facts) == (
+        "Ran with seed 0, in float64, through `d` and `e`. Left out: `a` and `b` (no kernel). "
+        "Left out in bfloat16: `c` (not installed)."
+    )
+    assert conditions({}) == ""

@@ -56,6 +56,20 @@ def test_a_range_of_ratios_covers_every_workload(made):
     )
 
 
+def test_one_that_is_first_or_shares_it_everywhere_is_named_before_all(made):
+    def other(workload):
+        return FAST(workload) if workload.heads == 1 else SLOW(workload)
+
+    both = made(contenders=("a", "b"), costs={"a": other, "b": FAST}, baseline="a", **SIZES)
+    assert lines(both)[0].startswith("In short: use b. On none of 8 workloads was anything decidedly faster")
+    assert "to itself on 4 and shares it on 4" in lines(both)[0]
+    # alone everywhere, or first only here and there: nothing to sum up
+    alone = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
+    assert "In short" not in verdict_text(alone)
+    turns = {"a": other, "b": lambda w: SLOW(w) if w.heads == 1 else FAST(w)}
+    assert "In short" not in verdict_text(made(contenders=("a", "b"), costs=turns, baseline="a", **SIZES))
+
+
 def test_equals_are_called_a_tie_and_neither_wins(made):
     run = made(contenders=("a", "b"), costs={"a": FAST, "b": FAST}, baseline="a", **SIZES)
     said = lines(run)

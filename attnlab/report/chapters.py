@@ -1,0 +1,243 @@
+"""What is written around each experiment of the numerical chapter: theory before the figure, its caption, the lesson.
+
+Only what holds whatever was measured stands here; every measured number comes from the rows of a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from attnlab.numerics.finding import Row
+
+#: names of quantities and conditions as a reader writes them; any other is shown as it is
+WORDS: Mapping[str, str] = {
+    "entropy": "entropy H (nats)",
+    "entropy against temperature": "entropy H (nats) against temperature",
+    "largest_weight": "largest weight",
+    "largest_weight on the map": "largest weight on the map",
+    "largest_weight against temperature": "largest weight against temperature",
+    "participation": "Σp²",
+    "participation against temperature": "Σp² against temperature",
+    "variance": "variance of the logits",
+    "largest error / worst-case bound": "largest error / worst-case bound (predicted: at most)",
+    "largest weight under a soft cap": "largest weight under a soft cap (predicted: at most)",
+    "time / time of one head": "time / time of one head (predicted: at least)",
+    "log_partition": "ln Z",
+    "mean_energy": "β⟨s⟩",
+    "heat_capacity": "heat capacity β² Var_p(s)",
+    "keys": "n",
+    "head_dim": "d_k",
+    "rule": "logits",
+    "scheme": "initialisation",
+    "norm": "below",
+    "axis": "varied",
+    "beta": "β",
+    "beta / critical": "β / β_c",
+    "temperature / freezing": "T / T_c",
+    "gap": "gap Δ",
+    "dtype": "format",
+    "logit_std": "std of the logits",
+}
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Rows for the short table: those of `quantity` whose conditions are among `where`; None for one that is absent.
+
+    Through one backend, or through each where `every`.
+    """
+
+    quantity: str
+    where: Mapping[str, Sequence[str | float | None]] = field(default_factory=dict)
+    every: bool = False
+
+    def takes(self, row: Row) -> bool:
+        """Whether `row` is one of them."""
+        return row.quantity == self.quantity and all(
+            row.where.get(key) in allowed for key, allowed in self.where.items()
+        )
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What theory says, what the figure shows, what follows, and which rows show it best."""
+
+    theory: str
+    caption: str
+    lesson: str
+    picks: tuple[Pick, ...]
+
+
+_SIZE = {"keys": (1024,)}
+
+CHAPTERS: Mapping[str, Chapter] = {
+    "variance_scaling": Chapter(
+        theory="A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where these "
+        "are independent with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever their "
+        "distribution is. Its kurtosis is 3 + (κ_q κ_k − 3)/d_k, κ being that of the components: the law is normal "
+        "only in the limit of large d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of 1, and 1/d_k, the "
+        "scale of μP, leaves 1/d_k. Logits of one matrix share queries and keys; the standard errors allow for that.",
+        caption="Lines are theory, points are measured. Top left: variance of the logits read through each backend, "
+        "at three scales. Top right: excess kurtosis of q·k for six families of components; a normal law has 0. "
+        "Bottom: how far the law of q·k/√d_k is from the normal one, by its characteristic function and its "
+        "distribution function, for normal components. Bars are five standard errors.",
+        lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
+        "nothing else: components of standard deviation σ leave σ⁴, means that are not 0 add to the variance, and "
+        'components of unequal variance ("anisotropic") count for fewer dimensions '
+        "than they are: where few of them dominate, as in the family shown, the law does not become normal however "
+        "large d_k is.",
+        picks=(
+            Pick("variance", {"head_dim": (4, 64, 1024)}),
+            Pick("slope of ln variance on ln d_k", {"family": (None,)}),
+            Pick("kurtosis of q·k", {"family": ("normal",), "head_dim": (1, 16, 64)}),
+        ),
+    ),
+    "saturation": Chapter(
+        theory="Given its query, a row of standard normal inputs has n independent normal logits of standard "
+        "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
+        "model (Derrida 1981). It freezes at β_c = √(2 ln n): beyond, a few keys keep a fixed share of the weight "
+        "however many keys there are. Unscaled that is d_k > 2 ln n. The curves are exact integrals at this n; at "
+        "any finite n the transition is a gradual one.",
+        caption="Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and scaled; "
+        "lines are exact, marks are measured through each backend. Bottom left: measured largest weight of unscaled "
+        "attention over n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard "
+        "deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; dashed and dotted lines are the "
+        "limits far below and far above freezing, bars five standard errors.",
+        lesson="This is what 1/√d_k is for: it keeps β at 1, far below β_c (3.7 at n = 1024), at every d_k. What "
+        "counts in a trained model is the standard deviation of its logits against √(2 ln n), not d_k.",
+        picks=(
+            Pick("largest_weight", {**_SIZE, "head_dim": (4, 16, 64, 256)}),
+            Pick("entropy", {**_SIZE, "head_dim": (4, 64, 256)}),
+        ),
+    ),
+    "vanishing_gradient": Chapter(
+        theory="The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag p − "
+        "ppᵀ the Jacobian of the softmax. For a g of independent components of unit variance E|Jg|² = ‖J‖_F² = S₂ − "
+        "2S₃ + S₂², S_k = Σp^k. It is small at both ends: about 1/n for equal weights, 0 where one key has all the "
+        "weight, and its mean is largest beyond the freezing point. So the average row of an "
+        "unscaled softmax gets more gradient than that of a scaled one, and a few frozen rows get next to none.",
+        caption="Left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line is exact. "
+        "Middle: root mean square, median and 5 % quantile; bars are predicted. Right: share of the rows whose ‖J‖_F "
+        "is below x; lines are predicted. Lines on the right only join the predictions; vertical bars are five "
+        "standard errors.",
+        lesson='That "without 1/√d_k gradients vanish" is true of a tail of the rows and false of their average. All '
+        "of this is for standard normal queries and keys, a picture of initialisation at best; it says nothing about a "
+        "trained model.",
+        picks=(
+            Pick("mean ‖J‖²", _SIZE),
+            Pick("median ‖J‖", _SIZE),
+            Pick("5 % quantile of ‖J‖", _SIZE),
+            Pick("share of rows below", {**_SIZE, "norm": (1e-3,)}),
+            Pick("mean ‖dL/ds‖² by autograd"),
+        ),
+    ),
+    "thermodynamics": Chapter(
+        theory="The weights p_j = e^{βs_j}/Z are a Boltzmann distribution: energies −s_j, inverse temperature β (τ = "
+        "1/β), Z the partition function. So d ln Z/dβ = ⟨s⟩, the mean under p; d² ln Z/dβ² = Var_p(s); the entropy "
+        "is H = ln Z − β⟨s⟩ and falls with β as dH/dβ = −β Var_p(s); and the output o answers to a logit by a "
+        "covariance, ∂o/∂s_j = p_j(v_j − o). These hold for every row. A backend can miss them only by rounding "
+        "(allowed: 1e-11) or by the difference quotient that stands for a derivative (1e-8).",
+        caption="Left and middle: ln Z, β⟨s⟩, entropy and heat capacity of rows of normal logits; lines are exact, "
+        "bars five standard errors, the dashed line the freezing point of infinitely many keys. Right: the largest "
+        "violation of each identity through each backend; a violation of exactly 0 is drawn at the left edge.",
+        lesson="Every backend is its own thermometer: ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from outputs alone, "
+        "without the n × n matrix. The experiments on this page measure fused kernels that way.",
+        picks=(
+            *(
+                Pick(identity, {"beta": (2.0,)})
+                for identity in (
+                    "d ln Z/dβ = ⟨s⟩",
+                    "d²ln Z/dβ² = Var_p(s)",
+                    "H = ln Z − β⟨s⟩",
+                    "dH/dβ = −β Var_p(s)",
+                    "Σp² = Z(2β)/Z(β)²",
+                    "∂o/∂s_j = p_j (v_j − o)",
+                    "do/dβ = Cov_p(v, s)",
+                )
+            ),
+            *(
+                Pick(name, {"beta / critical": (0.75,)})
+                for name in ("log_partition", "entropy", "heat_capacity")
+            ),
+        ),
+    ),
+    "length": Chapter(
+        theory="At a fixed standard deviation β of the logits H = ln n − β²/2 for large n, so that H/ln n tends to "
+        "1: the softmax disperses (Veličković et al. 2024). To stay sharp, β must grow at least as √(2 ln n). With β "
+        "= s ln n (Nakanishi 2025) it passes that once ln n > 2/s². And whatever the logits are, no weight exceeds "
+        "1/(1 + (n − 1)e^{−Δ}), Δ being the gap between the largest and the smallest.",
+        caption="Left and middle: entropy and mean largest weight against n for four rules of scaling; lines are "
+        "exact, bars five standard errors; the dashed line is where β = ½ ln n passes √(2 ln n). Right: the largest "
+        "weight that a gap Δ allows; each circle is a weight of .9 measured at the gap which .9 needs at that n.",
+        lesson="A scale chosen at one length is too flat at a longer one. A weight of .9 over n keys needs a gap of "
+        "ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131072. Where logits are bounded, as under a soft cap, no "
+        "long sequence can be attended to sharply.",
+        picks=(
+            Pick("entropy", {"keys": (128, 16384)}),
+            Pick("largest_weight", {"keys": (128, 16384)}),
+            Pick("weight at the gap that .9 needs"),
+        ),
+    ),
+    "overflow": Chapter(
+        theory="e^x overflows above ln(max) of its format. A softmax that first subtracts the row's largest logit "
+        "has no exponent above 0 and cannot overflow. It underflows: a key whose logit lies Δ below n − 1 equal ones "
+        "has the weight e^{−Δ}/(n − 1), which is rounded to 0 below half the smallest subnormal number. A kernel "
+        "that flushes subnormal numbers loses it as soon as e^{−Δ} is below the smallest normal one.",
+        caption="A row of n keys, of which one lies Δ below all others: the Δ at which its weight becomes 0, for "
+        "each format and backend. Solid lines are predicted for subnormal numbers kept, dotted ones for flushed; "
+        "dashed ones show where e^x itself overflows. Two keys are left to the scalar remainder of vectorised code "
+        "and 64 are not, so that one kernel may do both. NumPy has no bfloat16.",
+        lesson="Subtract the largest logit; exp(s)/Σ exp(s) fails in float16 at a logit of 11.1. Keep scores of "
+        "float16 inputs in float32: q·k can pass 65504 while the scaled logit is harmless, and then no subtraction "
+        "helps.",
+        picks=(
+            Pick("unshifted softmax overflows above"),
+            Pick("gap at which a weight becomes 0"),
+        ),
+    ),
+    "error_growth": Chapter(
+        theory="Rounding to nearest has a relative error of root mean square 0.42 u, u being 2⁻²⁴ in float32, 2⁻¹¹ "
+        "in float16 and 2⁻⁸ in bfloat16. Carried through the softmax, this gives the error that an implementation "
+        "must have if it rounds to its input's format only the output (full precision inside), the weights as well, "
+        "or the scores as well. The three differ in 16 bits and nearly coincide in float32. In the worst case, which "
+        "grows with n, all roundings would conspire. A comparison passes where the error is covered by one of the "
+        "three budgets, at most a quarter above it; the tightest one that covers it is shown as predicted. With "
+        "large logits, where few weights count, that may be a tighter one than the backend has elsewhere.",
+        caption="Relative error ‖output − truth‖/‖truth‖ of each backend in three formats, against the number of "
+        "keys, the head dimension and the size of the logits; the truth is float64 on the inputs as cast. Lines are "
+        "the three predictions and the worst case. The naive loop computes in float64 and rounds once.",
+        lesson="A tolerance can be derived instead of chosen, and the error then tells what a backend rounds. With "
+        "large logits it matters: rounding the scores costs an error that grows with them, rounding the weights does "
+        "not.",
+        picks=(
+            Pick(
+                "relative error",
+                {"axis": ("keys",), "value": (4096,), "dtype": ("float16", "bfloat16")},
+                every=True,
+            ),
+            Pick(
+                "relative error",
+                {"axis": ("logit_std",), "value": (16.0,), "dtype": ("bfloat16",)},
+                every=True,
+            ),
+        ),
+    ),
+    "multihead": Chapter(
+        theory="For inputs with |x|² = d_model, as after a layer norm, and independent projection weights of "
+        "variance σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w²)² at initialisation: 1 only for one "
+        "of the four usual schemes. H heads of dimension d_model/H together take 4 n² d_model operations for QKᵀ and "
+        "PV, whatever H is, and H n² exponentials. They meet in W_O alone.",
+        caption="Left: variance of the logits at four initialisations; bars are predicted, circles measured. Right: "
+        "operations and processor time of one call against the number of heads at the same d_model, over those of "
+        "one head. The times are of one thread in this process: a tendency, not a benchmark.",
+        lesson="Heads are no saving: arithmetic stays as it was, and time grows with their softmaxes. And the scale "
+        "1/√d_k alone does not make the logits start with variance 1; the initialisation decides.",
+        picks=(
+            Pick("variance of the logits at initialisation"),
+            Pick("elements of other heads changed by one head"),
+            Pick("FLOPs / (4 n² d_model)", {"heads": (1, 16), "counted": ("by PyTorch",)}),
+            Pick("time / time of one head", {"heads": (16,)}, every=True),
+        ),
+    ),
+}
