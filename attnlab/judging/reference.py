@@ -129,7 +129,7 @@ def _tilt(
     for part in blocks(q, k, v, rows, causal, "top-left", None):
         soft = softmax_rows(part, scale)
         moment = soft.weights * soft.fall  # s − m serves as well as s, and does not cancel
-        tilt[part.at] = moment @ part.v - moment.sum(axis=1, keepdims=True) * soft.output
+        tilt[part.at] = moment @ part.v - moment.sum(axis=-1, keepdims=True) * soft.output
         sizes = np.abs(soft.scores)
         least, greatest = min(least, float(sizes.min())), max(greatest, float(sizes.max()))
     return tilt, greatest < 2 * least

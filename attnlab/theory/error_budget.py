@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .checks import Array, one_of, real
-from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows, softmax_rows
+from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows, softmax_rows, turned
 from .roundings import (
     Roundings,
     checked_roundings,
@@ -241,12 +241,9 @@ def _variances(
     """Of one block: variances by source, their scatter, and the largest rms error of a score."""
     p, o, v = soft.weights, soft.output, part.v
     inner = roundings.inner_variance
-    n = float(part.k.shape[0]) if part.visible is None else part.visible.sum(axis=1, keepdims=True)
-    chain_n = (
-        roundings.chain(part.k.shape[0])
-        if part.visible is None
-        else np.minimum(n, roundings.chain(part.k.shape[0]))
-    )
+    chain_n: float | Array = roundings.chain(part.k.shape[-2])
+    if part.visible is not None:
+        chain_n = np.minimum(part.visible.sum(axis=-1, keepdims=True), chain_n)
     squares = p * p
     of_scores = score_variance(part, soft, scale, roundings)
     # the sum of weights and values, that of the exponentials, and the division by it
@@ -258,7 +255,8 @@ def _variances(
         "inner": _moved(squares * of_scores, v, o) + accumulated,
     }
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
-    distance = np.maximum((v * v).sum(axis=1) - 2 * o @ v.T + (o * o).sum(axis=1, keepdims=True), 0.0)
+    v_norms = (v * v).sum(axis=-1)[..., None, :]
+    distance = np.maximum(v_norms - 2 * o @ turned(v) + (o * o).sum(axis=-1, keepdims=True), 0.0)
     leverage = squares * distance
     scatter = {
         "output": _SCATTER * float((found["output"] ** 2).sum()),
@@ -268,22 +266,22 @@ def _variances(
     }
     spread = of_scores
     if roundings.weights is not None:
-        peak = 1.0 if roundings.normalised else p.max(axis=1, keepdims=True)
+        peak = 1.0 if roundings.normalised else p.max(axis=-1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0)
         rounded = rounding_variance(p / peak, roundings.weights) * peak**2
         found["weights"] = rounded @ (v * v)
-        scatter["weights"] = _SCATTER * float(((rounded * (v * v).sum(axis=1)) ** 2).sum())
+        scatter["weights"] = _SCATTER * float(((rounded * v_norms) ** 2).sum())
     stored = stored_score_variance(soft, roundings)
     if stored is not None:
         found["scores"] = _moved(squares * stored, v, o)
         scatter["scores"] = _SCATTER * float(((leverage * stored) ** 2).sum())
         spread = spread + stored
-    return found, scatter, math.sqrt(float((p * spread).sum(axis=1).max()))
+    return found, scatter, math.sqrt(float((p * spread).sum(axis=-1).max()))
 
 
 def _moved(mass: Array, v: Array, o: Array) -> Array:
     """Σ_j mass_j (v_j − o)², by expansion; where it cancels it is far below the other terms."""
-    total = mass.sum(axis=1, keepdims=True)
+    total = mass.sum(axis=-1, keepdims=True)
     return np.asarray(np.maximum(mass @ (v * v) - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
@@ -291,14 +289,14 @@ def _bound(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Arr
     v, u = part.v, roundings.inner_roundoff
     moved = largest_score_error(part, soft, scale, roundings)
     shown: Any = True
-    counted: Array | float = float(part.k.shape[0])
+    counted: Array | float = float(part.k.shape[-2])
     if part.visible is None:
-        width, total = np.ptp(v, axis=0)[None, :], np.abs(v).sum(axis=0)[None, :]
+        width, total = np.ptp(v, axis=-2, keepdims=True), np.abs(v).sum(axis=-2, keepdims=True)
     else:
-        shown = part.visible.any(axis=1, keepdims=True)
+        shown = part.visible.any(axis=-1, keepdims=True)
         width = _visible_range(v, part.visible)
-        counted, total = part.visible.sum(axis=1, keepdims=True), part.visible @ np.abs(v)
-    eta = moved.max(axis=1, keepdims=True)
+        counted, total = part.visible.sum(axis=-1, keepdims=True), part.visible @ np.abs(v)
+    eta = moved.max(axis=-1, keepdims=True)
     stored = roundings.weights or roundings.inner
     lost = stored.smallest_subnormal / 2 * total
     if not (roundings.normalised and roundings.weights is not None):
@@ -317,9 +315,15 @@ def _bound(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Arr
 def _visible_range(v: Array, visible: NDArray[np.bool_]) -> Array:
     """max − min of the visible values per row and component."""
     # causal rows see a prefix: running extremes; any other mask is done row by row
-    counts = visible.sum(axis=1)
-    prefix = np.arange(visible.shape[1])[None, :] < counts[:, None]
-    if np.array_equal(prefix, visible):
-        ranges = np.maximum.accumulate(v, axis=0) - np.minimum.accumulate(v, axis=0)
-        return np.asarray(np.where(counts[:, None] > 0, ranges[np.maximum(counts - 1, 0)], 0.0))
-    return np.array([np.ptp(v[seen], axis=0) if seen.any() else np.zeros(v.shape[1]) for seen in visible])
+    counts = visible.sum(axis=-1)
+    prefix = np.arange(visible.shape[-1]) < counts[..., None]
+    if visible.ndim == 2 and np.array_equal(prefix, visible):
+        ranges = np.maximum.accumulate(v, axis=-2) - np.minimum.accumulate(v, axis=-2)
+        return np.asarray(np.where(counts[:, None] > 0, ranges[..., np.maximum(counts - 1, 0), :], 0.0))
+    visible = np.broadcast_to(visible, (*v.shape[:2], *visible.shape[-2:]))
+    found = np.zeros((*visible.shape[:3], v.shape[-1]))
+    for b, h, i in np.ndindex(visible.shape[:3]):
+        seen = visible[b, h, i]
+        if seen.any():
+            found[b, h, i] = np.ptp(v[b, h, seen], axis=0)
+    return found

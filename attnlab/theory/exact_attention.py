@@ -1,6 +1,7 @@
 """Requirement: attention as its definition says, in float64, in blocks of rows that fit in memory.
 
-This is the truth that errors are measured against. Only one head at a time is held in float64.
+This is the truth that errors are measured against. One head at a time is held in float64, or as many as are small:
+what is done to a block costs some dozen calls however little is in it.
 """
 
 import math
@@ -14,41 +15,52 @@ from .checks import Array, one_of
 
 # Elements of one (query rows × keys) block of float64; some six such blocks are alive at once.
 _BLOCK = 1 << 20
+# Elements up to which heads and batches share a block: it still lies in cache.
+_SHARED = 1 << 16
 
 
 class Rows(NamedTuple):
-    """A block of query rows of one head, with all its keys."""
+    """A block of query rows of one or several heads, with all their keys; arrays are (batches, heads, length, dim).
 
-    at: tuple[int, int, slice]
+    at : batches, heads and chosen rows, where results belong. at_keys : batches and key heads.
+    """
+
+    at: tuple[slice, slice, slice]
+    at_keys: tuple[slice, slice]
     q: Array
     k: Array
     v: Array
-    visible: NDArray[np.bool_] | None  # (rows, keys), None where all are
+    visible: NDArray[np.bool_] | None  # (…, rows, keys), None where all are
 
 
 class Softmax(NamedTuple):
     scores: Array
     weights: Array
     fall: Array  # s − m, 0 at masked keys
-    partition: Array  # Σ e^{s − m}, (rows, 1)
+    partition: Array  # Σ e^{s − m}, (…, rows, 1)
     output: Array
 
 
 def softmax_rows(part: Rows, scale: float) -> Softmax:
     """Scores, weights and output of one block; rows that see no key get weights and output 0."""
-    scores = part.q @ part.k.T * scale
+    scores = part.q @ turned(part.k) * scale
     if part.visible is None:
-        top = scores.max(axis=1, keepdims=True)
+        top = scores.max(axis=-1, keepdims=True)
         fall = scores - top
         boltzmann = np.exp(fall)
     else:
-        top = np.max(scores, axis=1, keepdims=True, where=part.visible, initial=-math.inf)
+        top = np.max(scores, axis=-1, keepdims=True, where=part.visible, initial=-math.inf)
         top = np.where(np.isfinite(top), top, 0.0)
         fall = np.where(part.visible, scores - top, 0.0)
         boltzmann = np.where(part.visible, np.exp(fall), 0.0)
-    partition = boltzmann.sum(axis=1, keepdims=True)
+    partition = boltzmann.sum(axis=-1, keepdims=True)
     weights = boltzmann / np.where(partition > 0, partition, 1.0)
     return Softmax(scores, weights, fall, partition, weights @ part.v)
+
+
+def turned(x: Array) -> Array:
+    """The last two axes exchanged."""
+    return x.swapaxes(-1, -2)
 
 
 def blocks(
@@ -60,26 +72,40 @@ def blocks(
     causal_alignment: str,
     mask: ArrayLike | None,
 ) -> Iterator[Rows]:
-    """Every block of chosen query rows, head by head, with its keys, values and visibility."""
+    """Every block of chosen query rows, with its keys, values and visibility: small heads together, others apart."""
     one_of("causal_alignment", causal_alignment, ("top-left", "bottom-right"))
     batch, heads, queries, _ = q.shape
     n = k.shape[2]
     group = heads // k.shape[1]
     offset = n - queries if causal_alignment == "bottom-right" else 0
     open_keys = _open_keys(mask, (batch, heads, queries, n))
-    size = max(1, _BLOCK // n)
+    for batches, members in _together(batch, heads, group, chosen.size * n):
+        at_keys = (batches, slice(members.start // group, (members.stop - 1) // group + 1))
+        # only these heads in float64: the whole input would double or quadruple its memory
+        key, value = k[at_keys].astype(np.float64), v[at_keys].astype(np.float64)
+        query = q[batches, members]
+        size = max(1, _BLOCK // (n * query.shape[0] * query.shape[1]))
+        for start in range(0, chosen.size, size):
+            index = chosen[start : start + size]
+            visible = None if open_keys is None else open_keys[batches, members][:, :, index]
+            if causal:
+                reach = np.arange(n)[None, :] <= (index + offset)[:, None]
+                visible = reach if visible is None else visible & reach
+            at = (batches, members, slice(start, start + index.size))
+            yield Rows(at, at_keys, query[:, :, index].astype(np.float64), key, value, visible)
+
+
+def _together(batch: int, heads: int, group: int, pairs: int) -> Iterator[tuple[slice, slice]]:
+    """Batches and heads that share a block, `pairs` each; heads of one key head never do."""
+    fit = max(1, _SHARED // pairs) if group == 1 else 1
+    if fit >= heads:
+        step = fit // heads
+        for b in range(0, batch, step):
+            yield slice(b, min(b + step, batch)), slice(0, heads)
+        return
     for b in range(batch):
-        for h in range(heads):
-            # only this head in float64: the whole input would double or quadruple its memory
-            key, value = k[b, h // group].astype(np.float64), v[b, h // group].astype(np.float64)
-            for start in range(0, chosen.size, size):
-                index = chosen[start : start + size]
-                visible = None if open_keys is None else open_keys[b, h, index]
-                if causal:
-                    reach = np.arange(n)[None, :] <= (index + offset)[:, None]
-                    visible = reach if visible is None else visible & reach
-                at = (b, h, slice(start, start + index.size))
-                yield Rows(at, q[b, h, index].astype(np.float64), key, value, visible)
+        for h in range(0, heads, fit):
+            yield slice(b, b + 1), slice(h, min(h + fit, heads))
 
 
 def checked_inputs(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .checks import Array, real
-from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows, softmax_rows
+from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows, softmax_rows, turned
 
 
 class Backward(NamedTuple):
@@ -23,18 +23,18 @@ class Backward(NamedTuple):
 
     part: Rows
     soft: Softmax
-    g: Array  # (rows, value_dim)
-    products: Array  # A, (rows, keys)
-    offset: Array  # D, (rows, 1)
-    slopes: Array  # T, (rows, keys)
+    g: Array  # (…, rows, value_dim)
+    products: Array  # A, (…, rows, keys)
+    offset: Array  # D, (…, rows, 1)
+    slopes: Array  # T, (…, rows, keys)
 
 
 def backward_rows(part: Rows, output_gradient: NDArray[Any], scale: float) -> Backward:
     """The way back through `part`; `output_gradient` is the whole (batch, heads, queries, value_dim)."""
     soft = softmax_rows(part, scale)
     g = output_gradient[part.at].astype(np.float64)
-    products = g @ part.v.T
-    offset = (soft.weights * products).sum(axis=1, keepdims=True)
+    products = g @ turned(part.v)
+    offset = (soft.weights * products).sum(axis=-1, keepdims=True)
     return Backward(part, soft, g, products, offset, soft.weights * (products - offset))
 
 
@@ -62,17 +62,10 @@ def exact_gradients(
     rows = chosen_rows(None, queries.shape[2])
     for part in blocks(queries, keys, values, rows, causal, "top-left", None):
         back = backward_rows(part, upstream, factor)
-        at = key_place(part, queries, keys)
         found[0][part.at] = factor * back.slopes @ part.k
-        found[1][at] += factor * back.slopes.T @ part.q
-        found[2][at] += back.soft.weights.T @ back.g
+        found[1][part.at_keys] += factor * turned(back.slopes) @ part.q
+        found[2][part.at_keys] += turned(back.soft.weights) @ back.g
     return found[0], found[1], found[2]
-
-
-def key_place(part: Rows, q: NDArray[Any], k: NDArray[Any]) -> tuple[int, int]:
-    """Batch and key head that a block's keys belong to."""
-    batch, head, _ = part.at
-    return batch, head // (q.shape[1] // k.shape[1])
 
 
 def checked_upstream(output_gradient: ArrayLike, q: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .checks import Array
+from .exact_attention import turned
 from .exact_gradients import Backward
 from .roundings import Roundings, growth, largest_score_error
 
@@ -28,7 +29,7 @@ _LARGEST_ETA = 100.0
 
 
 class Bounds(NamedTuple):
-    """Of one block: query (rows, head_dim); this block's share of key (keys, head_dim), value (keys, value_dim)."""
+    """Of one block: query (…, rows, head_dim); its share of key (…, keys, head_dim), value (…, keys, value_dim)."""
 
     query: Array
     key: Array
@@ -41,9 +42,9 @@ def gradient_bounds(back: Backward, scale: float, sums: tuple[float, float], rou
     sums : G_n, of a sum over keys, and G_{n_q}, of one over all queries.
     """
     part, p = back.part, back.soft.weights
-    dim_v = part.v.shape[1]
+    dim_v = part.v.shape[-1]
     shown = 1.0 if part.visible is None else part.visible
-    absolute = np.abs(back.g) @ np.abs(part.v).T
+    absolute = np.abs(back.g) @ turned(np.abs(part.v))
     b = _of_weights(back, scale, roundings) * shown
     alpha = growth(dim_v + 2, roundings) * absolute
     if roundings.scores is not None:
@@ -61,19 +62,19 @@ def gradient_bounds(back: Backward, scale: float, sums: tuple[float, float], rou
     in_value = b + over_queries * (p + b)
     return Bounds(
         abs(scale) * in_query @ np.abs(part.k),
-        abs(scale) * in_key.T @ np.abs(part.q),
-        in_value.T @ np.abs(back.g),
+        abs(scale) * turned(in_key) @ np.abs(part.q),
+        turned(in_value) @ np.abs(back.g),
     )
 
 
 def _of_weights(back: Backward, scale: float, roundings: Roundings) -> Array:
     """b."""
     soft, u = back.soft, roundings.inner_roundoff
-    eta = largest_score_error(back.part, soft, scale, roundings).max(axis=1, keepdims=True)
+    eta = largest_score_error(back.part, soft, scale, roundings).max(axis=-1, keepdims=True)
     eta = np.minimum(eta, _LARGEST_ETA)
     moved = np.minimum(soft.weights * np.expm1(2 * eta), np.tanh(eta / 2))
     stored = roundings.weights or roundings.inner
-    relative = (2 * soft.weights.shape[1] + 6) * u + u * np.abs(log_partition(back))
+    relative = (2 * soft.weights.shape[-1] + 6) * u + u * np.abs(log_partition(back))
     if roundings.weights is not None:
         relative = relative + roundings.weights.unit_roundoff
     return np.asarray(moved + relative * soft.weights + stored.smallest_subnormal / 2)
@@ -82,29 +83,29 @@ def _of_weights(back: Backward, scale: float, roundings: Roundings) -> Array:
 def _of_slopes(back: Backward, b: Array, alpha: Array, absolute: Array, roundings: Roundings) -> Array:
     """θ before T is stored."""
     part, p, u = back.part, back.soft.weights, roundings.inner_roundoff
-    n, dim_v = part.v.shape
+    n, dim_v = part.v.shape[-2:]
     g, o = np.abs(back.g), np.abs(back.soft.output)
-    offset = (b * absolute + p * alpha).sum(axis=1, keepdims=True)
-    offset += growth(n + dim_v + 4, roundings) * ((p + b) * absolute).sum(axis=1, keepdims=True)
-    offset += roundings.output.unit_roundoff * (g * o).sum(axis=1, keepdims=True)
-    offset += roundings.output.smallest_subnormal / 2 * g.sum(axis=1, keepdims=True)
+    offset = (b * absolute + p * alpha).sum(axis=-1, keepdims=True)
+    offset += growth(n + dim_v + 4, roundings) * ((p + b) * absolute).sum(axis=-1, keepdims=True)
+    offset += roundings.output.unit_roundoff * (g * o).sum(axis=-1, keepdims=True)
+    offset += roundings.output.smallest_subnormal / 2 * g.sum(axis=-1, keepdims=True)
     centred = np.abs(back.products - back.offset)
     return np.asarray(b * centred + (p + b) * (alpha + offset + 4 * u * centred))
 
 
 def log_partition(back: Backward) -> Array:
-    """ln Z per row, (rows, 1); 0 where no key is seen."""
+    """ln Z per row, (…, rows, 1); 0 where no key is seen."""
     soft = back.soft
     top = (
         (soft.scores - soft.fall)
         if back.part.visible is None
         else np.where(back.part.visible, soft.scores - soft.fall, -np.inf)
     )
-    found = top.max(axis=1, keepdims=True) + log_sums(back)
+    found = top.max(axis=-1, keepdims=True) + log_sums(back)
     return np.asarray(np.where(soft.partition > 0, found, 0.0))
 
 
 def log_sums(back: Backward) -> Array:
-    """ln Σe^{s − m} per row, (rows, 1); 0 where no key is seen."""
+    """ln Σe^{s − m} per row, (…, rows, 1); 0 where no key is seen."""
     partition = back.soft.partition
     return np.asarray(np.log(np.where(partition > 0, partition, 1.0)))

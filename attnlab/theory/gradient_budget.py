@@ -33,8 +33,8 @@ from numpy.typing import ArrayLike
 from .checks import Array, real
 from .error_budget import SOURCES as FORWARD
 from .error_budget import ErrorBudget
-from .exact_attention import blocks, checked_inputs, chosen_rows
-from .exact_gradients import Backward, backward_rows, checked_upstream, key_place
+from .exact_attention import blocks, checked_inputs, chosen_rows, turned
+from .exact_gradients import Backward, backward_rows, checked_upstream
 from .floating_point import ONE_MANTISSA
 from .gradient_bound import gradient_bounds, log_partition, log_sums
 from .gradient_noise import Noise, Ways
@@ -113,10 +113,14 @@ def gradient_budgets(
     sums_grow = (_growth(lengths[0], roundings), _growth(length, roundings))
     for part in blocks(queries, keys, values, chosen_rows(None, queries.shape[2]), causal, "top-left", None):
         back = backward_rows(part, upstream, factor)
-        places = (part.at, *(2 * (key_place(part, queries, keys),)))
+        places = (part.at, part.at_keys, part.at_keys)
         noises, spread = _noises(back, factor, length, roundings)
         exponent_error = max(exponent_error, spread)
-        exact = (factor * back.slopes @ part.k, factor * back.slopes.T @ part.q, back.soft.weights.T @ back.g)
+        exact = (
+            factor * back.slopes @ part.k,
+            factor * turned(back.slopes) @ part.q,
+            turned(back.soft.weights) @ back.g,
+        )
         bounds = gradient_bounds(back, factor, sums_grow, roundings)
         for index, (total, place) in enumerate(zip(sums, places, strict=True)):
             total.exact[place] += exact[index]
@@ -173,15 +177,17 @@ def _noises(
     assert stored is not None and roundings.weights is not None and roundings.scores is not None
     of_p = rounding_variance(p, roundings.weights)
     of_o = rounding_variance(back.soft.output, roundings.output)
-    offsets = (of_p * back.products**2).sum(axis=1) + (of_o * back.g**2).sum(axis=1)
+    offsets = (of_p * back.products**2).sum(axis=-1) + (of_o * back.g**2).sum(axis=-1)
     found["weights"] = (
         ways.from_weights(of_p)
         + ways.from_slopes(rounding_variance(t, roundings.weights))
-        + ways.from_offsets(offsets[:, None])
+        + ways.from_offsets(offsets[..., None])
     )
     centred = back.products - back.offset
-    squares = ((p * back.products) ** 2).sum(axis=1, keepdims=True)
-    summed = mean_square(roundings.scores) * chain_variance(roundings.chain(p.shape[1]), squares, back.offset)
+    squares = ((p * back.products) ** 2).sum(axis=-1, keepdims=True)
+    summed = mean_square(roundings.scores) * chain_variance(
+        roundings.chain(p.shape[-1]), squares, back.offset
+    )
     again = rounding_variance(t * scale, roundings.scores) / scale**2 if scale else np.zeros_like(t)
     found["scores"] = (
         ways.from_scores(stored)
@@ -190,13 +196,13 @@ def _noises(
         + ways.from_offsets(summed)
     )
     found["sums"] = _sums(back, ways, queries, roundings)
-    return found, math.sqrt(float((p * (scores + stored)).sum(axis=1).max()))
+    return found, math.sqrt(float((p * (scores + stored)).sum(axis=-1).max()))
 
 
 def _sums(back: Backward, ways: Ways, queries: int, roundings: Roundings) -> Noise:
     """Partial sums stored in the dtype, but for their drift, which `_Sum.budget` adds."""
     unit = mean_square(roundings.output) / 2
-    in_query, in_key = (unit * stores(length) for length in (back.part.v.shape[0], queries))
+    in_query, in_key = (unit * stores(length) for length in (back.part.v.shape[-2], queries))
     return ways.from_sums(in_query, in_key, in_key)
 
 
@@ -207,13 +213,13 @@ def stores(terms: int) -> int:
 
 def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: Roundings) -> Noise:
     part, p, t, g2 = back.part, back.soft.weights, back.slopes, back.g**2
-    n, dim_v = part.v.shape
+    n, dim_v = part.v.shape[-2:]
     keys, values = roundings.chain(n), roundings.chain(dim_v)
-    products = roundings.sum_variance(values, g2 @ (part.v**2).T, back.products)
+    products = roundings.sum_variance(values, g2 @ turned(part.v**2), back.products)
     offset = back.offset
     offsets = roundings.sum_variance(
-        keys, ((p * back.products) ** 2).sum(axis=1, keepdims=True), offset
-    ) + roundings.sum_variance(values, (g2 * back.soft.output**2).sum(axis=1, keepdims=True), offset)
+        keys, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset
+    ) + roundings.sum_variance(values, (g2 * back.soft.output**2).sum(axis=-1, keepdims=True), offset)
     unit = roundings.inner_variance
     in_query, in_key = (unit * (1 + chain / 2) for chain in (keys, roundings.chain(queries)))
     alike = unit * ONE_MANTISSA**2
@@ -226,7 +232,7 @@ def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: R
         + ways.from_slopes(p**2 * products + (exponents + _INNER_OF_SLOPES * unit) * t**2)
         + ways.from_offsets(offsets)
         + ways.from_factors(
-            alike * (log_partition(back) ** 2 + log_sum**2) + 2 * (p**2 * scores).sum(axis=1, keepdims=True)
+            alike * (log_partition(back) ** 2 + log_sum**2) + 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
         )
         + ways.from_sums(in_query, in_key, in_key)
     )

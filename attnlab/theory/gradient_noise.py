@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .checks import Array
+from .exact_attention import turned
 from .exact_gradients import Backward
 
 # Variance of a squared error over its squared mean, as in error_budget
@@ -25,7 +26,7 @@ _SCATTER = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Variances of one block's gradients: query (rows, head_dim), key (keys, head_dim), value (keys, value_dim).
+    """Variances of one block's gradients: query (…, rows, dim), key (…, keys, dim), value (…, keys, value_dim).
 
     scatters : the variance of ‖error‖² of each of the three, from finitely many noises.
     """
@@ -53,40 +54,42 @@ class Ways:
         self.g2, self.q2, self.k2 = back.g**2, part.q**2 * scale**2, part.k**2 * scale**2
         self.factor = scale**2
         self.mean_key, self.pull = self.p @ part.k, self.t @ part.k
-        self.key_norms = self.k2.sum(axis=1)
-        self.query_norms, self.g_norms = (x.sum(axis=1, keepdims=True) for x in (self.q2, self.g2))
+        self.key_norms = self.k2.sum(axis=-1)[..., None, :]
+        self.query_norms, self.g_norms = (x.sum(axis=-1, keepdims=True) for x in (self.q2, self.g2))
         self.p2, self.t2 = self.p**2, self.t**2
-        self.sum_p2 = self.p2.sum(axis=1, keepdims=True)
+        self.sum_p2 = self.p2.sum(axis=-1, keepdims=True)
 
     def from_scores(self, variance: Array) -> Noise:
-        """From δs of these variances, (rows, keys)."""
+        """From δs of these variances, (…, rows, keys)."""
         p, t = self.p, self.t
         pp, tt, pt = self.p2 * variance, self.t2 * variance, p * t * variance
-        sum_pp, sum_tt, sum_pt = (x.sum(axis=1, keepdims=True) for x in (pp, tt, pt))
+        sum_pp, sum_tt, sum_pt = (x.sum(axis=-1, keepdims=True) for x in (pp, tt, pt))
         of_p = pp * (1 - 2 * p) + self.p2 * sum_pp
         of_t = tt * (1 - 4 * p) + self.t2 * sum_pp + 2 * p * t * sum_pt + self.p2 * sum_tt
-        sum_t2, sum_tp = self.t2.sum(axis=1, keepdims=True), (p * t).sum(axis=1, keepdims=True)
+        sum_t2, sum_tp = self.t2.sum(axis=-1, keepdims=True), (p * t).sum(axis=-1, keepdims=True)
         reach = tt * (1 - 4 * p + self.sum_p2) + pp * sum_t2 + 2 * pt * sum_tp
-        along = self.factor * (self.pull @ self.k.T - (self.pull * self.mean_key).sum(axis=1, keepdims=True))
-        length = self.factor * (self.pull**2).sum(axis=1, keepdims=True)
+        along = self.factor * (
+            self.pull @ turned(self.k) - (self.pull * self.mean_key).sum(axis=-1, keepdims=True)
+        )
+        length = self.factor * (self.pull**2).sum(axis=-1, keepdims=True)
         query = self._spread(tt) - 2 * self.factor * self.pull * (pt @ self.k - self.mean_key * sum_pt)
         return _noise(
             query + self.factor * self.pull**2 * sum_pp,
-            of_t.T @ self.q2,
-            of_p.T @ self.g2,
+            turned(of_t) @ self.q2,
+            turned(of_p) @ self.g2,
             tt * self._distances() - 2 * pt * along + pp * length,
             reach * self.query_norms,
             pp * (1 - 2 * p + self.sum_p2) * self.g_norms,
         )
 
     def from_products(self, variance: Array) -> Noise:
-        """From δA, (rows, keys), where D is the sum of P ∘ A."""
+        """From δA, (…, rows, keys), where D is the sum of P ∘ A."""
         pp = self.p2 * variance
-        total = pp.sum(axis=1, keepdims=True)
+        total = pp.sum(axis=-1, keepdims=True)
         of_t = pp * (1 - 2 * self.p) + self.p2 * total
         return _noise(
             self._spread(pp),
-            of_t.T @ self.q2,
+            turned(of_t) @ self.q2,
             self._none(),
             pp * self._distances(),
             pp * (1 - 2 * self.p + self.sum_p2) * self.query_norms,
@@ -94,31 +97,33 @@ class Ways:
         )
 
     def from_slopes(self, variance: Array) -> Noise:
-        """From δt, (rows, keys)."""
-        scatters = (self.factor**2 * x for x in (_aligned(variance, self.k), _aligned(variance.T, self.q)))
-        return Noise(variance @ self.k2, variance.T @ self.q2, self._none(), np.array([*scatters, 0.0]))
+        """From δt, (…, rows, keys)."""
+        scatters = (
+            self.factor**2 * x for x in (_aligned(variance, self.k), _aligned(turned(variance), self.q))
+        )
+        return Noise(variance @ self.k2, turned(variance) @ self.q2, self._none(), np.array([*scatters, 0.0]))
 
     def from_offsets(self, variance: Array) -> Noise:
-        """From δD, (rows, 1)."""
+        """From δD, (…, rows, 1)."""
         query = self.factor * self.mean_key**2 * variance
         return _noise(
             query,
-            (self.p2 * variance).T @ self.q2,
+            turned(self.p2 * variance) @ self.q2,
             self._none(),
-            query.sum(axis=1),
+            query.sum(axis=-1),
             self.sum_p2 * variance * self.query_norms,
             0.0,
         )
 
     def from_factors(self, variance: Array) -> Noise:
-        """From a relative error of the row's weights, (rows, 1)."""
+        """From a relative error of the row's weights, (…, rows, 1)."""
         query = self.factor * self.pull**2 * variance
         return _noise(
             query,
-            (self.t2 * variance).T @ self.q2,
-            (self.p2 * variance).T @ self.g2,
-            query.sum(axis=1),
-            self.t2.sum(axis=1, keepdims=True) * variance * self.query_norms,
+            turned(self.t2 * variance) @ self.q2,
+            turned(self.p2 * variance) @ self.g2,
+            query.sum(axis=-1),
+            self.t2.sum(axis=-1, keepdims=True) * variance * self.query_norms,
             self.sum_p2 * variance * self.g_norms,
         )
 
@@ -126,41 +131,42 @@ class Ways:
         """From the roundings of the last sums: so much of the squares of their terms."""
         return Noise(
             in_query * self.t2 @ self.k2,
-            in_key * self.t2.T @ self.q2,
-            in_value * self.p2.T @ self.g2,
+            in_key * turned(self.t2) @ self.q2,
+            in_value * turned(self.p2) @ self.g2,
             np.zeros(3),  # spread over all partial sums
         )
 
     def from_weights(self, variance: Array) -> Noise:
-        """From δp in the sum for ∂L/∂v alone, (rows, keys)."""
-        scatters = np.array([0.0, 0.0, _aligned(variance.T, self.g)])
-        return Noise(np.zeros_like(self.pull), np.zeros_like(self.k), variance.T @ self.g2, scatters)
+        """From δp in the sum for ∂L/∂v alone, (…, rows, keys)."""
+        scatters = np.array([0.0, 0.0, _aligned(turned(variance), self.g)])
+        return Noise(np.zeros_like(self.pull), np.zeros_like(self.k), turned(variance) @ self.g2, scatters)
 
     def _spread(self, mass: Array) -> Array:
         """scale² Σ_j mass_j (k_j − k̄)², by expansion."""
-        total = mass.sum(axis=1, keepdims=True)
+        total = mass.sum(axis=-1, keepdims=True)
         crossed = self.factor * self.mean_key * (mass @ self.k)
         return np.asarray(mass @ self.k2 - 2 * crossed + self.factor * self.mean_key**2 * total)
 
     def _distances(self) -> Array:
-        """scale² |k_j − k̄|², (rows, keys)."""
-        crossed = self.factor * self.mean_key @ self.k.T
-        own = self.factor * (self.mean_key**2).sum(axis=1, keepdims=True)
+        """scale² |k_j − k̄|², (…, rows, keys)."""
+        crossed = self.factor * self.mean_key @ turned(self.k)
+        own = self.factor * (self.mean_key**2).sum(axis=-1, keepdims=True)
         return np.asarray(np.maximum(self.key_norms - 2 * crossed + own, 0.0))
 
     def _none(self) -> Array:
-        return np.zeros((self.p.shape[1], self.g2.shape[1]))
+        return np.zeros((*self.p.shape[:-2], self.p.shape[-1], self.g2.shape[-1]))
 
 
 def _aligned(variance: Array, along: Array) -> float:
     """2 Σ_i ‖Σ_j var_ij x_j x_jᵀ‖_F²: the scatter of Σ_i |Σ_j ε_ij x_j|², where many x_j may point one way.
 
-    variance : (m, n); along : x, (n, dim).
+    variance : (…, m, n); along : x, (…, n, dim).
     """
-    if along.shape[1] ** 2 <= along.shape[0]:
-        covariance = variance @ (along[:, :, None] * along[:, None, :]).reshape(len(along), -1)
+    if along.shape[-1] ** 2 <= along.shape[-2]:
+        products = along[..., :, None] * along[..., None, :]
+        covariance = variance @ products.reshape(*along.shape[:-1], -1)
         return _SCATTER * float((covariance**2).sum())
-    return _SCATTER * float(((variance @ (along @ along.T) ** 2) * variance).sum())
+    return _SCATTER * float(((variance @ (along @ turned(along)) ** 2) * variance).sum())
 
 
 def _noise(query: Array, key: Array, value: Array, *energies: Array | float) -> Noise:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .checks import Array, one_of, whole
-from .exact_attention import Rows, Softmax
+from .exact_attention import Rows, Softmax, turned
 from .floating_point import ROUNDING_RMS, FloatFormat, float_format
 
 
@@ -58,9 +58,9 @@ def chain_variance(terms: float | Array, squares: Array, total: Array) -> Array:
 
 
 def score_variance(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array:
-    """Inner σ² of each score, the rounding of its exponent and of exp included; (rows, keys)."""
-    products = (part.q * part.q) @ (part.k * part.k).T * scale**2
-    summed = roundings.sum_variance(roundings.chain(part.k.shape[1]), products, soft.scores)
+    """Inner σ² of each score, the rounding of its exponent and of exp included; (…, rows, keys)."""
+    products = (part.q * part.q) @ turned(part.k * part.k) * scale**2
+    summed = roundings.sum_variance(roundings.chain(part.k.shape[-1]), products, soft.scores)
     return summed + roundings.inner_variance * (soft.scores**2 + 2 * soft.fall**2 + 2)
 
 
@@ -72,16 +72,16 @@ def stored_score_variance(soft: Softmax, roundings: Roundings) -> Array | None:
 
 
 def largest_score_error(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array:
-    """What no score is further off than, relative to the row's largest; 0 where masked. (rows, keys).
+    """What no score is further off than, relative to the row's largest; 0 where masked. (…, rows, keys).
 
     γ_{d+2}(u_i)·scale·Σ|q_c k_c| + u_i|s − m| + r u_S|s|, γ_k(u) = ku/(1 − ku). Higham 2002, §3.1.
     """
-    moved = growth(part.k.shape[1] + 2, roundings) * (np.abs(part.q) @ np.abs(part.k).T * abs(scale))
+    moved = growth(part.k.shape[-1] + 2, roundings) * (np.abs(part.q) @ turned(np.abs(part.k)) * abs(scale))
     moved -= roundings.inner_roundoff * soft.fall
     if roundings.scores is not None:
         moved += roundings.score_roundings * roundings.scores.unit_roundoff * np.abs(soft.scores)
     if part.visible is not None:
-        moved[~part.visible] = 0.0
+        moved *= part.visible
     return moved
 
 

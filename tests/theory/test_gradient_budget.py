@@ -35,13 +35,13 @@ def passed(back, *, s=0.0, a=0.0, d=0.0, t=0.0, factor=0.0, weights=0.0):
     """dq, dk, dv of one head where noise is added at these places, by the definition."""
     q, k, v = back.part.q, back.part.k, back.part.v
     scores = back.soft.scores + s
-    p = np.exp(scores - scores.max(axis=1, keepdims=True))
-    p = p / p.sum(axis=1, keepdims=True)
-    products = back.g @ v.T + a
-    offset = (p * products).sum(axis=1, keepdims=True) + d
+    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    p = p / p.sum(axis=-1, keepdims=True)
+    products = back.g @ v.swapaxes(2, 3) + a
+    offset = (p * products).sum(axis=-1, keepdims=True) + d
     p = p * (1 + factor)
     slopes = p * (products - offset) + t
-    return SCALE * slopes @ k, SCALE * slopes.T @ q, (p + weights).T @ back.g
+    return SCALE * slopes @ k, SCALE * slopes.swapaxes(2, 3) @ q, (p + weights).swapaxes(2, 3) @ back.g
 
 
 PLACES = {
