@@ -210,6 +210,9 @@ LAYOUT_FORMS = tuple(
 )
 
 LONG_FORMS = (
+    # what only a second block adds is a part of a gradient that no other question sees below a roundoff
+    _form(name="many heads, long keys", batch=8, heads=16, queries=3, keys=130, directions=DIRECTED),
+    _form(name="many heads, long queries", batch=8, heads=16, queries=130, keys=3, directions=DIRECTED),
     _form(name="several blocks", heads=1, queries=300, keys=333),
     _form(name="several blocks, causal", heads=2, queries=321, keys=321, causal=True),
     _form(name="rising logits, several blocks", heads=1, queries=130, keys=777, inputs="rising"),

@@ -8,11 +8,16 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              var(δD) = (c u)²(Σp_j²A_j² + Σg_c²o_c²), the rounding of the weights in o and that of o
     sums     what one stores that adds its gradients up in the dtype, block after block of 32 terms or more:
              with N_b blocks before the last (c u)²[(N_b/2)Σa² + (N_b/3)(Σa)²] over the terms of each sum
-    scores   what an unfused one stores as well: the scores r times, A, P in T, T · scale once more, and each
-             partial sum of D = Σp_jA_j: (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]. PyTorch 2.13's softmax adds
-             up so on its way back in float16 and bfloat16 on the CPU, in chains of about n/4
+    scores   what an unfused one stores as well: the scores r times, r s_j², or q and k after the scale's root
+             was folded into both, 2 scale²Σq_c²k_jc², whichever is more (of a gradient's few terms one may have a
+             score near 0 whose products are not); A, P in T, T · scale once more, and each partial sum of
+             D = Σp_jA_j: (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]. PyTorch 2.13's softmax adds up so on its way
+             back in float16 and bfloat16 on the CPU, in chains of about n/4
     inner    scores: σ_j² of `error_budget`;  A_j: (1 + N_v/2)Σ_c g_c²v_jc² + (N_v/3)A_j²
-             D: (1 + N_n/2)Σp_j²A_j² + (N_n/3)D², with (1 + N_v/2)Σg_c²o_c² + (N_v/3)D²
+             D: (1 + N_n/2)Σp_j²A_j² + (N_n/3)D², with (1 + N_v/2)Σg_c²o_c² + (N_v/3)D², and 2Σt_j²σ_j²/(c u_i)²:
+             D is that of the forward pass, with its roundings δ of the scores, while T has those, δ', with which
+             P is made again. Σt_jδ'_j is what D would have to move by; where the products of q and k are blocked in
+             another way it moves by Σt_jδ_j, of the same variance, and T no longer sums to 0
              T: 3t_j² (difference, product, scale)
              P, made again as exp(s_j − ln Z) with ln Z = m + ln l from the forward pass: κ(ln p_j)² each, and
              κ[(ln Z)² + (ln l)²] + 2Σp_j²σ_j²/(c u_i)² a row, the last because other roundings of the scores
@@ -64,6 +69,7 @@ GRADIENT_CLASSES = {
 SUM_BLOCK = 32
 _INNER_OF_SLOPES = 3
 _LAST = 2
+_FOLDED = 2
 
 
 class GradientBudgets(NamedTuple):
@@ -169,8 +175,8 @@ def _noises(
     ways, p, t = Ways(back, scale), back.soft.weights, back.slopes
     scores = score_variance(back.part, back.soft, scale, roundings)
     found = {"inner": _inner(back, ways, scores, queries, roundings)}
-    stored = stored_score_variance(back.soft, roundings)
-    assert stored is not None and roundings.weights is not None and roundings.scores is not None
+    assert roundings.weights is not None and roundings.scores is not None
+    stored = _stored_scores(back, scale, roundings)
     of_p = rounding_variance(p, roundings.weights)
     of_o = rounding_variance(back.soft.output, roundings.output)
     offsets = (of_p * back.products**2).sum(axis=1) + (of_o * back.g**2).sum(axis=1)
@@ -191,6 +197,15 @@ def _noises(
     )
     found["sums"] = _sums(back, ways, queries, roundings)
     return found, math.sqrt(float((p * (scores + stored)).sum(axis=1).max()))
+
+
+def _stored_scores(back: Backward, scale: float, roundings: Roundings) -> Array:
+    """Of scores that are stored, or made of a query and a key that were stored again after they were scaled."""
+    stored = stored_score_variance(back.soft, roundings)
+    if stored is None or roundings.scores is None:
+        return np.zeros_like(back.soft.scores)
+    products = (back.part.q**2) @ (back.part.k**2).T * scale**2
+    return np.maximum(stored, _FOLDED * mean_square(roundings.scores) * products)
 
 
 def _sums(back: Backward, ways: Ways, queries: int, roundings: Roundings) -> Noise:
@@ -220,11 +235,12 @@ def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: R
     log_sum = log_sums(back)
     with np.errstate(divide="ignore"):
         exponents = alike * np.where(p > 0, np.log(p), 0.0) ** 2
+    again = 2 * (t**2 * scores).sum(axis=1, keepdims=True)
     return (
         ways.from_scores(scores)
         + ways.from_weights(p**2 * exponents)
         + ways.from_slopes(p**2 * products + (exponents + _INNER_OF_SLOPES * unit) * t**2)
-        + ways.from_offsets(offsets)
+        + ways.from_offsets(offsets + again)
         + ways.from_factors(
             alike * (log_partition(back) ** 2 + log_sum**2) + 2 * (p**2 * scores).sum(axis=1, keepdims=True)
         )
