@@ -1,8 +1,7 @@
 """Requirement: how far roundings may carry a gradient at the very most, whatever the inputs.
 
 Per row, with η, γ and τ as in `error_budget.worst_case_bound`, A, D and T as in `exact_gradients`, |g||v|ᵀ = B and
-L = ln Z of the row, and η at least with 2u_S scale Σ|q_c k_c| in the place of r u_S|s|, where q and k are scaled and
-stored instead of s:
+L = ln Z of the row:
 
     |δp_j| <= b_j = min(p_j(e^{2η} − 1), tanh(η/2)) + (u_P + (2n + 6)u_i + u_i|L|) p_j + τ_P
     |δA_j| <= α_j = (γ_{d_v+2} + u_S) B_j
@@ -70,14 +69,7 @@ def gradient_bounds(back: Backward, scale: float, sums: tuple[float, float], rou
 def _of_weights(back: Backward, scale: float, roundings: Roundings) -> Array:
     """b."""
     soft, u = back.soft, roundings.inner_roundoff
-    moved = largest_score_error(back.part, soft, scale, roundings)
-    if roundings.scores is not None:
-        folded = 2 * abs(scale) * np.abs(back.part.q) @ np.abs(back.part.k).T
-        more = np.maximum(folded - roundings.score_roundings * np.abs(soft.scores), 0.0)
-        moved += roundings.scores.unit_roundoff * (
-            more if back.part.visible is None else more * back.part.visible
-        )
-    eta = moved.max(axis=1, keepdims=True)
+    eta = largest_score_error(back.part, soft, scale, roundings).max(axis=1, keepdims=True)
     eta = np.minimum(eta, _LARGEST_ETA)
     moved = np.minimum(soft.weights * np.expm1(2 * eta), np.tanh(eta / 2))
     stored = roundings.weights or roundings.inner

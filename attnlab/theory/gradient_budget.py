@@ -69,7 +69,6 @@ GRADIENT_CLASSES = {
 SUM_BLOCK = 32
 _INNER_OF_SLOPES = 3
 _LAST = 2
-_FOLDED = 2
 
 
 class GradientBudgets(NamedTuple):
@@ -110,7 +109,9 @@ def gradient_budgets(
     """
     queries, keys, values = checked_inputs(q, k, v)
     upstream = checked_upstream(output_gradient, queries, values)
-    roundings = checked_roundings(dtype, dtype, dtype, score_roundings, inner_dtype, "normalised", None)
+    roundings = checked_roundings(
+        dtype, dtype, dtype, score_roundings, inner_dtype, "normalised", None, folded_scale=True
+    )
     factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
     sums = tuple(_Sum(one.shape) for one in (queries, keys, values))
     exponent_error = 0.0
@@ -175,8 +176,8 @@ def _noises(
     ways, p, t = Ways(back, scale), back.soft.weights, back.slopes
     scores = score_variance(back.part, back.soft, scale, roundings)
     found = {"inner": _inner(back, ways, scores, queries, roundings)}
-    assert roundings.weights is not None and roundings.scores is not None
-    stored = _stored_scores(back, scale, roundings)
+    stored = stored_score_variance(back.part, back.soft, scale, roundings)
+    assert stored is not None and roundings.weights is not None and roundings.scores is not None
     of_p = rounding_variance(p, roundings.weights)
     of_o = rounding_variance(back.soft.output, roundings.output)
     offsets = (of_p * back.products**2).sum(axis=1) + (of_o * back.g**2).sum(axis=1)
@@ -197,15 +198,6 @@ def _noises(
     )
     found["sums"] = _sums(back, ways, queries, roundings)
     return found, math.sqrt(float((p * (scores + stored)).sum(axis=1).max()))
-
-
-def _stored_scores(back: Backward, scale: float, roundings: Roundings) -> Array:
-    """Of scores that are stored, or made of a query and a key that were stored again after they were scaled."""
-    stored = stored_score_variance(back.soft, roundings)
-    if stored is None or roundings.scores is None:
-        return np.zeros_like(back.soft.scores)
-    products = (back.part.q**2) @ (back.part.k**2).T * scale**2
-    return np.maximum(stored, _FOLDED * mean_square(roundings.scores) * products)
 
 
 def _sums(back: Backward, ways: Ways, queries: int, roundings: Roundings) -> Noise:
