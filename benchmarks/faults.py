@@ -48,10 +48,11 @@ BlackBox = Callable[[Any], Any]
 class Subject:
     """Outputs or gradients: their zoo, and how the gate examines them.
 
-    faults, right : what is wrong and right, by name. asked : a function of the zoo as a black box; backend : a
-    backend of implementations/ as one. examine : the gate.
+    of : what a heading says of it. faults, right : what is wrong and what is right, by name. asked : a function of
+    the zoo as a black box; backend : a backend of implementations/ as one. examine : the gate.
     """
 
+    of: str
     faults: dict[str, Fault]
     right: dict[str, Callable[[str], Callable[..., Any]]]
     asked: Callable[[Callable[..., Any]], BlackBox]
@@ -87,8 +88,10 @@ def gradients_of(specimen: Specimen) -> BlackBox:
     return ask
 
 
-OUTPUTS = Subject(FAULTS, RIGHT, function_asked, outputs_of, examine)
-GRADIENTS = Subject(BACKWARD_FAULTS, RIGHT_BACKWARD, gradients_asked, gradients_of, examine_gradients)
+OUTPUTS = Subject("", FAULTS, RIGHT, function_asked, outputs_of, examine)
+GRADIENTS = Subject(
+    " of gradients", BACKWARD_FAULTS, RIGHT_BACKWARD, gradients_asked, gradients_of, examine_gradients
+)
 
 
 def right_ones(subject: Subject) -> dict[str, Callable[[str], BlackBox]]:
@@ -265,13 +268,13 @@ How a gradient is judged (`attnlab/judging/gradient_gate.py`):
 
 def tables(subject: Subject, fault_seeds: int, right_seeds: int) -> list[str]:
     """What is caught, what is not to be, and what cannot be."""
-    page = [f"## Faults: caught in how many of {fault_seeds} seeds", ""]
-    page += ["In brackets: no fault in that dtype, or below any test's sight; see the end.", ""]
+    page = [f"## Faults{subject.of}: caught in how many of {fault_seeds} seeds", ""]
+    page += ["In brackets: no fault in that dtype, or below any test's sight; see below.", ""]
     page += catch_table(subject, fault_seeds)
-    page += ["", f"## Right implementations: false alarms in {right_seeds} seeds", ""]
+    page += ["", f"## Right implementations{subject.of}: false alarms in {right_seeds} seeds", ""]
     page += [_HOW_TO_READ, ""]
     page += alarm_table(subject, right_seeds)
-    return [*page, "", "## Below sight, with the arithmetic", "", *excuses(subject), ""]
+    return [*page, "", f"## Faults{subject.of} below sight, with the arithmetic", "", *excuses(subject), ""]
 
 
 def main() -> None:

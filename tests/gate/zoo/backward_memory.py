@@ -283,8 +283,8 @@ def raises(found: dict[str, Array], inputs: Four, options: dict[str, Any]) -> No
 
 
 _NOISE = (
-    "in float32 the scores, P made again, A, D and T round at the dtype's own u, so that at least {0} u of dq and "
-    "dk are honest in every question (a float32 pass of this zoo has about 3 u), and √(3² + {1}²) is less"
+    "in float32 the scores, P made again, A, D and T round at the dtype's own u, so that at least {0} u of {1} are "
+    "allowed in every question; a float32 pass of this zoo has 2.5 u, and √(2.5² + {2}²) = {3}"
 )
 
 FAULTS = (
@@ -306,9 +306,9 @@ FAULTS = (
     Fault("output gradient: stride 0 not obeyed", around(blind_to_stride_zero)),
     Fault("output gradient: assumed ones", around(assumed_ones)),
     Fault("dk: written in the strides of the key", around(layout_swapped)),
-    Fault("dq: noise of 3 u", noisy(3.0, "query"), (("float32", _NOISE.format("6.5", "3")),)),
+    Fault("dq: noise of 3 u", noisy(3.0, "query"), (("float32", _NOISE.format("6.3", "dq", 3, 3.9)),)),
     Fault("dv: noise of 3 u", noisy(3.0, "value")),
-    Fault("dk: noise of 1 u", noisy(1.0, "key"), (("float32", _NOISE.format("4.9", "1")),)),
+    Fault("dk: noise of 1 u", noisy(1.0, "key"), (("float32", _NOISE.format("4.7", "dk", 1, 2.7)),)),
     Fault("breaks after 20 calls", breaks_after(20)),
     Fault("output of the last row wrong, gradients right", then(output_off)),
     Fault("output of a scale 1 % large, gradients right", output_unscaled),

@@ -102,7 +102,8 @@ _CUT = (
     "float32 does: up to 4 u of that are honest"
 )
 _LOGS = (
-    "2^-11 of ln Z = 5 moves P by 0.0012 on average of a row, 0.3 u of bfloat16, within what storing P rounds"
+    "2^-11 of ln Z = 5 moves a row's P by at most 0.0024, 0.6 u of bfloat16, within what storing P rounds; ln Z = 1000 "
+    "by a quarter, where honest bfloat16 scores are off by 2"
 )
 _SCORES = "an honest kernel may store its scores in this dtype, or finer, in every pass"
 
