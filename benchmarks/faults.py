@@ -1,7 +1,8 @@
 """How good is the gate? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
 
 ``python benchmarks/faults.py [--fault-seeds 20] [--right-seeds 50] [--out docs/faults.md]`` with one thread
-(``OMP_NUM_THREADS=1``); takes about half an hour. Every seed draws all inputs anew; no seed was chosen.
+(``OMP_NUM_THREADS=1``); takes about an hour. Every seed draws all inputs anew; no seed was chosen. Outputs first,
+then gradients.
 """
 
 from __future__ import annotations
@@ -11,19 +12,27 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "gate"))
 
 from zoo import FAULTS
+from zoo.backward_faults import BACKWARD_FAULTS
+from zoo.backward_right import RIGHT_BACKWARD
+from zoo.fault import Fault
 from zoo.right import RIGHT
 
 from attnlab.discovery import backends, load
 from attnlab.ground.dtypes import DTYPES
 from attnlab.ground.errors import Unavailable
 from attnlab.ground.workload import Workload
-from attnlab.judging.gate import Ask, Examined, examine, function_asked
-from attnlab.judging.posing import Specimen
+from attnlab.judging.examined import Examined
+from attnlab.judging.gate import examine, function_asked
+from attnlab.judging.gradient_gate import examine_gradients, gradients_asked
+from attnlab.judging.gradient_questions import GradientQuestion
+from attnlab.judging.posing import Gradients, Specimen
 from attnlab.judging.questions import Question
 
 #: seeds begin here for the right ones, so that the two tables share none
@@ -31,46 +40,84 @@ _FIRST_RIGHT = 1000
 _FAULT_DTYPES = ("float32", "float16", "bfloat16")
 
 
-def backend_asked(name: str) -> Ask:
-    """A backend of implementations/ in this process."""
-    specimen = Specimen(load(name))
+#: what the gate puts its questions to
+BlackBox = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Outputs or gradients: their zoo, and how the gate examines them.
+
+    of : what a heading says of it. faults, right : what is wrong and what is right, by name. asked : a function of
+    the zoo as a black box; backend : a backend of implementations/ as one. examine : the gate.
+    """
+
+    of: str
+    faults: dict[str, Fault]
+    right: dict[str, Callable[[str], Callable[..., Any]]]
+    asked: Callable[[Callable[..., Any]], BlackBox]
+    backend: Callable[[Specimen], BlackBox]
+    examine: Callable[..., Examined]
+
+
+def workload_of(question: Question) -> Workload:
+    """What a question asks of a backend."""
+    q, k, v = question.q, question.k, question.v
+    return Workload.of_arrays(q, k, v, causal=question.causal, scale=question.scale, dtype=question.dtype)
+
+
+def outputs_of(specimen: Specimen) -> BlackBox:
+    """A backend in this process, asked for its output."""
 
     def ask(question: Question) -> object:
-        workload = Workload.of_arrays(
-            question.q,
-            question.k,
-            question.v,
-            causal=question.causal,
-            scale=question.scale,
-            dtype=question.dtype,
+        return specimen.ask(workload_of(question), (question.q, question.k, question.v), question.layout)
+
+    return ask
+
+
+def gradients_of(specimen: Specimen) -> BlackBox:
+    """The same, asked for gradients as well."""
+
+    def ask(question: GradientQuestion) -> Gradients:
+        posed = question.question
+        arrays = (posed.q, posed.k, posed.v)
+        return specimen.gradients(
+            workload_of(posed), arrays, question.upstream, posed.layout, question.upstream_layout
         )
-        return specimen.ask(workload, (question.q, question.k, question.v), question.layout)
 
-    return ask  # type: ignore[return-value]
+    return ask
 
 
-def right_ones() -> dict[str, Callable[[str], Ask]]:
+OUTPUTS = Subject("", FAULTS, RIGHT, function_asked, outputs_of, examine)
+GRADIENTS = Subject(
+    " of gradients", BACKWARD_FAULTS, RIGHT_BACKWARD, gradients_asked, gradients_of, examine_gradients
+)
+
+
+def right_ones(subject: Subject) -> dict[str, Callable[[str], BlackBox]]:
     """Backends that come with attnlab and run here, and the zoo's right variants."""
-    found: dict[str, Callable[[str], Ask]] = {}
+    found: dict[str, Callable[[str], BlackBox]] = {}
     for name in backends():
         try:
             load(name).open("cpu")
         except Unavailable:
             continue
-        found[f"`{name}`"] = lambda dtype, name=name: backend_asked(name)
-    for name, make in RIGHT.items():
-        found[name] = lambda dtype, make=make: function_asked(make(dtype))
+        found[f"`{name}`"] = lambda dtype, name=name: subject.backend(Specimen(load(name)))
+    for name, make in subject.right.items():
+        found[name] = lambda dtype, make=make: subject.asked(make(dtype))
     return found
 
 
-def catches(seeds: int) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], Counter[str]]]:
+def catches(
+    subject: Subject, seeds: int
+) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], Counter[str]]]:
     """How often each fault was caught in each dtype, and by which questions."""
     caught: dict[tuple[str, str], int] = defaultdict(int)
     by: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for seed in range(seeds):
         for dtype in _FAULT_DTYPES:
-            for name, fault in FAULTS.items():
-                found = examine(function_asked(fault.make(dtype)), dtype, seed=seed)
+            for name, fault in subject.faults.items():
+                found = subject.examine(subject.asked(fault.make(dtype)), dtype, seed=seed)
                 caught[name, dtype] += found.fault is not None
                 if found.fault:
                     by[name, dtype][question_of(found.fault)] += 1
@@ -78,14 +125,14 @@ def catches(seeds: int) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str
     return caught, by
 
 
-def alarms(seeds: int) -> dict[tuple[str, str], list[Examined]]:
+def alarms(subject: Subject, seeds: int) -> dict[tuple[str, str], list[Examined]]:
     """What the gate found on right ones, by name and dtype."""
     found: dict[tuple[str, str], list[Examined]] = defaultdict(list)
     for seed in range(_FIRST_RIGHT, _FIRST_RIGHT + seeds):
         for dtype in DTYPES:
-            for name, make in right_ones().items():
-                one = examine(make(dtype), dtype, seed=seed)
-                if one.asked:
+            for name, make in right_ones(subject).items():
+                one = subject.examine(make(dtype), dtype, seed=seed)
+                if one.asked or one.fault:
                     found[name, dtype].append(one)
                 if one.fault:
                     print(f"ALARM {name} {dtype} seed {seed}: {one.fault}", file=sys.stderr, flush=True)
@@ -98,14 +145,14 @@ def question_of(fault: str) -> str:
     return fault.partition(", ")[2].partition(" (")[0]
 
 
-def catch_table(seeds: int) -> list[str]:
+def catch_table(subject: Subject, seeds: int) -> list[str]:
     """A row a fault."""
-    caught, by = catches(seeds)
+    caught, by = catches(subject, seeds)
     lines = [
         "| fault | " + " | ".join(_FAULT_DTYPES) + " | first caught by |",
         "|---|" + "---|" * (len(_FAULT_DTYPES) + 1),
     ]
-    for name, fault in FAULTS.items():
+    for name, fault in subject.faults.items():
         cells = []
         for dtype in _FAULT_DTYPES:
             rate = f"{caught[name, dtype]}/{seeds}"
@@ -116,20 +163,20 @@ def catch_table(seeds: int) -> list[str]:
         )
     missed = [
         (name, dtype)
-        for name, fault in FAULTS.items()
+        for name, fault in subject.faults.items()
         for dtype in fault.dtypes
         if caught[name, dtype] < seeds
     ]
-    total = sum(len(fault.dtypes) for fault in FAULTS.values())
+    total = sum(len(fault.dtypes) for fault in subject.faults.values())
     said = f"{total - len(missed)} of {total} pairs of fault and dtype are caught with every one of {seeds} seeds."
     if missed:
         said += " Not always: " + ", ".join(f"{name} in {dtype}" for name, dtype in missed) + "."
     return [said, "", *lines]
 
 
-def alarm_table(seeds: int) -> list[str]:
+def alarm_table(subject: Subject, seeds: int) -> list[str]:
     """A row a right implementation: alarms, class, and the error's ratio to the class's budget."""
-    found = alarms(seeds)
+    found = alarms(subject, seeds)
     names = list(dict.fromkeys(name for name, _ in found))
     lines = ["| right | " + " | ".join(DTYPES) + " |", "|---|" + "---|" * len(DTYPES)]
     for name in names:
@@ -151,10 +198,10 @@ def alarm_table(seeds: int) -> list[str]:
     return [said, "", *lines]
 
 
-def excuses() -> list[str]:
+def excuses(subject: Subject) -> list[str]:
     """What no test at a precision can see, and why."""
     lines = []
-    for name, fault in FAULTS.items():
+    for name, fault in subject.faults.items():
         grouped: dict[str, list[str]] = defaultdict(list)
         for dtype, why in fault.harmless:
             grouped[why].append(dtype)
@@ -189,22 +236,57 @@ _HOW_TO_READ = """Alarms, the class most often told, and the median error in uni
 that stores weights unnormalised lies between two classes: its largest weights are near 1, where less is lost."""
 
 
+_GRADIENTS = """# Gradients
+
+A backend that can be differentiated is asked some sixty questions more a dtype. It answers with its output and the
+gradients of query, key and value, and all four are held against float64 on the inputs as cast. With P the weights,
+g the gradient of the output, A = gvᵀ, D = Σ P∘A per row and T = P∘(A − D), they are scale·Tk, scale·Tᵀq and Pᵀg.
+
+How a gradient is judged (`attnlab/judging/gradient_gate.py`):
+
+- **Facts**: a gradient for each array, finite, in its shape, its dtype and memory of its own; no component further off
+  than the worst case of rounding (`attnlab/theory/gradient_bound.py`), which is 0 for a key that no query sees; query,
+  key, value and the output's gradient unchanged, earlier results left alone.
+- **Size**: 1.25 budgets, and 7.5 predicted standard deviations, as for outputs. The budget follows the noise of each
+  rounding through the chain rule to first order (`attnlab/theory/gradient_noise.py`, `gradient_budget.py`), by source:
+  *output*, the gradients stored once; *weights*, what a fused kernel stores: P, T, and the output of which it makes D;
+  *sums*, gradients that lie in memory in the dtype while block after block of 32 terms or more is added to them;
+  *scores*, what an unfused one stores: scores, A, P, T once more, and the partial sums of D; *inner*, the arithmetic
+  in float32 (float64 for float64). Their sums make four classes: full precision inside, weights rounded, partial sums
+  rounded, scores rounded. The class that is printed is that of the least exact of the three gradients.
+- **Direction**: the error must not line up with the gradient (a factor) nor with its derivative in the scale. All
+  components of a head share the roundings of its weights, so that a head counts as one error; heads all shifted alike
+  have z = √heads, and the questions that look for it have 128 of them. One of them has many keys and one many queries,
+  for what only a second block adds.
+- **A question without roundings**: four keys of one score, and values and gradients of -1, 0 and 1, so that no
+  product and no sum has more bits than bfloat16 holds but for the gradients themselves.
+- The output's gradient is drawn, or 1 everywhere in one place of memory, or 0 but for one row, or the output, or 2^8
+  times smaller or larger; it lies in memory in several ways. One question is put again, and again after another.
+
+"""
+
+
+def tables(subject: Subject, fault_seeds: int, right_seeds: int) -> list[str]:
+    """What is caught, what is not to be, and what cannot be."""
+    page = [f"## Faults{subject.of}: caught in how many of {fault_seeds} seeds", ""]
+    page += ["In brackets: no fault in that dtype, or below any test's sight; see below.", ""]
+    page += catch_table(subject, fault_seeds)
+    page += ["", f"## Right implementations{subject.of}: false alarms in {right_seeds} seeds", ""]
+    page += [_HOW_TO_READ, ""]
+    page += alarm_table(subject, right_seeds)
+    return [*page, "", f"## Faults{subject.of} below sight, with the arithmetic", "", *excuses(subject), ""]
+
+
 def main() -> None:
-    """Run both tables and write the page."""
+    """Run the tables and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--fault-seeds", type=int, default=20)
     parser.add_argument("--right-seeds", type=int, default=50)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     started = time.monotonic()
-    page = [_INTRODUCTION]
-    page += [f"## Faults: caught in how many of {chosen.fault_seeds} seeds", ""]
-    page += ["In brackets: no fault in that dtype, or below any test's sight; see the end.", ""]
-    page += catch_table(chosen.fault_seeds)
-    page += ["", f"## Right implementations: false alarms in {chosen.right_seeds} seeds", ""]
-    page += [_HOW_TO_READ, ""]
-    page += alarm_table(chosen.right_seeds)
-    page += ["", "## Below sight, with the arithmetic", "", *excuses(), ""]
+    page = [_INTRODUCTION, *tables(OUTPUTS, chosen.fault_seeds, chosen.right_seeds)]
+    page += [_GRADIENTS, *tables(GRADIENTS, chosen.fault_seeds, chosen.right_seeds)]
     text = "\n".join(page)
     if chosen.out:
         chosen.out.write_text(text, encoding="utf-8")

@@ -114,11 +114,10 @@ def _named(forms: Iterable[Form], *names: str) -> tuple[GradientForm, ...]:
     return tuple(GradientForm(by_name[name]) for name in names)
 
 
-def _many_heads(name: str, **form: Any) -> GradientForm:
+def _many_heads(name: str, *, queries: int = 24, keys: int = 24, causal: bool = False) -> GradientForm:
     """Whose errors are independent, so that a part that all share shows."""
-    return GradientForm(
-        Form(name=name, batch=8, heads=16, queries=24, keys=24, dim=8, **form), directions=DIRECTED
-    )
+    form = Form(name=name, batch=8, heads=16, queries=queries, keys=keys, dim=8, causal=causal)
+    return GradientForm(form, directions=DIRECTED)
 
 
 #: first what most faults fail, so that a wrong backend is told quickly
@@ -174,6 +173,9 @@ LAYOUT_FORMS = tuple(
 )
 
 LONG_FORMS = (
+    # what only a second block adds is a part of a gradient that no other question sees below a roundoff
+    _many_heads("many heads, long keys", queries=3, keys=130),
+    _many_heads("many heads, long queries", queries=130, keys=3),
     GradientForm(Form(name="several blocks, gradients", heads=1, queries=300, keys=333)),
     GradientForm(Form(name="several blocks, gradients, causal", heads=1, queries=321, keys=321, causal=True)),
     *_named(questions.LONG_FORMS, "rising logits, several blocks"),

@@ -80,7 +80,7 @@ def refer(
     """
     chosen = np.arange(q.shape[2]) if rows is None else np.asarray(rows)
     classes = precision_classes(
-        q, k, v, dtype=dtype, causal=causal, scale=scale, rows=chosen, worst_case=True
+        q, k, v, dtype=dtype, causal=causal, scale=scale, rows=chosen, worst_case=True, folded_scale=True
     )
     lenient = classes[SCORES]
     assert lenient.worst_case is not None

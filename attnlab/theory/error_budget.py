@@ -118,6 +118,7 @@ def error_budget(
     inner_dtype: str | None = None,
     weights_stored: str = "normalised",
     summation_block: int | None = None,
+    folded_scale: bool = False,
     causal_alignment: str = "top-left",
     mask: ArrayLike | None = None,
     rows: ArrayLike | None = None,
@@ -139,6 +140,8 @@ def error_budget(
     weights_stored : "normalised" p, or "unnormalised" p/max p as a fused kernel does; it matters only
         where float16 weights are subnormal.
     summation_block : b, for blocked sums; None for recursion, the safe model.
+    folded_scale : the scores' part is at least that of a q and a k that were stored again after the root of the
+        scale was folded into both: 2(c u_S)² scale² Σ_c q_c²k_jc² in the place of r(c u_S)² s_j², where it is more.
     mask : boolean, broadcastable to (batch, heads, queries, keys), True where a key is seen; intersects
         causal.
     rows : indexes of the query rows to judge; None for all.
@@ -164,6 +167,7 @@ def error_budget(
         inner_dtype,
         weights_stored,
         summation_block,
+        folded_scale,
     )
     factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
     chosen = chosen_rows(rows, queries.shape[2])
@@ -271,7 +275,7 @@ def _variances(
         rounded = rounding_variance(p / peak, roundings.weights) * peak**2
         found["weights"] = rounded @ (v * v)
         scatter["weights"] = _SCATTER * float(((rounded * v_norms) ** 2).sum())
-    stored = stored_score_variance(soft, roundings)
+    stored = stored_score_variance(part, soft, scale, roundings)
     if stored is not None:
         found["scores"] = _moved(squares * stored, v, o)
         scatter["scores"] = _SCATTER * float(((leverage * stored) ** 2).sum())

@@ -8,11 +8,16 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              var(δD) = (c u)²(Σp_j²A_j² + Σg_c²o_c²), the rounding of the weights in o and that of o
     sums     what one stores that adds its gradients up in the dtype, block after block of 32 terms or more:
              with N_b blocks before the last (c u)²[(N_b/2)Σa² + (N_b/3)(Σa)²] over the terms of each sum
-    scores   what an unfused one stores as well: the scores r times, A, P in T, T · scale once more, and each
-             partial sum of D = Σp_jA_j: (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]. PyTorch 2.13's softmax adds
-             up so on its way back in float16 and bfloat16 on the CPU, in chains of about n/4
+    scores   what an unfused one stores as well: the scores r times, r s_j², or q and k after the scale's root
+             was folded into both, 2 scale²Σq_c²k_jc², whichever is more (of a gradient's few terms one may have a
+             score near 0 whose products are not); A, P in T, T · scale once more, and each partial sum of
+             D = Σp_jA_j: (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]. PyTorch 2.13's softmax adds up so on its way
+             back in float16 and bfloat16 on the CPU, in chains of about n/4
     inner    scores: σ_j² of `error_budget`;  A_j: (1 + N_v/2)Σ_c g_c²v_jc² + (N_v/3)A_j²
-             D: (1 + N_n/2)Σp_j²A_j² + (N_n/3)D², with (1 + N_v/2)Σg_c²o_c² + (N_v/3)D²
+             D: (1 + N_n/2)Σp_j²A_j² + (N_n/3)D², with (1 + N_v/2)Σg_c²o_c² + (N_v/3)D², and 2Σt_j²σ_j²/(c u_i)²:
+             D is that of the forward pass, with its roundings δ of the scores, while T has those, δ', with which
+             P is made again. Σt_jδ'_j is what D would have to move by; where the products of q and k are blocked in
+             another way it moves by Σt_jδ_j, of the same variance, and T no longer sums to 0
              T: 3t_j² (difference, product, scale)
              P, made again as exp(s_j − ln Z) with ln Z = m + ln l from the forward pass: κ(ln p_j)² each, and
              κ[(ln Z)² + (ln l)²] + 2Σp_j²σ_j²/(c u_i)² a row, the last because other roundings of the scores
@@ -104,7 +109,9 @@ def gradient_budgets(
     """
     queries, keys, values = checked_inputs(q, k, v)
     upstream = checked_upstream(output_gradient, queries, values)
-    roundings = checked_roundings(dtype, dtype, dtype, score_roundings, inner_dtype, "normalised", None)
+    roundings = checked_roundings(
+        dtype, dtype, dtype, score_roundings, inner_dtype, "normalised", None, folded_scale=True
+    )
     factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
     sums = tuple(_Sum(one.shape) for one in (queries, keys, values))
     exponent_error = 0.0
@@ -173,7 +180,7 @@ def _noises(
     ways, p, t = Ways(back, scale), back.soft.weights, back.slopes
     scores = score_variance(back.part, back.soft, scale, roundings)
     found = {"inner": _inner(back, ways, scores, queries, roundings)}
-    stored = stored_score_variance(back.soft, roundings)
+    stored = stored_score_variance(back.part, back.soft, scale, roundings)
     assert stored is not None and roundings.weights is not None and roundings.scores is not None
     of_p = rounding_variance(p, roundings.weights)
     of_o = rounding_variance(back.soft.output, roundings.output)
@@ -226,11 +233,12 @@ def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: R
     log_sum = log_sums(back)
     with np.errstate(divide="ignore"):
         exponents = alike * np.where(p > 0, np.log(p), 0.0) ** 2
+    again = 2 * (t**2 * scores).sum(axis=-1, keepdims=True)
     return (
         ways.from_scores(scores)
         + ways.from_weights(p**2 * exponents)
         + ways.from_slopes(p**2 * products + (exponents + _INNER_OF_SLOPES * unit) * t**2)
-        + ways.from_offsets(offsets)
+        + ways.from_offsets(offsets + again)
         + ways.from_factors(
             alike * (log_partition(back) ** 2 + log_sum**2) + 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
         )

@@ -8,6 +8,9 @@ from .checks import Array, one_of, whole
 from .exact_attention import Rows, Softmax, turned
 from .floating_point import ROUNDING_RMS, FloatFormat, float_format
 
+#: roundings of a product q_c k_c where both are stored again after the scale's root was folded into them
+FOLDED = 2
+
 
 class Roundings(NamedTuple):
     output: FloatFormat
@@ -17,6 +20,7 @@ class Roundings(NamedTuple):
     inner: FloatFormat
     normalised: bool
     block: int | None
+    folded: bool = False
 
     @property
     def truths(self) -> int:
@@ -64,22 +68,35 @@ def score_variance(part: Rows, soft: Softmax, scale: float, roundings: Roundings
     return summed + roundings.inner_variance * (soft.scores**2 + 2 * soft.fall**2 + 2)
 
 
-def stored_score_variance(soft: Softmax, roundings: Roundings) -> Array | None:
-    """What storing the scores adds to it: r(c u_S)² s², or None where they are not stored."""
+def stored_score_variance(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array | None:
+    """What storing the scores adds to it, or None where they are not stored: r(c u_S)² s².
+
+    Where the scale may be folded, at least 2(c u_S)² scale² Σ_c q_c²k_c²: q and k are each multiplied by its root
+    and stored again. Of a score near 0 that is far more, and where a row sees few keys one score decides.
+    """
     if roundings.scores is None or not roundings.score_roundings:
         return None
-    return np.asarray(roundings.score_roundings * mean_square(roundings.scores) * soft.scores**2)
+    squares = roundings.score_roundings * soft.scores**2
+    if roundings.folded:
+        products = (part.q * part.q) @ turned(part.k * part.k) * scale**2
+        squares = np.maximum(squares, FOLDED * products)
+    return np.asarray(mean_square(roundings.scores) * squares)
 
 
 def largest_score_error(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array:
     """What no score is further off than, relative to the row's largest; 0 where masked. (…, rows, keys).
 
-    γ_{d+2}(u_i)·scale·Σ|q_c k_c| + u_i|s − m| + r u_S|s|, γ_k(u) = ku/(1 − ku). Higham 2002, §3.1.
+    γ_{d+2}(u_i)·scale·Σ|q_c k_c| + u_i|s − m| + r u_S|s|, γ_k(u) = ku/(1 − ku). Higham 2002, §3.1. Where the scale may
+    be folded, 2u_S·scale·Σ|q_c k_c| if that is more than r u_S|s|.
     """
-    moved = growth(part.k.shape[-1] + 2, roundings) * (np.abs(part.q) @ turned(np.abs(part.k)) * abs(scale))
+    products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(scale)
+    moved = growth(part.k.shape[-1] + 2, roundings) * products
     moved -= roundings.inner_roundoff * soft.fall
     if roundings.scores is not None:
-        moved += roundings.score_roundings * roundings.scores.unit_roundoff * np.abs(soft.scores)
+        stored = roundings.score_roundings * np.abs(soft.scores)
+        if roundings.folded:
+            stored = np.maximum(stored, FOLDED * products)
+        moved += roundings.scores.unit_roundoff * stored
     if part.visible is not None:
         moved *= part.visible
     return moved
@@ -110,6 +127,7 @@ def checked_roundings(
     inner_dtype: str | None,
     weights_stored: str,
     summation_block: int | None,
+    folded_scale: bool = False,
 ) -> Roundings:
     times = whole("score_roundings", score_roundings, 0)
     if times and scores_dtype is None:
@@ -123,4 +141,5 @@ def checked_roundings(
         inner=float_format(default if inner_dtype is None else inner_dtype),
         normalised=one_of("weights_stored", weights_stored, ("normalised", "unnormalised")) == "normalised",
         block=None if summation_block is None else whole("summation_block", summation_block, 1),
+        folded=folded_scale,
     )

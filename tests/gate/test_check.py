@@ -82,3 +82,89 @@ def test_an_unknown_name_is_a_mistake_of_the_caller() -> None:
     """ValueError, before any process starts."""
     with pytest.raises(ValueError, match="no backend is called"):
         check("torch_sdqa")
+
+
+BACKWARD = """
+import torch
+LIBRARY = "torch"
+
+class Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(context, query, key, value, causal, scale):
+        q, k, v = (one.double() for one in (query, key, value))
+        s = q @ k.mT * scale
+        if causal:
+            s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).tril().logical_not(), float("-inf"))
+        p = s.softmax(-1)
+        context.save_for_backward(q, k, v, p)
+        context.scale, context.dtype = scale, query.dtype
+        return (p @ v).to(query.dtype)
+
+    @staticmethod
+    def backward(context, upstream):
+        q, k, v, p = context.saved_tensors
+        scale, dtype = context.scale, context.dtype
+        g = upstream.double()
+        a = g @ v.mT
+        t = p * (a - (p * a).sum(-1, keepdim=True))
+        query, key, value = scale * t @ k, scale * t.mT @ q, p.mT @ g
+        {change}
+        return query.to(dtype), key.to(dtype), value.to(dtype), None, None
+
+def attend(query, key, value, *, causal, scale):
+    {before}
+    return Attention.apply(query, key, value, causal, scale)
+"""
+
+
+def held_backwards(tmp_path: Path, *, change: str = "pass", before: str = "pass"):
+    """`check` of a PyTorch backend with its own backward pass and one thing changed."""
+    (tmp_path / "mine.py").write_text(BACKWARD.format(change=change, before=before))
+    return check("mine", [str(tmp_path)], dtypes=("float32", "bfloat16"))
+
+
+def test_a_right_backward_pass_is_reported(tmp_path: Path) -> None:
+    """With its precision, by dtype, beside that of the output."""
+    found = held_backwards(tmp_path)
+    assert found.passed is True and found.reason is None and found.no_gradients is None
+    assert set(found.gradients) == {"float32", "bfloat16"}
+    for numbers in found.gradients.values():
+        assert set(numbers) == {"class", "relative_error", "budget_ratio", "max_ulp", "bias"}
+        assert numbers["class"] == "full precision inside"
+    assert json.loads(json.dumps(asdict(found)))["gradients"].keys() == found.gradients.keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"change": "query = t @ k"}, "query gradient: "),
+        ({"change": "query = 1.1 * query"}, "too large by 10.00% on average: a factor is missing or wrong"),
+        ({"change": "key = -key"}, "key gradient: "),
+        ({"change": "value = value * 1.001"}, "value gradient: "),
+        ({"change": "value = value.nan_to_num() * float('nan')"}, "value gradient: NaN"),
+        ({"change": "query = query[..., :1]"}, "invalid gradient"),
+        ({"change": "raise KeyError('lost')"}, "raised KeyError"),
+        ({"change": "upstream.zero_()"}, "changed its output gradient array"),
+        ({"change": "return None, key.to(dtype), value.to(dtype), None, None"}, "no query gradient arrived"),
+        (
+            {"before": "key = key.detach()"},
+            "no key gradient arrived: its output does not depend on that array",
+        ),
+        ({"before": "value = value.detach().clone()"}, "no value gradient arrived"),
+    ],
+)
+def test_a_wrong_backward_pass_is_told_in_one_line(tmp_path: Path, change: dict[str, str], told: str) -> None:
+    """With the gradient and the question that showed it."""
+    found = held_backwards(tmp_path, **change)
+    assert found.passed is False
+    assert found.reason is not None and told in found.reason and "\n" not in found.reason
+    assert "normal" in found.reason
+
+
+def test_what_cannot_be_differentiated_is_no_fault(tmp_path: Path) -> None:
+    """A kernel for inference is right without gradients; the reason is told."""
+    found = held_backwards(
+        tmp_path, before="query, key, value = (one.detach() for one in (query, key, value))"
+    )
+    assert found.passed is True and found.reason is None
+    assert found.gradients == {} and "cut off from automatic differentiation" in (found.no_gradients or "")

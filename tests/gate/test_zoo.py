@@ -7,7 +7,9 @@ from zoo import FAULTS
 from zoo.right import RIGHT
 
 from attnlab.ground.dtypes import DTYPES
+from attnlab.judging.evidence import weigh
 from attnlab.judging.gate import examine, function_asked
+from attnlab.judging.questions import SCALE_FORMS, pose
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,17 @@ def test_the_class_is_told(name: str, kind: str, dtype: str) -> None:
     assert found.precision.kind == kind
     # the scale of 1/8 rounds nothing, where two roundings of the scores are allowed: at least 1/√2
     assert 0.7 < found.precision.budget_ratio <= 1.25
+
+
+@pytest.mark.parametrize("name", ["root of the scale", "scaled query"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_scale_that_is_folded_in_is_right_where_a_row_sees_few_keys(name: str, dtype: str) -> None:
+    """A score near 0 has an error of its products' size, and decides where no other key does."""
+    form = next(form for form in SCALE_FORMS if form.name == "scale 0.7, causal")
+    for seed in range(100):
+        question = pose(form, dtype, seed)
+        assert question is not None
+        output = RIGHT[name](dtype)(
+            question.q, question.k, question.v, causal=question.causal, scale=question.scale
+        )
+        assert weigh(question.reference, output, directions=None).fault is None, seed
