@@ -1,8 +1,8 @@
 """How good is the gate? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
 
-``python benchmarks/faults.py [--fault-seeds 20] [--right-seeds 50] [--out docs/faults.md]`` with one thread
-(``OMP_NUM_THREADS=1``); takes about an hour. Every seed draws all inputs anew; no seed was chosen. Outputs first,
-then gradients.
+``python benchmarks/faults.py [--fault-seeds 20] [--right-seeds 50] [--jobs 2] [--out docs/faults.md]``, with one
+thread a process (``OMP_NUM_THREADS=1``); takes about an hour. Every seed draws all inputs anew; no seed was
+chosen. Outputs first, then gradients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,7 @@ OUTPUTS = Subject("", FAULTS, RIGHT, function_asked, outputs_of, examine)
 GRADIENTS = Subject(
     " of gradients", BACKWARD_FAULTS, RIGHT_BACKWARD, gradients_asked, gradients_of, examine_gradients
 )
+SUBJECTS = {"outputs": OUTPUTS, "gradients": GRADIENTS}
 
 
 def right_ones(subject: Subject) -> dict[str, Callable[[str], BlackBox]]:
@@ -108,35 +112,30 @@ def right_ones(subject: Subject) -> dict[str, Callable[[str], BlackBox]]:
     return found
 
 
-def catches(
-    subject: Subject, seeds: int
-) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], Counter[str]]]:
-    """How often each fault was caught in each dtype, and by which questions."""
-    caught: dict[tuple[str, str], int] = defaultdict(int)
-    by: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for seed in range(seeds):
-        for dtype in _FAULT_DTYPES:
-            for name, fault in subject.faults.items():
-                found = subject.examine(subject.asked(fault.make(dtype)), dtype, seed=seed)
-                caught[name, dtype] += found.fault is not None
-                if found.fault:
-                    by[name, dtype][question_of(found.fault)] += 1
-        print(f"faults: seed {seed + 1} of {seeds}", file=sys.stderr, flush=True)
-    return caught, by
+def caught_at(which: str, seed: int) -> list[tuple[str, str, str | None]]:
+    """Fault, dtype and the question that caught it, or None, for every fault of a subject."""
+    subject = SUBJECTS[which]
+    found = []
+    for dtype in _FAULT_DTYPES:
+        for name, fault in subject.faults.items():
+            one = subject.examine(subject.asked(fault.make(dtype)), dtype, seed=seed)
+            found.append((name, dtype, one.fault and question_of(one.fault)))
+    print(f"faults of {which}: seed {seed}", file=sys.stderr, flush=True)
+    return found
 
 
-def alarms(subject: Subject, seeds: int) -> dict[tuple[str, str], list[Examined]]:
-    """What the gate found on right ones, by name and dtype."""
-    found: dict[tuple[str, str], list[Examined]] = defaultdict(list)
-    for seed in range(_FIRST_RIGHT, _FIRST_RIGHT + seeds):
-        for dtype in DTYPES:
-            for name, make in right_ones(subject).items():
-                one = subject.examine(make(dtype), dtype, seed=seed)
-                if one.asked or one.fault:
-                    found[name, dtype].append(one)
-                if one.fault:
-                    print(f"ALARM {name} {dtype} seed {seed}: {one.fault}", file=sys.stderr, flush=True)
-        print(f"right ones: seed {seed - _FIRST_RIGHT + 1} of {seeds}", file=sys.stderr, flush=True)
+def alarms_at(which: str, seed: int) -> list[tuple[str, str, Examined]]:
+    """What the gate found on right ones, with name and dtype."""
+    subject = SUBJECTS[which]
+    found = []
+    for dtype in DTYPES:
+        for name, make in right_ones(subject).items():
+            one = subject.examine(make(dtype), dtype, seed=seed)
+            if one.asked or one.fault:
+                found.append((name, dtype, one))
+            if one.fault:
+                print(f"ALARM {name} {dtype} seed {seed}: {one.fault}", file=sys.stderr, flush=True)
+    print(f"right ones of {which}: seed {seed}", file=sys.stderr, flush=True)
     return found
 
 
@@ -145,9 +144,15 @@ def question_of(fault: str) -> str:
     return fault.partition(", ")[2].partition(" (")[0]
 
 
-def catch_table(subject: Subject, seeds: int) -> list[str]:
+def catch_table(which: str, seeds: int, pool: Executor) -> list[str]:
     """A row a fault."""
-    caught, by = catches(subject, seeds)
+    subject = SUBJECTS[which]
+    caught: dict[tuple[str, str], int] = defaultdict(int)
+    by: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for at_seed in pool.map(partial(caught_at, which), range(seeds)):
+        for name, dtype, question in at_seed:
+            caught[name, dtype] += question is not None
+            by[name, dtype].update([question] if question else [])
     lines = [
         "| fault | " + " | ".join(_FAULT_DTYPES) + " | first caught by |",
         "|---|" + "---|" * (len(_FAULT_DTYPES) + 1),
@@ -174,9 +179,12 @@ def catch_table(subject: Subject, seeds: int) -> list[str]:
     return [said, "", *lines]
 
 
-def alarm_table(subject: Subject, seeds: int) -> list[str]:
+def alarm_table(which: str, seeds: int, pool: Executor) -> list[str]:
     """A row a right implementation: alarms, class, and the error's ratio to the class's budget."""
-    found = alarms(subject, seeds)
+    found: dict[tuple[str, str], list[Examined]] = defaultdict(list)
+    for at_seed in pool.map(partial(alarms_at, which), range(_FIRST_RIGHT, _FIRST_RIGHT + seeds)):
+        for name, dtype, one in at_seed:
+            found[name, dtype].append(one)
     names = list(dict.fromkeys(name for name, _ in found))
     lines = ["| right | " + " | ".join(DTYPES) + " |", "|---|" + "---|" * len(DTYPES)]
     for name in names:
@@ -266,14 +274,15 @@ How a gradient is judged (`attnlab/judging/gradient_gate.py`):
 """
 
 
-def tables(subject: Subject, fault_seeds: int, right_seeds: int) -> list[str]:
+def tables(which: str, fault_seeds: int, right_seeds: int, pool: Executor) -> list[str]:
     """What is caught, what is not to be, and what cannot be."""
+    subject = SUBJECTS[which]
     page = [f"## Faults{subject.of}: caught in how many of {fault_seeds} seeds", ""]
     page += ["In brackets: no fault in that dtype, or below any test's sight; see below.", ""]
-    page += catch_table(subject, fault_seeds)
+    page += catch_table(which, fault_seeds, pool)
     page += ["", f"## Right implementations{subject.of}: false alarms in {right_seeds} seeds", ""]
     page += [_HOW_TO_READ, ""]
-    page += alarm_table(subject, right_seeds)
+    page += alarm_table(which, right_seeds, pool)
     return [*page, "", f"## Faults{subject.of} below sight, with the arithmetic", "", *excuses(subject), ""]
 
 
@@ -282,11 +291,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--fault-seeds", type=int, default=20)
     parser.add_argument("--right-seeds", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     started = time.monotonic()
-    page = [_INTRODUCTION, *tables(OUTPUTS, chosen.fault_seeds, chosen.right_seeds)]
-    page += [_GRADIENTS, *tables(GRADIENTS, chosen.fault_seeds, chosen.right_seeds)]
+    seeds = (chosen.fault_seeds, chosen.right_seeds)
+    with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
+        page = [
+            _INTRODUCTION,
+            *tables("outputs", *seeds, pool),
+            _GRADIENTS,
+            *tables("gradients", *seeds, pool),
+        ]
     text = "\n".join(page)
     if chosen.out:
         chosen.out.write_text(text, encoding="utf-8")

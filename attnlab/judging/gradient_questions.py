@@ -114,9 +114,9 @@ def _named(forms: Iterable[Form], *names: str) -> tuple[GradientForm, ...]:
     return tuple(GradientForm(by_name[name]) for name in names)
 
 
-def _many_heads(name: str, *, queries: int = 24, keys: int = 24, causal: bool = False) -> GradientForm:
-    """Whose errors are independent, so that a part that all share shows."""
-    form = Form(name=name, batch=8, heads=16, queries=queries, keys=keys, dim=8, causal=causal)
+def _many_heads(name: str, *, queries: int = 20, keys: int = 24, causal: bool = False) -> GradientForm:
+    """Whose errors are independent, so that a part that all share shows; the root of their scale rounds nothing."""
+    form = Form(name=name, batch=8, heads=16, queries=queries, keys=keys, causal=causal)
     return GradientForm(form, directions=DIRECTED)
 
 
@@ -124,7 +124,7 @@ def _many_heads(name: str, *, queries: int = 24, keys: int = 24, causal: bool = 
 FIRST = (
     *_named(questions.FIRST, "normal", "normal, causal"),
     _many_heads("many heads"),
-    _many_heads("many heads, causal", causal=True),
+    _many_heads("many heads, causal", queries=24, causal=True),
     GradientForm(
         Form(name="keys of one score", batch=4, heads=8, queries=16, keys=4, inputs="hidden keys"),
         upstream="signs",
