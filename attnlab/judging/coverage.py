@@ -48,15 +48,16 @@ DIRECTED_FORMS = tuple(
     )
 )
 
-#: numbers of heads and batches that a grid rounds up or cuts off, with more keys or queries than one tile
+#: numbers of heads and batches that a grid rounds up or cuts off, with more keys or queries than one tile. Many rows
+#: of few keys have a head_dim whose root is exact: with it rounded into q and k, a score may be further off than the
+#: worst case of two roundings of its own
 COUNT_FORMS = (
-    Form(name="12 heads, causal", heads=12, queries=19, keys=41, dim=8, causal=True),
-    Form(name="16 heads", heads=16, queries=19, keys=41, dim=8),
-    Form(name="24 heads, causal", heads=24, queries=9, keys=9, dim=8, causal=True),
-    Form(name="65 heads", heads=65, queries=5, keys=7, dim=4),
-    Form(name="5 batches, 3 heads, causal", batch=5, heads=3, queries=9, keys=11, dim=8, causal=True),
-    Form(name="33 batches", batch=33, heads=2, queries=2, keys=3, dim=4),
-    Form(name="blocks, many heads", batch=2, heads=3, queries=140, keys=137),
+    Form(name="12 heads, causal", heads=12, queries=19, keys=41, causal=True),
+    Form(name="16 heads", heads=16, queries=19, keys=41),
+    Form(name="24 heads, causal", heads=24, queries=9, keys=9, causal=True),
+    Form(name="65 heads", heads=65, queries=5, keys=7),
+    Form(name="5 batches, 3 heads, causal", batch=5, heads=3, queries=9, keys=11, causal=True),
+    Form(name="33 batches", batch=33, heads=2, queries=2, keys=3),
     Form(name="many keys, many heads", heads=3, queries=7, keys=4099),
 )
 
@@ -71,7 +72,6 @@ RANGE_FORMS = (
     Form(name="scale 2", queries=31, keys=35, dim=4, scale=2.0),
     Form(name="values 2^40", queries=20, keys=30, dim=64, inputs="values 2^40"),
     Form(name="values 2^14", queries=20, keys=30, dim=64, inputs="values 2^14"),
-    Form(name="values 2^-14", queries=20, keys=30, inputs="values 2^-14"),
     Form(name="values 2^-100", queries=20, keys=30, inputs="values 2^-100"),
     Form(name="beyond float16", queries=20, keys=30, inputs="beyond float16"),
     Form(name="small queries", queries=20, keys=30, inputs="small queries"),
@@ -102,20 +102,20 @@ MEMORY_FORMS = tuple(
     )
 )
 
-#: counts above 2^11 and 2^16, sums of many alike, a maximum that creeps up
+#: counts from 2^16 on, a sum of as many alike, a maximum that creeps up
 LONG_FORMS = (
     Form(name="creeping maximum", heads=1, queries=16, keys=4099, inputs="creeping"),
+    Form(name="65539 keys", heads=1, queries=4, keys=65539, dim=32, value_dim=4, inputs="needles"),
     Form(
-        name="equal logits, 2^17 keys",
+        name="equal logits, 2^16 keys",
         heads=1,
         queries=2,
-        keys=2**17,
+        keys=2**16,
         dim=1,
         value_dim=4,
         inputs="equal logits",
     ),
-    Form(name="65539 keys", heads=1, queries=4, keys=65539, dim=32, value_dim=4, inputs="needles"),
-    Form(name="65539 queries", heads=1, queries=65539, keys=3, dim=17, value_dim=1),
+    Form(name="65539 queries", heads=1, queries=65539, keys=3, value_dim=1),
 )
 
 #: one query, many keys: split among many threads and merged

@@ -239,7 +239,7 @@ LONG_FORMS = (
     Form(name="needles among very many keys", heads=1, queries=6, keys=16411, dim=64, inputs="needles"),
     Form(name="many queries", heads=1, queries=4099, keys=37, dim=16),
     Form(name="many queries, causal", heads=1, queries=4099, keys=65, dim=16, causal=True),
-    Form(name="blocks in both, causal", heads=1, queries=2113, keys=2113, dim=8, causal=True),
+    Form(name="blocks in both, causal", heads=1, queries=2113, keys=2113, dim=16, causal=True),
     Form(name="very many keys", heads=1, queries=8, keys=16411, dim=16),
     Form(name="very many queries", heads=1, queries=16411, keys=8, dim=16),
 )
