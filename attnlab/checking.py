@@ -50,6 +50,11 @@ class Checked:
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_gradients: str | None = None
 
+    @property
+    def much_left_out(self) -> bool:
+        """Whether more than a quarter of the questions that it did not decline were left out as too slow."""
+        return 4 * self.left_out > self.asked + self.left_out
+
 
 def check(
     contender: Contender | str,

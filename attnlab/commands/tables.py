@@ -59,9 +59,10 @@ def check_table(found: Sequence[Checked]) -> Table:
         table.add_column(column, overflow="fold")
     words = {True: "right", False: "WRONG", None: "not asked"}
     for one in found:
-        gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else "right"
+        result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
+        gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else result
         counts = (str(one.asked), str(one.declined), str(one.left_out))
-        table.add_row(one.name, words[one.passed], *counts, gradients, one.reason or "")
+        table.add_row(one.name, result, *counts, gradients, one.reason or "")
     return table
 
 

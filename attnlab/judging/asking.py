@@ -56,7 +56,7 @@ class Asking(Generic[Q, A]):
 
         Whatever else the black box raises comes through.
         """
-        if self._too_slow(question):
+        if self.too_slow(question):
             self.left_out += 1
             return None
         self._on_event(question.text)
@@ -75,6 +75,7 @@ class Asking(Generic[Q, A]):
         self.asked += 1
         return answer
 
-    def _too_slow(self, question: Q) -> bool:
+    def too_slow(self, question: Q) -> bool:
+        """Whether it would take this backend too long, by what a pair has cost so far."""
         pace = self._seconds_per_pair  # infinite before the first measurement
         return FAST_SECONDS_PER_PAIR < pace < math.inf and question.pairs * pace > QUESTION_SECONDS

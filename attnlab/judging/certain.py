@@ -69,6 +69,19 @@ def _all(logit: float) -> Regime:
     return construct
 
 
+def _between_two(
+    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """All logits −49280, half-way between two bfloat16 numbers: a maximum rounded there leaves e^−128 = 0 or more.
+
+    Who rounds the scores as well is right: they are all alike still.
+    """
+    q, k = np.zeros_like(q), np.zeros_like(k)
+    q[..., 0], q[..., 1] = 128, 1
+    k[..., 0], k[..., 1] = -384 / scale, -128 / scale
+    return q, k, v
+
+
 def _levels(
     q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
@@ -118,6 +131,8 @@ CONSTRUCTIONS: dict[str, Regime] = {
     "all -49152": _all(-49152.0),
     "all -48": _all(-48.0),
     "all -2^20": _all(-(2.0**20)),
+    "all -2^31": _all(-(2.0**31)),
+    "all -49280": _between_two,
     "look-up": _lookup,
     "levels": _levels,
     "long staircase": _staircase(64.0),

@@ -10,6 +10,7 @@ that do not sum to 1) and the derivative in the scale (a wrong scale).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +133,9 @@ def weigh(
     fact = _broken_fact(reference, answer, error)
     fault = fact and fact + _explained(found, reference, error)
     fault = fault or (
-        _broken_statistic(found, normalised, directions, systematic, reference) if statistical else None
+        _broken_statistic(found, error, normalised, directions, systematic, reference)
+        if statistical
+        else None
     )
     return found if fault is None else _with(found, fault)
 
@@ -143,14 +146,14 @@ def allowance(budget: ErrorBudget) -> float:
     return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
 
 
-def told_apart(answers: list[NDArray[Any]], reference: Reference) -> str | None:
-    """Whether answers to one question differ: asked, asked at once, asked after another call."""
-    first, at_once, later = (np.asarray(one, dtype=np.float64) for one in answers)
+def told_apart(answers: Sequence[NDArray[Any]], when: Sequence[str], reference: Reference) -> str | None:
+    """Whether answers to one question differ from the first; `when` says in words when each other one was given."""
+    first, *others = (np.asarray(one, dtype=np.float64) for one in answers)
     allowed = 2**0.5 * allowance(reference.lenient)
-    for again, when in ((at_once, "at once"), (later, "after another call")):
+    for again, asked in zip(others, when, strict=True):
         off = float(np.linalg.norm(again - first) / np.linalg.norm(first))
         if off > allowed:
-            return f"asked again {when}, the answer differs by {off:.3g} relative"
+            return f"asked again {asked}, the answer differs by {off:.3g} relative"
     return None
 
 
@@ -227,15 +230,22 @@ def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | Non
         return f"{int(blank.sum())} of {blank.size} rows are zero, {where}"
     if (beyond > 0).any():
         low, high = reference.low[at], reference.high[at]
+        if low == high:
+            return f"outside the values it averages: the row sees one value, {low:.6g}, {where}"
         return f"outside the values it averages, {low:.6g} to {high:.6g}, {where}"
     return f"error {abs(error[at]):.3g} above the worst case of rounding {reference.bound[at]:.3g}, {where}"
 
 
 def _broken_statistic(
-    found: Evidence, normalised: Array, directions: float | None, systematic: float, reference: Reference
+    found: Evidence,
+    error: Array,
+    normalised: Array,
+    directions: float | None,
+    systematic: float,
+    reference: Reference,
 ) -> str | None:
     if directions is not None:
-        told = _told_direction(found, directions, systematic, reference)
+        told = _told_direction(found, error, directions, systematic, reference)
         if told:
             return told
     if found.relative_error > found.allowed:
@@ -259,29 +269,48 @@ def _systematic(dtype: str, immaterial: float | None) -> float:
     return CONSTANTS * inner + immaterial * float_format(dtype).unit_roundoff
 
 
-def _told_direction(found: Evidence, least_z: float, systematic: float, reference: Reference) -> str | None:
-    order = sorted((("scale", found.scale), ("gain", found.gain)), key=lambda one: -abs(one[1].z))
-    for name, direction in order:
+def _told_direction(
+    found: Evidence, error: Array, least_z: float, systematic: float, reference: Reference
+) -> str | None:
+    """The direction with which the error lines up, named by its cause only where it makes up most of the error.
+
+    Faults of other kinds have a part along both directions too.
+    """
+    along = _along(found, reference)
+    for name, direction, shape in sorted(along, key=lambda one: -abs(one[1].z)):
         if abs(direction.shift) > systematic and abs(direction.z) > least_z:
-            return f"{_named(name, direction, reference)} (z = {direction.z:.0f})"
+            if _makes_up(direction, shape, error):
+                return f"{_named(name, direction, reference)} (z = {direction.z:.0f})"
+            what = "the derivative in the scale" if name == "scale" else "the result itself"
+            return f"errors line up with {what}, as if it were {_size(direction)} (z = {direction.z:.0f})"
     return None
 
 
+def _along(found: Evidence, reference: Reference) -> tuple[tuple[str, Direction, Array], ...]:
+    return ("scale", found.scale, reference.tilt), ("gain", found.gain, reference.output)
+
+
+def _size(direction: Direction) -> str:
+    shift = abs(direction.shift)
+    size = f"{100 * shift:.2g} %" if shift >= 1e-4 else f"{shift:.2g}"
+    return f"{size} too {'large' if direction.shift > 0 else 'small'}"
+
+
 def _named(name: str, direction: Direction, reference: Reference) -> str:
-    size = f"{abs(direction.shift):.2%}" if abs(direction.shift) >= 1e-4 else f"{abs(direction.shift):.2g}"
-    more = "large" if direction.shift > 0 else "small"
-    if name == "scale":
-        return f"the scale looks too {more} by {size}"
-    return f"{reference.gained.format(f'too {more} by {size}')}"
+    size, _, which = _size(direction).rpartition(" too ")
+    told = f"too {which} by {size}"
+    return f"the scale looks {told}" if name == "scale" else reference.gained.format(told)
+
+
+def _makes_up(direction: Direction, shape: Array, error: Array) -> bool:
+    """Whether at least half of the error lies along the direction."""
+    rest = float(np.linalg.norm(error - direction.shift * shape))
+    return 0 < abs(direction.shift) < 1 and rest < 0.5 * float(np.linalg.norm(error))
 
 
 def _explained(found: Evidence, reference: Reference, error: Array) -> str:
     """What a fault looks like, where one direction makes up most of the error; else nothing."""
-    for name, direction, shape in (
-        ("scale", found.scale, reference.tilt),
-        ("gain", found.gain, reference.output),
-    ):
-        rest = float(np.linalg.norm(error - direction.shift * shape))
-        if 0 < abs(direction.shift) < 1 and rest < 0.5 * float(np.linalg.norm(error)):
+    for name, direction, shape in _along(found, reference):
+        if _makes_up(direction, shape, error):
             return f"; {_named(name, direction, reference)}"
     return ""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.ground.libraries import NumPy
 from attnlab.judging.asking import Asking
 from attnlab.judging.evidence import Evidence, told_apart, weigh
 from attnlab.judging.examined import Examined, Precision
@@ -23,7 +24,7 @@ from attnlab.judging.gradient_questions import (
     gradient_questions,
     pose_gradients,
 )
-from attnlab.judging.posing import RESULTS, Gradients, Misbehaved, Witness, laid_out_in_numpy
+from attnlab.judging.posing import RESULTS, Gradients, Misbehaved, Witness, laid_out
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 
 #: a question to the output and the three gradients; raises Declined, or Misbehaved for what no caller expects
@@ -53,7 +54,9 @@ class GradientSession:
             bad = next((one for one in answers if isinstance(one, str)), None)
             return f"{first.text}: {bad}, when asked again" if bad else None
         for at, (name, reference) in enumerate(zip(RESULTS[1:], first.references, strict=True), start=1):
-            told = told_apart([given[time][at] for time in (0, 1, 3)], reference)
+            told = told_apart(
+                [given[time][at] for time in (0, 1, 3)], ("at once", "after another call"), reference
+            )
             if told:
                 return f"{first.text}: {name}: {told}"
         return None
@@ -112,13 +115,14 @@ def gradients_asked(gradients: Callable[..., tuple[NDArray[Any], ...]]) -> AskGr
 
     It returns the output and the gradients of q, k and v. Arrays as in `attnlab.judging.gate.function_asked`.
     """
-    witness = Witness(np.asarray)
+    witness, library = Witness(np.asarray), NumPy()
 
     def ask(question: GradientQuestion) -> Gradients:
         posed = question.question
+        held = str(posed.q.dtype)
         given = (
-            *(laid_out_in_numpy(array, posed.layout) for array in (posed.q, posed.k, posed.v)),
-            laid_out_in_numpy(question.upstream, question.upstream_layout),
+            *laid_out(library, (posed.q, posed.k, posed.v), held, posed.layout),
+            *laid_out(library, (question.upstream,), held, question.upstream_layout),
         )
         try:
             found = witness.watch(given, lambda: gradients(*given, causal=posed.causal, scale=posed.scale))

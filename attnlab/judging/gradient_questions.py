@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from attnlab.ground.dtypes import round_to
 from attnlab.judging import questions
 from attnlab.judging.evidence import DIRECTED
+from attnlab.judging.form import Form
 from attnlab.judging.gradient_reference import refer_gradients
-from attnlab.judging.questions import Form, Question, posed
+from attnlab.judging.questions import Question, posed
 from attnlab.judging.reference import Reference
 
 Array = NDArray[np.float64]

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from attnlab.ground.dtypes import round_to
 from attnlab.judging.evidence import allowance
-from attnlab.judging.questions import Form, Question, posed
+from attnlab.judging.form import Form
+from attnlab.judging.questions import Question, posed
 
 Array = NDArray[np.float64]
 #: what one or several outputs say about another

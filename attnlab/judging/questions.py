@@ -1,7 +1,7 @@
 """The questions of the gate: shapes, masks, scales, layouts and inputs that tell attention from what resembles it.
 
-A form is a line of a table; `pose` draws its arrays for a dtype and a seed. No form depends on a lucky seed:
-the tables are the same for every seed, the arrays are not.
+`pose` draws the arrays of a form for a dtype and a seed. No form depends on a lucky seed: the tables, here and in
+`attnlab.judging.coverage`, are the same for every seed, the arrays are not.
 """
 
 from __future__ import annotations
@@ -17,102 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.ground.dtypes import round_to
-from attnlab.ground.regimes import REGIMES, Regime
-from attnlab.judging import certain
+from attnlab.judging import certain, coverage, drawn
 from attnlab.judging.evidence import DIRECTED, DIRECTED_SHARED
+from attnlab.judging.form import Form
 from attnlab.judging.reference import Reference, refer
 
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
-
-Array = NDArray[np.float64]
-
-
-def _logit_std_2(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    return q * (2.0 / (abs(scale) * q.shape[-1] ** 0.5)), k, v
-
-
-def _rising(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    # the largest score so far rises in every block of keys, by 12 in all: what is not rescaled dominates
-    q, k = q.copy(), k.copy()
-    q[..., 0] = 4.0
-    k[..., 0] = np.linspace(0.0, 12 / (4 * scale), k.shape[-2])
-    return q, k, v
-
-
-def _needles(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    # every query looks for one key among thousands: the last ones, and others anywhere. Its logit is 10 against
-    # N(0, 100/d): it weighs most and cannot be missing unnoticed, and the others are not so small that a float32
-    # sum which has the one already would lose them all
-    keys, queries = k.shape[-2], q.shape[-2]
-    last = keys - 1 - np.arange(queries // 2) % keys
-    sought = np.concatenate([last, rng.integers(0, keys, size=queries - queries // 2)])
-    found = k[..., sought, :]
-    return 10 / scale * found / (found**2).sum(axis=-1, keepdims=True), k, v
-
-
-def _shared_heads(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    # keys and values are the same for all heads, as in multi-query attention: they can share memory
-    k, v = (np.broadcast_to(array[:, :1], array.shape).copy() for array in (k, v))
-    return q, k, v
-
-
-def _values_times(size: float) -> Regime:
-    def regime(
-        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-    ) -> tuple[Array, Array, Array]:
-        return q, k, v * size
-
-    return regime
-
-
-_INPUTS: dict[str, Regime] = {
-    **REGIMES,
-    "logit_std_2": _logit_std_2,
-    "rising": _rising,
-    "needles": _needles,
-    "shared heads": _shared_heads,
-    "small values": _values_times(2.0**-8),
-    "large values": _values_times(2.0**8),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """One question before its arrays are drawn. `inputs` names a regime or a construction of `certain`.
-
-    values : "normal", or "ones" (rows must sum to 1), or "keys" (V = K). layout : how the arrays lie in memory,
-    see `attnlab.judging.posing`. directions : the z beyond which a gain or a wrong scale is told, None where it is
-    not looked for. It needs some hundred rows that are not saturated; and a scale whose root no format holds may
-    be folded into the keys and rounded there, once for all rows, so that z must be larger.
-    """
-
-    name: str
-    batch: int = 1
-    heads: int = 2
-    queries: int = 33
-    keys: int = 33
-    dim: int = 16
-    value_dim: int | None = None
-    causal: bool = False
-    scale: float | None = None
-    inputs: str = "normal"
-    values: str = "normal"
-    layout: str = "contiguous"
-    directions: float | None = None
-
-    @property
-    def pairs(self) -> int:
-        """Query-key pairs over all batches and heads."""
-        return self.batch * self.heads * self.queries * self.keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +64,7 @@ class Question:
 
 
 def pose(form: Form, dtype: str, seed: int) -> Question | None:
-    """The question of `form`, or None where `dtype` cannot hold its scores."""
+    """The question of `form`, or None where `dtype` cannot hold its numbers or its scores."""
     rng = np.random.default_rng([seed, zlib.crc32(form.name.encode())])
     value_dim = form.dim if form.value_dim is None else form.value_dim
     scale = float(form.dim**-0.5 if form.scale is None else form.scale)
@@ -162,12 +73,15 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         rng.standard_normal((*lead, length, dim))
         for length, dim in ((form.queries, form.dim), (form.keys, form.dim), (form.keys, value_dim))
     )
-    q, k, v = (_INPUTS | certain.CONSTRUCTIONS)[form.inputs](q, k, v, scale, rng)
+    q, k, v = (drawn.CONSTRUCTIONS | certain.CONSTRUCTIONS)[form.inputs](q, k, v, scale, rng)
     if form.values == "ones":
         v = np.ones_like(v)
     elif form.values == "keys":
         v = k
-    q, k, v = (round_to(array, dtype) for array in (q, k, v))
+    exact = (q, k, v)
+    q, k, v = (round_to(array, dtype) for array in exact)
+    if not all(_held(*one) for one in zip(exact, (q, k, v), strict=True)):
+        return None
     if (
         dtype == "float16"
         and float(np.abs(q.astype(float) @ k.astype(float).swapaxes(2, 3)).max()) > _LARGEST_PRODUCT
@@ -185,6 +99,11 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         certain=form.inputs in certain.CONSTRUCTIONS,
         directions=form.directions,
     )
+
+
+def _held(exact: NDArray[Any], cast: NDArray[Any]) -> bool:
+    """Whether a dtype has these numbers: none became infinite, and not all became 0."""
+    return bool(np.isfinite(cast).all() and (cast.any() or not exact.any()))
 
 
 #: first what most faults fail, so that a wrong backend is told quickly
@@ -320,7 +239,7 @@ LONG_FORMS = (
     Form(name="needles among very many keys", heads=1, queries=6, keys=16411, dim=64, inputs="needles"),
     Form(name="many queries", heads=1, queries=4099, keys=37, dim=16),
     Form(name="many queries, causal", heads=1, queries=4099, keys=65, dim=16, causal=True),
-    Form(name="blocks in both, causal", heads=1, queries=1061, keys=1061, dim=16, causal=True),
+    Form(name="blocks in both, causal", heads=1, queries=2113, keys=2113, dim=16, causal=True),
     Form(name="very many keys", heads=1, queries=8, keys=16411, dim=16),
     Form(name="very many queries", heads=1, queries=16411, keys=8, dim=16),
 )
@@ -328,13 +247,25 @@ LONG_FORMS = (
 #: decides the class that is printed: at logit std 1 no weight dominates, so that rounding them shows
 CLASS_FORM = Form(name="precision class", heads=1, queries=48, keys=512, dim=64)
 
-#: asked again and again, with another between, at the end
+#: asked again, at once and with another between, at the end
 REPEATED = SHAPE_FORMS[4]
+#: asked again and again: several blocks of keys and of queries and two heads, so that what runs at once may collide
+REPEATED_OFTEN = LONG_FORMS[1]
 
-ALL_FORMS = (*FIRST, CLASS_FORM, *REGIME_FORMS, *SHAPE_FORMS, *SCALE_FORMS, *LAYOUT_FORMS, *LONG_FORMS)
+#: those of `coverage` last: the pace of a backend is taken from what was asked before
+ALL_FORMS = (
+    *FIRST,
+    CLASS_FORM,
+    *REGIME_FORMS,
+    *SHAPE_FORMS,
+    *SCALE_FORMS,
+    *LAYOUT_FORMS,
+    *LONG_FORMS,
+    *coverage.ALL_FORMS,
+)
 
 
-@lru_cache(maxsize=600)
+@lru_cache(maxsize=800)
 def posed(form: Form, dtype: str, seed: int) -> Question | None:
     """`pose`, kept: its reference is computed once for all backends that are asked in this process."""
     return pose(form, dtype, seed)

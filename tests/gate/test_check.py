@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.checking import check
+from attnlab.checking import Checked, check
+from attnlab.commands.tables import check_table
 
 RIGHT = """
 import numpy as np
@@ -76,6 +77,17 @@ def test_one_that_declines_all_is_not_asked(tmp_path: Path) -> None:
     )
     found = check("shy", [str(tmp_path)])
     assert found.passed is None and "declines" in (found.reason or "")
+
+
+def test_the_table_says_where_too_little_was_asked() -> None:
+    """More than a quarter left out as too slow is not plainly right; what was declined does not count."""
+    found = [
+        Checked("fast", True, None, asked=300, declined=500, left_out=100),
+        Checked("slow", True, None, asked=299, left_out=100),
+        Checked("wrong", False, "NaN", asked=1, left_out=100),
+    ]
+    column = list(check_table(found).columns[1].cells)
+    assert column == ["right", "right, as far as asked", "WRONG"]
 
 
 def test_an_unknown_name_is_a_mistake_of_the_caller() -> None:

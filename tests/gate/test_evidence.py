@@ -42,10 +42,12 @@ def test_a_right_answer_passes_with_its_numbers(dtype: str, causal: bool) -> Non
 
 
 def test_a_wrong_scale_is_told_as_such() -> None:
-    """1 % too large, in bfloat16, where it is a third of an honest error: the reason says so."""
+    """1 % too large in bfloat16: the reason says so. 0.2 %, the smaller part of the error: what it looks like."""
     found = judged(WORKLOAD, answered(WORKLOAD, 1.01))
     assert not found.passed
     assert found.reason is not None and "scale looks too large by" in found.reason
+    less = judged(WORKLOAD, answered(WORKLOAD, 1.002)).reason or ""
+    assert "errors line up with the derivative in the scale, as if it were 0.2" in less and "z = " in less
 
 
 def test_zero_rows_and_what_is_outside_the_values_are_told() -> None:
@@ -56,6 +58,10 @@ def test_zero_rows_and_what_is_outside_the_values_are_told() -> None:
     outside = answered(WORKLOAD)
     outside[0, 0, 3, 5] = 100
     assert "outside the values" in (judged(WORKLOAD, outside).reason or "")
+    causal = WORKLOAD.with_(causal=True)
+    alone = answered(causal)
+    alone[0, 0, 0, 5] = 100
+    assert "the row sees one value, " in (judged(causal, alone).reason or "")
 
 
 def test_nan_is_told_with_its_row() -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
-from zoo import FAULTS
+from zoo import FAULTS, coverage
 from zoo.right import RIGHT
 
 from attnlab.ground.dtypes import DTYPES
+from attnlab.judging.coverage import ALL_FORMS
 from attnlab.judging.evidence import weigh
+from attnlab.judging.examined import Examined
 from attnlab.judging.gate import examine, function_asked
 from attnlab.judging.questions import SCALE_FORMS, pose
+
+
+@cache
+def told(name: str, dtype: str) -> Examined:
+    """What the gate finds on a fault."""
+    return examine(function_asked(FAULTS[name].make(dtype)), dtype)
 
 
 @pytest.mark.parametrize(
@@ -17,7 +27,7 @@ from attnlab.judging.questions import SCALE_FORMS, pose
 )
 def test_fault_is_caught(name: str, dtype: str) -> None:
     """The gate names a question and a reason, in one line."""
-    found = examine(function_asked(FAULTS[name].make(dtype)), dtype)
+    found = told(name, dtype)
     assert found.passed is False
     assert found.fault is not None and "\n" not in found.fault and dtype in found.fault
 
@@ -29,6 +39,13 @@ def test_right_variant_passes(name: str, dtype: str) -> None:
     found = examine(function_asked(RIGHT[name](dtype)), dtype)
     assert found.fault is None
     assert found.passed and found.left_out == 0
+
+
+def test_every_form_of_coverage_is_needed() -> None:
+    """By a fault that no question before it shows."""
+    faults = [told(fault.name, dtype).fault or "" for fault in coverage.FAULTS for dtype in fault.dtypes]
+    needed = {fault.partition(", ")[2].partition(" (b")[0] for fault in faults}
+    assert {form.name for form in ALL_FORMS} <= needed
 
 
 def test_the_zoo_is_large_and_every_excuse_is_arithmetic() -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from . import formula, indexing, memory, rounding
+from . import coverage, formula, indexing, memory, rounding
 from .fault import Fault
 
 #: every fault by name
 FAULTS: dict[str, Fault] = {
-    fault.name: fault for fault in (*formula.FAULTS, *indexing.FAULTS, *memory.FAULTS, *rounding.FAULTS)
+    fault.name: fault
+    for fault in (
+        *formula.FAULTS,
+        *indexing.FAULTS,
+        *memory.FAULTS,
+        *rounding.FAULTS,
+        *coverage.FAULTS,
+    )
 }

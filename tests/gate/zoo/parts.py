@@ -82,6 +82,8 @@ def blocked(
     first_max: float = -np.inf,
     rescale_sum: bool = True,
     rescale_output: bool = True,
+    lazy: float = 0.0,
+    forget_rise: float = 0.0,
     drop_partial: bool = False,
     pad: bool = False,
     exp: Callable[[Array], Array] = np.exp,
@@ -89,7 +91,11 @@ def blocked(
     store_sum: Callable[[Array], Array] = lambda x: x,
     store_output: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
-    """Online softmax over blocks of keys, what fused kernels do. `store` is how weights are kept before p·v."""
+    """Online softmax over blocks of keys, what fused kernels do. `store` is how weights are kept before p·v.
+
+    lazy : a maximum is taken over only where it is so much larger than the one before. forget_rise : nothing is
+    rescaled for a rise that small.
+    """
     inner = inner_of(dtype)
     q, k, v = (np.asarray(array, dtype=inner) for array in (q, k, v))
     n_q, n_k = q.shape[2], k.shape[2]
@@ -106,9 +112,11 @@ def blocked(
             s = scores_of(q, k[:, :, part], scale)
             if causal:
                 s = np.where(seen_by(n_q, end)[:, part], s, inner(-np.inf))
-            now = np.maximum(top, s.max(axis=-1, keepdims=True))
+            highest = s.max(axis=-1, keepdims=True)
+            now = np.where(highest > top + inner(lazy), highest, top)
             shift = np.where(np.isneginf(now), 0, now).astype(inner)
             p, factor = exp(s - shift), exp(top - shift)
+            factor = np.where(now - top < inner(forget_rise), 1, factor).astype(inner)
             total = store_sum(total * (factor if rescale_sum else 1) + p.sum(axis=-1, keepdims=True))
             output = store_output(output * (factor if rescale_output else 1) + store(p) @ v[:, :, part])
             top = now

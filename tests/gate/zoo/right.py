@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,11 @@ def backwards(dtype: str) -> Attend:
     return attend
 
 
-def merged_halves(dtype: str) -> Attend:
-    """Two halves of the keys apart, merged by their partition functions: split-k decoding."""
+def merged(dtype: str, *shares: float, one_number: bool = False) -> Attend:
+    """Keys in parts that end at `shares` of them, merged by their partition functions: split-k decoding.
+
+    one_number : ln Z is kept as m + ln l, else as the two.
+    """
 
     def attend(q: Array, k: Array, v: Array, *, causal: bool, scale: float) -> Array:
         inner = inner_of(dtype)
@@ -105,23 +109,72 @@ def merged_halves(dtype: str) -> Attend:
         s = scores_of(q, k, scale)
         if causal:
             s = np.where(seen_by(*s.shape[-2:]), s, inner(-np.inf))
-        outputs, logs = [], []
-        for part in np.array_split(np.arange(k.shape[2]), 2):
-            if part.size == 0:
+        ends = [0, *(round(share * k.shape[2]) for share in shares), k.shape[2]]
+        outputs, tops, logs = [], [], []
+        for start, end in pairwise(ends):
+            if start == end:
                 continue
-            top = s[..., part].max(axis=-1, keepdims=True)
-            top = np.where(np.isneginf(top), 0, top).astype(inner)
-            e = np.exp(s[..., part] - top)
+            top = s[..., start:end].max(axis=-1, keepdims=True)
+            top = np.where(np.isneginf(top), inner(np.finfo(inner).min / 2), top)
+            e = np.exp(s[..., start:end] - top)
             total = e.sum(axis=-1, keepdims=True)
-            outputs.append(e @ v[:, :, part] / np.where(total > 0, total, 1))
+            outputs.append(e @ v[:, :, start:end] / np.where(total > 0, total, 1))
             with np.errstate(divide="ignore"):
-                logs.append(top + np.log(total))
-        highest = np.maximum.reduce(logs)
-        shares = [np.exp(log - highest) for log in logs]
-        summed = sum(share * output for share, output in zip(shares, outputs, strict=True))
-        return round_to(summed / sum(shares), dtype)
+                tops.append(top + np.log(total) if one_number else top)
+                logs.append(np.zeros_like(total) if one_number else np.log(total))
+        highest = np.maximum.reduce(tops)
+        factors = [np.exp((top - highest) + log) for top, log in zip(tops, logs, strict=True)]
+        summed = sum(factor * output for factor, output in zip(factors, outputs, strict=True))
+        return round_to(summed / sum(factors), dtype)
 
     return attend
+
+
+def scaled_keys(dtype: str) -> Attend:
+    """The scale multiplies the keys, which are stored in the dtype again."""
+    store = rounder(dtype)
+
+    def scores(q: Array, k: Array, scale: float) -> Array:
+        return q @ store(k * k.dtype.type(scale)).swapaxes(-1, -2)
+
+    return partial(plain, dtype=dtype, scores=scores)
+
+
+def smoothed_keys(dtype: str) -> Attend:
+    """The mean key is subtracted from all keys, which moves all scores of a row alike."""
+
+    def scores(q: Array, k: Array, scale: float) -> Array:
+        return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
+
+    return partial(plain, dtype=dtype, scores=scores)
+
+
+def two_passes(dtype: str) -> Attend:
+    """First the log-sum-exp, then e^{(s − m) − ln l}: no division."""
+
+    def weights(s: Array) -> Array:
+        fall = s - s.max(axis=-1, keepdims=True)
+        return np.exp(fall - np.log(np.exp(fall).sum(axis=-1, keepdims=True)))
+
+    return partial(plain, dtype=dtype, weights=weights)
+
+
+def lazy_maximum(dtype: str) -> Attend:
+    """A new maximum is taken over only where it is larger by 8 ln 2, which saves rescalings."""
+    return partial(blocked, dtype=dtype, block=32, store=rounder(dtype), lazy=8 * np.log(2))
+
+
+def half_away(dtype: str) -> Attend:
+    """Halves are rounded away from zero, not to even: float32 inside leaves next to none."""
+    bits = {"float16": 13, "bfloat16": 16}.get(dtype)
+    if bits is None:
+        return partial(plain, dtype=dtype)
+
+    def last(x: Array, dtype: str) -> Array:
+        up = x.astype(np.float32).view(np.uint32) + np.uint32(1 << (bits - 1))
+        return round_to((up & np.uint32(-1 << bits & 0xFFFFFFFF)).view(np.float32), dtype)
+
+    return partial(plain, dtype=dtype, last=last)
 
 
 def summed_rounded(dtype: str) -> Attend:
@@ -149,6 +202,12 @@ RIGHT: dict[str, Callable[[str], Attend]] = {
     "root of the scale": halved_scale,
     "one key after another": one_by_one,
     "backwards": backwards,
-    "merged halves": merged_halves,
+    "merged halves": lambda dtype: merged(dtype, 1 / 2, one_number=True),
+    "three uneven splits": lambda dtype: merged(dtype, 0.2, 0.6),
+    "scaled keys": scaled_keys,
+    "mean key subtracted": smoothed_keys,
+    "two passes": two_passes,
+    "lazy maximum": lazy_maximum,
+    "half away from zero": half_away,
     "sum of stored weights": summed_rounded,
 }
