@@ -104,7 +104,7 @@ def weigh(
     """
     answer = np.asarray(output, dtype=np.float64)
     if not np.isfinite(answer).all():
-        return _not_finite(answer)
+        return _not_finite(reference, answer)
     error = answer - reference.output
     budget = reference.full if certain else reference.lenient
     relative = _relative(error, reference.output)
@@ -198,11 +198,11 @@ def _kind(relative: float, allowed: float, reference: Reference) -> tuple[str | 
     return kind, relative / budget if budget > 0 else (0.0 if relative == 0 else math.inf)
 
 
-def _not_finite(answer: Array) -> Evidence:
+def _not_finite(reference: Reference, answer: Array) -> Evidence:
     bad = ~np.isfinite(answer)
-    rows = np.unique(np.argwhere(bad)[:, 2])
+    first = reference.row(int(np.argwhere(bad)[:, 2].min()))
     what = "NaN" if np.isnan(answer).any() else "infinity"
-    fault = f"{what} in {bad.sum()} of {bad.size} values, in query row {rows[0]} first; every input is finite"
+    fault = f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
     none = Direction(math.nan, math.nan)
     return Evidence(math.inf, math.nan, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
 
@@ -211,9 +211,9 @@ def _with(found: Evidence, fault: str) -> Evidence:
     return Evidence(**{**{name: getattr(found, name) for name in found.__dataclass_fields__}, "fault": fault})
 
 
-def _place(excess: Array) -> str:
+def _place(reference: Reference, excess: Array) -> str:
     b, h, i, c = np.unravel_index(int(np.argmax(excess)), excess.shape)
-    return f"batch {b}, head {h}, row {i}, component {c}"
+    return f"batch {b}, head {h}, row {reference.row(int(i))}, component {c}"
 
 
 def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | None:
@@ -224,7 +224,7 @@ def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | Non
     worst = beyond if (beyond > 0).any() else excess
     at = np.unravel_index(int(np.argmax(worst)), worst.shape)
     came, expected = answer[at], reference.output[at]
-    where = f"at {_place(worst)}: expected {expected:.6g}, got {came:.6g}"
+    where = f"at {_place(reference, worst)}: expected {expected:.6g}, got {came:.6g}"
     blank = (answer == 0).all(axis=-1) & (np.abs(reference.output) > reference.bound).any(axis=-1)
     if blank.any():
         return f"{int(blank.sum())} of {blank.size} rows are zero, {where}"
@@ -256,7 +256,7 @@ def _broken_statistic(
     if found.largest_normalised > LARGEST:
         return (
             f"an error of {found.largest_normalised:.3g} predicted standard deviations "
-            f"(at most {LARGEST:g} is rounding) at {_place(normalised)}"
+            f"(at most {LARGEST:g} is rounding) at {_place(reference, normalised)}"
         )
     return None
 

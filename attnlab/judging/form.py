@@ -12,7 +12,8 @@ class Form:
     values : "normal", or "ones" (rows must sum to 1), or "keys" (V = K). layout : how the arrays lie in memory,
     see `attnlab.judging.posing`. directions : the z beyond which a gain or a wrong scale is told, None where it is
     not looked for. It needs some hundred rows that are not saturated; and a scale whose root no format holds may
-    be folded into the keys and rounded there, once for all rows, so that z must be larger.
+    be folded into the keys and rounded there, once for all rows, so that z must be larger. every : judge every
+    so many rows, and the last; all are asked for.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Form:
     values: str = "normal"
     layout: str = "contiguous"
     directions: float | None = None
+    every: int = 1
 
     @property
     def pairs(self) -> int:

@@ -49,11 +49,12 @@ class Session:
         output = self.asking.put(question)
         if output is None or isinstance(output, str):
             return output
-        if output.shape != (expected := question.reference.output.shape):
+        if output.shape != (expected := question.answer_shape):
             return f"returned shape {output.shape}, expected {expected}"
         if output.dtype != question.q.dtype:
             return f"returned {output.dtype}, expected {question.q.dtype}"
-        evidence = weigh(question.reference, output, certain=question.certain, directions=question.directions)
+        judged = output if question.every == 1 else output[:, :, question.rows]
+        evidence = weigh(question.reference, judged, certain=question.certain, directions=question.directions)
         if question.name == CLASS_FORM.name:
             self.precision = Precision.of(evidence)
         return evidence.fault or output

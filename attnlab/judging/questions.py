@@ -40,6 +40,7 @@ class Question:
     layout: str = "contiguous"
     certain: bool = False
     directions: float | None = None
+    every: int = 1
 
     @property
     def pairs(self) -> int:
@@ -48,8 +49,21 @@ class Question:
 
     @cached_property
     def reference(self) -> Reference:
-        """The right answer and its bounds."""
-        return refer(self.q, self.k, self.v, causal=self.causal, scale=self.scale, dtype=self.dtype)
+        """The right answer and its bounds, at `rows`."""
+        return refer(
+            self.q, self.k, self.v, causal=self.causal, scale=self.scale, dtype=self.dtype, rows=self.rows
+        )
+
+    @property
+    def rows(self) -> list[int]:
+        """The query rows that are judged."""
+        n_q = self.q.shape[2]
+        return sorted({*range(0, n_q, self.every), n_q - 1})
+
+    @property
+    def answer_shape(self) -> tuple[int, ...]:
+        """The shape of a whole answer."""
+        return (*self.q.shape[:3], self.v.shape[3])
 
     @property
     def text(self) -> str:
@@ -98,6 +112,7 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         layout=form.layout,
         certain=form.inputs in certain.CONSTRUCTIONS,
         directions=form.directions,
+        every=form.every,
     )
 
 
@@ -239,7 +254,7 @@ LONG_FORMS = (
     Form(name="needles among very many keys", heads=1, queries=6, keys=16411, dim=64, inputs="needles"),
     Form(name="many queries", heads=1, queries=4099, keys=37, dim=16),
     Form(name="many queries, causal", heads=1, queries=4099, keys=65, dim=16, causal=True),
-    Form(name="blocks in both, causal", heads=1, queries=2113, keys=2113, dim=16, causal=True),
+    Form(name="blocks in both, causal", heads=1, queries=2113, keys=2113, dim=16, causal=True, every=8),
     Form(name="very many keys", heads=1, queries=8, keys=16411, dim=16),
     Form(name="very many queries", heads=1, queries=16411, keys=8, dim=16),
 )

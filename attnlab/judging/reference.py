@@ -32,7 +32,8 @@ class Reference:
     low, high : least and greatest value that the row sees, per component. hull_slack : how far beyond them
     rounding may carry. tilt : d output / d ln(scale), where a wrong scale moves the output. mantissa : factor on
     the budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
-    gained : what it means that all are too large or too small by the same part.
+    gained : what it means that all are too large or too small by the same part. rows : which rows of the whole answer
+    these are, None for all.
     """
 
     dtype: str
@@ -46,6 +47,11 @@ class Reference:
     mantissa: float = 1.0
     shared: tuple[int, ...] = (3,)
     gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
+    rows: NDArray[np.intp] | None = None
+
+    def row(self, at: int) -> int:
+        """The number, in the whole answer, of the row that is here at `at`."""
+        return at if self.rows is None else int(self.rows[at])
 
     @property
     def lenient(self) -> ErrorBudget:
@@ -101,6 +107,7 @@ def refer(
         hull_slack=slack + form.smallest_subnormal,
         tilt=tilt,
         mantissa=ONE_MANTISSA if one_size else 1.0,
+        rows=chosen,
     )
 
 
