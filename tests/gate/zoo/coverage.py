@@ -412,6 +412,8 @@ FAULTS = (
     where("24 heads, causal", lambda c: c.causal and c.h >= 16),
     where("over 64 heads", lambda c: c.h > 64),
     where("over 32 batches", lambda c: c.b > 32),
+    where("over 512 heads and batches", lambda c: c.b * c.h > 512),
+    where("over 65535 heads", lambda c: c.h > 65535),
     where(
         "an odd number of heads and batches, causal", lambda c: c.causal and c.b > 1 and c.b * c.h % 2 == 1
     ),
