@@ -5,8 +5,10 @@ It may crash or hang there: that is an outcome, not the end of the check.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,11 +20,12 @@ from attnlab.judging import gate, gradient_gate
 from attnlab.judging.examined import Examined
 from attnlab.judging.gradient_questions import GradientQuestion
 from attnlab.judging.posing import Gradients, Misbehaved
-from attnlab.judging.questions import Question
+from attnlab.judging.questions import Question, questions
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.seat import Died, Hung, Refused, Seat
 
 _SECONDS = 60.0
+_START_SECONDS = 1.0
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
@@ -75,15 +78,16 @@ def check(
 
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     require(asked.backend, folders)
-    seat = Seat(asked, folders)
+    seat = Seat(_patient(asked), folders)
     outputs: list[Examined] = []
     gradients: list[Examined] = []
     reason: str | None = None
     passed: bool | None = False
     try:
         seat.start()
-        seat.finish_start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
+            _work_ahead(dtypes[0], seed)
+            seat.finish_start()
             reason = _examine_all(seat, device, dtypes, seed, outputs, gradients, on_event)
     except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
         passed, reason = (None if refusal.kind == "unavailable" else False), str(refusal)
@@ -97,6 +101,22 @@ def check(
     finally:
         seat.leave()
     return _summary(asked.name, passed, reason, outputs, gradients)
+
+
+def _patient(contender: Contender) -> Contender:
+    """With threads that wait asleep, as nothing is timed: idle ones would spin on the cores that work out answers."""
+    if "OMP_WAIT_POLICY" in {name for name, _ in contender.variables} | set(os.environ):
+        return contender
+    return replace(contender, variables=(*contender.variables, ("OMP_WAIT_POLICY", "passive")))
+
+
+def _work_ahead(dtype: str, seed: int) -> None:
+    """The first right answers, for as long as a library takes to load in the other process."""
+    until = time.monotonic() + _START_SECONDS
+    for question in questions(dtype, seed):
+        _ = question.reference
+        if time.monotonic() > until:
+            return
 
 
 def _examine_all(
@@ -114,74 +134,109 @@ def _examine_all(
         on_event(f"{seat.contender.name}: {text}")
 
     for dtype in dtypes:
-        outputs.append(gate.examine(_outputs_of(seat, device), dtype, seed=seed, on_event=told))
+        asked = _Asked(seat, device)
+        outputs.append(gate.examine(asked.output, dtype, seed=seed, on_event=told, clock=asked.clock))
         if outputs[-1].fault:
             return outputs[-1].fault
     for one in outputs:
         if not one.asked:
             continue
-        ask = _gradients_of(seat, device)
-        gradients.append(gradient_gate.examine_gradients(ask, one.dtype, seed=seed, on_event=told))
+        asked = _Asked(seat, device)
+        gradients.append(
+            gradient_gate.examine_gradients(
+                asked.gradients,
+                one.dtype,
+                seed=seed,
+                on_event=told,
+                clock=asked.clock,
+            )
+        )
         if gradients[-1].fault:
             return gradients[-1].fault
     return None
 
 
-def _outputs_of(seat: Seat, device: str) -> gate.Ask:
-    """A backend in its own process as a black box. Died and Hung come through, with the question's name."""
+class _Asked:
+    """A backend in its own process as a black box. Died and Hung come through, with the question's name.
 
-    def ask(question: Question) -> NDArray[Any]:
-        (output,) = _put(seat, device, question, question.text, "attend")
+    The right answer is worked out here while the backend works on its own.
+    """
+
+    def __init__(self, seat: Seat, device: str) -> None:
+        self._seat, self._device = seat, device
+        self._declining = False
+        self._waited = 0.0
+
+    def clock(self) -> float:
+        """Seconds that were waited for the backend, beyond what was worked out meanwhile."""
+        return self._waited
+
+    def output(self, question: Question) -> NDArray[Any]:
+        """The output."""
+
+        def meanwhile() -> None:
+            _ = question.reference
+
+        (output,) = self._put(question, question.text, meanwhile, "attend")
         return output
 
-    return ask
+    def gradients(self, question: GradientQuestion) -> Gradients:
+        """The output and the gradients of query, key and value."""
 
+        def meanwhile() -> None:
+            _ = question.question.reference, question.references
 
-def _gradients_of(seat: Seat, device: str) -> gradient_gate.AskGradients:
-    """The same for gradients."""
-
-    def ask(question: GradientQuestion) -> Gradients:
-        output, query, key, value = _put(
-            seat,
-            device,
+        output, query, key, value = self._put(
             question.question,
             question.text,
+            meanwhile,
             "gradients",
             question.upstream,
             gradient_layout=question.upstream_layout,
         )
         return output, query, key, value
 
-    return ask
-
-
-def _put(
-    seat: Seat, device: str, question: Question, text: str, op: str, *more: NDArray[Any], **options: Any
-) -> tuple[NDArray[Any], ...]:
-    """What the worker answers to `op` on the question's arrays and `more`. `text` names it where it fails."""
-    workload = Workload.of_arrays(
-        question.q,
-        question.k,
-        question.v,
-        causal=question.causal,
-        scale=question.scale,
-        dtype=question.dtype,
-        device=device,
-    )
-    arrays = (question.q, question.k, question.v, *more)
-    options = {"workload": workload.to_dict(), "layout": question.layout, **options}
-    try:
-        return seat.ask_arrays(op, seconds=_SECONDS, arrays=arrays, **options)[1]
-    except Refused as refusal:
-        if refusal.kind == "declined":
-            raise Declined(str(refusal)) from None
-        if refusal.kind == "unavailable":
-            raise
-        raise Misbehaved(str(refusal)) from None
-    except Died as death:
-        raise Died(f"{text}: {death}") from None
-    except Hung as hang:
-        raise Hung(f"{text}: {hang}") from None
+    def _put(
+        self,
+        question: Question,
+        text: str,
+        meanwhile: Callable[[], None],
+        op: str,
+        *more: NDArray[Any],
+        **options: Any,
+    ) -> tuple[NDArray[Any], ...]:
+        """What the worker answers to `op` on the question's arrays and `more`. `text` names it where it fails."""
+        workload = Workload.of_arrays(
+            question.q,
+            question.k,
+            question.v,
+            causal=question.causal,
+            scale=question.scale,
+            dtype=question.dtype,
+            device=self._device,
+        )
+        arrays = (question.q, question.k, question.v, *more)
+        options = {"workload": workload.to_dict(), "layout": question.layout, **options}
+        try:
+            answer = self._seat.begin(op, seconds=_SECONDS, arrays=arrays, **options)
+            if not self._declining:
+                meanwhile()
+            started = time.perf_counter()
+            found = answer()[1]
+            self._waited += time.perf_counter() - started
+            self._declining = False
+        except Refused as refusal:
+            if refusal.kind == "declined":
+                self._declining = True  # likely the next one too: nothing is worked out for it
+                raise Declined(str(refusal)) from None
+            if refusal.kind == "unavailable":
+                raise
+            raise Misbehaved(str(refusal)) from None
+        except Died as death:
+            raise Died(f"{text}: {death}") from None
+        except Hung as hang:
+            raise Hung(f"{text}: {hang}") from None
+        return found
 
 
 def _summary(

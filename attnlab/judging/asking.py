@@ -15,6 +15,8 @@ from attnlab.judging.posing import Misbehaved
 
 #: a question that would take longer, by what a pair has cost so far, is left out
 QUESTION_SECONDS = 0.07
+#: a backend that is slow is asked for so long, what tells most first
+SLOW_SECONDS = 2.0
 #: a backend that needs less than this a pair is asked everything: all long questions then take under a second,
 #: and a busy machine does not decide what is asked
 FAST_SECONDS_PER_PAIR = 3e-7
@@ -42,14 +44,21 @@ class Asking(Generic[Q, A]):
     """One black box, and the account of what it was asked.
 
     asked, declined, left_out : numbers of questions; left out is what would take this backend too long.
-    refusal : the reason that it gave last for declining.
+    refusal : the reason that it gave last for declining. clock : seconds that the black box took so far, where
+    other work is done while it answers.
     """
 
-    def __init__(self, ask: Callable[[Q], A], on_event: Callable[[str], None] = lambda text: None) -> None:
-        self._ask, self._on_event = ask, on_event
+    def __init__(
+        self,
+        ask: Callable[[Q], A],
+        on_event: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._ask, self._on_event, self._clock = ask, on_event, clock
         self.asked = self.declined = self.left_out = 0
         self.refusal: str | None = None
         self._seconds_per_pair = math.inf
+        self._spent = 0.0
 
     def put(self, question: Q) -> A | str | None:
         """The answer, or what it did that no caller expects, in words, or None where it did not answer.
@@ -60,7 +69,7 @@ class Asking(Generic[Q, A]):
             self.left_out += 1
             return None
         self._on_event(question.text)
-        started = time.perf_counter()
+        started = self._clock()
         try:
             answer = self._ask(question)
         except Declined as refusal:
@@ -69,8 +78,9 @@ class Asking(Generic[Q, A]):
             return None
         except Misbehaved as fault:
             return str(fault)
-        if question.pairs >= _PAIRS and self.asked:  # the first call carries a library's start-up
-            seconds = time.perf_counter() - started
+        seconds = self._clock() - started
+        self._spent += seconds if self.asked else 0.0  # the first call carries a library's start-up
+        if question.pairs >= _PAIRS and self.asked:
             self._seconds_per_pair = min(self._seconds_per_pair, seconds / question.pairs)
         self.asked += 1
         return answer
@@ -78,4 +88,7 @@ class Asking(Generic[Q, A]):
     def too_slow(self, question: Q) -> bool:
         """Whether it would take this backend too long, by what a pair has cost so far."""
         pace = self._seconds_per_pair  # infinite before the first measurement
-        return FAST_SECONDS_PER_PAIR < pace < math.inf and question.pairs * pace > QUESTION_SECONDS
+        if not FAST_SECONDS_PER_PAIR < pace < math.inf:
+            return False
+        predicted = question.pairs * pace
+        return predicted > QUESTION_SECONDS or self._spent + predicted > SLOW_SECONDS

@@ -6,6 +6,7 @@ is, down to the first fault, which is told with the question that showed it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -32,9 +33,8 @@ Ask = Callable[[Question], NDArray[Any]]
 class Session:
     """One black box under examination in one dtype."""
 
-    def __init__(self, ask: Ask, dtype: str, seed: int, on_event: Callable[[str], None]) -> None:
-        self.dtype, self.seed = dtype, seed
-        self.asking = Asking(ask, on_event)
+    def __init__(self, asking: Asking[Question, NDArray[Any]], dtype: str, seed: int) -> None:
+        self.asking, self.dtype, self.seed = asking, dtype, seed
         self.precision: Precision | None = None
 
     def judge(self, question: Question) -> str | None:
@@ -106,13 +106,18 @@ class Session:
 
 
 def examine(
-    ask: Ask, dtype: str, *, seed: int = 0, on_event: Callable[[str], None] = lambda text: None
+    ask: Ask,
+    dtype: str,
+    *,
+    seed: int = 0,
+    on_event: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Examined:
     """Put every question and relation in `dtype` to `ask`, up to the first fault.
 
-    Whatever else `ask` raises comes through.
+    clock : see `attnlab.judging.asking`. Whatever else `ask` raises comes through.
     """
-    session = Session(ask, dtype, seed, on_event)
+    session = Session(Asking(ask, on_event, clock), dtype, seed)
     fault = next(filter(None, _faults(session)), None)
     return Examined.of(dtype, fault, session.asking, session.precision)
 

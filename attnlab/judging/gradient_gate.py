@@ -6,6 +6,7 @@ that will be differentiated may be another than one that will not.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -34,9 +35,8 @@ AskGradients = Callable[[GradientQuestion], Gradients]
 class GradientSession:
     """One black box under examination in one dtype."""
 
-    def __init__(self, ask: AskGradients, dtype: str, seed: int, on_event: Callable[[str], None]) -> None:
-        self.dtype, self.seed = dtype, seed
-        self.asking = Asking(ask, on_event)
+    def __init__(self, asking: Asking[GradientQuestion, Gradients], dtype: str, seed: int) -> None:
+        self.asking, self.dtype, self.seed = asking, dtype, seed
         self.precision: Precision | None = None
 
     def judge(self, question: GradientQuestion) -> str | None:
@@ -85,13 +85,18 @@ class GradientSession:
 
 
 def examine_gradients(
-    ask: AskGradients, dtype: str, *, seed: int = 0, on_event: Callable[[str], None] = lambda text: None
+    ask: AskGradients,
+    dtype: str,
+    *,
+    seed: int = 0,
+    on_event: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Examined:
     """Put every question about gradients in `dtype` to `ask`, up to the first fault.
 
-    Whatever else `ask` raises comes through.
+    clock : see `attnlab.judging.asking`. Whatever else `ask` raises comes through.
     """
-    session = GradientSession(ask, dtype, seed, on_event)
+    session = GradientSession(Asking(ask, on_event, clock), dtype, seed)
     fault = next(filter(None, _faults(session)), None)
     return Examined.of(dtype, fault, session.asking, session.precision)
 

@@ -8,13 +8,14 @@ the seat is empty, says why, and can be filled again.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import psutil
@@ -24,6 +25,7 @@ from attnlab.measuring import protocol
 from attnlab.measuring.contender import Contender
 
 _START_SECONDS = 120.0
+_PIPE_BYTES = 1 << 20
 #: a process that has closed its pipe has this long to end by itself and say how
 _ENDING_SECONDS = 2.0
 #: how much of its log is read for its last words
@@ -77,6 +79,8 @@ class Seat:
             theirs.append(from_worker)
             undo.callback(os.close, replies)
             os.set_blocking(requests, False)
+            for pipe in (requests, from_worker):
+                _widen(pipe)
             log = undo.enter_context(tempfile.TemporaryFile(prefix="attnlab-worker-"))
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "attnlab.measuring.worker", str(to_worker), str(from_worker)],
@@ -123,10 +127,16 @@ class Seat:
         self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any
     ) -> tuple[protocol.Message, tuple[NDArray[Any], ...]]:
         """As `ask`, with the arrays that came with the answer."""
+        return self.begin(op, seconds=seconds, arrays=arrays, **arguments)()
+
+    def begin(
+        self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any
+    ) -> Callable[[], tuple[protocol.Message, tuple[NDArray[Any], ...]]]:
+        """Let the process run on `op`; a call of what is returned waits for the answer and stops it again."""
         deadline = time.monotonic() + seconds
         self._wake()
         self._begin({"op": op, **arguments}, arrays, deadline)
-        return self._answer(deadline)
+        return lambda: self._answer(deadline)
 
     def leave(self) -> None:
         """End the process, whatever it does, and free what it held."""
@@ -213,6 +223,12 @@ class Seat:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
         return next((line[:200] for line in reversed(lines) if line), "")
+
+
+def _widen(pipe: int) -> None:
+    """Let a pipe hold arrays of a megabyte, where the system can: the two sides take turns less often."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _close_all(pipes: list[int]) -> None:

@@ -1,0 +1,67 @@
+"""Which questions a slow black box is spared, told by a clock of the test's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from attnlab.ground.errors import Declined
+from attnlab.judging.asking import QUESTION_SECONDS, SLOW_SECONDS, Asking
+from attnlab.judging.posing import Misbehaved
+
+
+@dataclass(frozen=True)
+class Size:
+    """A question of so many pairs."""
+
+    pairs: int
+    text: str = "a question"
+
+
+class Box:
+    """Takes so many seconds a pair, and a second for its first call."""
+
+    def __init__(self, pace: float) -> None:
+        self.pace, self.now = pace, 0.0
+
+    def __call__(self, question: Size) -> int:
+        self.now += question.pairs * self.pace + (1.0 if self.now == 0 else 0.0)
+        return question.pairs
+
+    def asking(self) -> Asking[Size, int]:
+        return Asking(self, clock=lambda: self.now)
+
+
+def test_a_fast_box_is_asked_everything() -> None:
+    asking = Box(1e-8).asking()
+    assert [asking.put(Size(pairs)) for pairs in (10, 10**4, 10**9)] == [10, 10**4, 10**9]
+    assert (asking.asked, asking.left_out) == (3, 0)
+
+
+def test_a_slow_box_is_spared_long_questions_and_then_all_that_do_not_fit() -> None:
+    pace = 1e-5
+    asking = Box(pace).asking()
+    asking.put(Size(10))  # with its start-up, which is not held against it
+    assert asking.put(Size(5000)) == 5000
+    assert asking.put(Size(int(2 * QUESTION_SECONDS / pace))) is None
+    asked = 0
+    while asking.put(Size(5000)) is not None:
+        asked += 1
+    assert (asked + 2) * 5000 * pace > SLOW_SECONDS > asked * 5000 * pace
+    assert asking.put(Size(10)) == 10, "a short one still fits"
+    assert asking.left_out == 2
+
+
+def test_what_it_declines_and_what_it_does_wrong_is_noted() -> None:
+    def ask(question: Size) -> int:
+        if question.pairs == 1:
+            raise Declined("not one")
+        raise Misbehaved("it changed its query array")
+
+    asking = Asking(ask)
+    assert asking.put(Size(1)) is None
+    assert (asking.declined, asking.refusal, asking.asked) == (1, "not one", 0)
+    assert asking.put(Size(2)) == "it changed its query array"
+    with pytest.raises(ZeroDivisionError):
+        Asking(lambda question: 1 // 0).put(Size(1))
