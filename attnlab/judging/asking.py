@@ -5,7 +5,6 @@ A black box is a callable from a question to its answer. What it declines is not
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -13,15 +12,14 @@ from typing import Generic, Protocol, TypeVar
 from attnlab.ground.errors import Declined
 from attnlab.judging.posing import Misbehaved
 
-#: a question that would take longer, by what a pair has cost so far, is left out
-QUESTION_SECONDS = 0.07
-#: a backend that is slow is asked for so long, what tells most first
-SLOW_SECONDS = 2.0
-#: a backend that needs less than this a pair is asked everything: all long questions then take under a second,
-#: and a busy machine does not decide what is asked
+#: a backend that needs less than this a query-key pair, on average, is asked everything: array libraries need 1e-8 to
+#: 1e-7 with the overhead of small calls, a Python loop 1e-6
 FAST_SECONDS_PER_PAIR = 3e-7
-#: below so many pairs a call's own cost hides that of its pairs
-_PAIRS = 4000
+#: a slower one is spared a question that would take longer, and all that do not fit into so many seconds
+QUESTION_SECONDS = 0.05
+SLOW_SECONDS = 2.0
+#: so many pairs must have been asked before a pace is believed
+_PAIRS = 20_000
 
 
 class Asked(Protocol):
@@ -57,8 +55,7 @@ class Asking(Generic[Q, A]):
         self._ask, self._on_event, self._clock = ask, on_event, clock
         self.asked = self.declined = self.left_out = 0
         self.refusal: str | None = None
-        self._seconds_per_pair = math.inf
-        self._spent = 0.0
+        self._pairs, self._spent = 0, 0.0
 
     def put(self, question: Q) -> A | str | None:
         """The answer, or what it did that no caller expects, in words, or None where it did not answer.
@@ -78,17 +75,15 @@ class Asking(Generic[Q, A]):
             return None
         except Misbehaved as fault:
             return str(fault)
-        seconds = self._clock() - started
-        self._spent += seconds if self.asked else 0.0  # the first call carries a library's start-up
-        if question.pairs >= _PAIRS and self.asked:
-            self._seconds_per_pair = min(self._seconds_per_pair, seconds / question.pairs)
+        if self.asked:  # the first call carries a library's start-up
+            self._spent += self._clock() - started
+            self._pairs += question.pairs
         self.asked += 1
         return answer
 
     def too_slow(self, question: Q) -> bool:
         """Whether it would take this backend too long, by what a pair has cost so far."""
-        pace = self._seconds_per_pair  # infinite before the first measurement
-        if not FAST_SECONDS_PER_PAIR < pace < math.inf:
+        if self._pairs < _PAIRS or self._spent / self._pairs < FAST_SECONDS_PER_PAIR:
             return False
-        predicted = question.pairs * pace
+        predicted = question.pairs * self._spent / self._pairs
         return predicted > QUESTION_SECONDS or self._spent + predicted > SLOW_SECONDS

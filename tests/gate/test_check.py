@@ -150,7 +150,7 @@ def test_a_right_backward_pass_is_reported(tmp_path: Path) -> None:
     ("change", "told"),
     [
         ({"change": "query = t @ k"}, "query gradient: "),
-        ({"change": "query = 1.1 * query"}, "too large by 10.00% on average: a factor is missing or wrong"),
+        ({"change": "query = 1.1 * query"}, "too large by 10 % on average: a factor is missing or wrong"),
         ({"change": "key = -key"}, "key gradient: "),
         ({"change": "value = value * 1.001"}, "value gradient: "),
         ({"change": "value = value.nan_to_num() * float('nan')"}, "value gradient: NaN"),

@@ -35,20 +35,21 @@ class Box:
 
 def test_a_fast_box_is_asked_everything() -> None:
     asking = Box(1e-8).asking()
-    assert [asking.put(Size(pairs)) for pairs in (10, 10**4, 10**9)] == [10, 10**4, 10**9]
+    assert [asking.put(Size(pairs)) for pairs in (10, 10**5, 10**9)] == [10, 10**5, 10**9]
     assert (asking.asked, asking.left_out) == (3, 0)
 
 
 def test_a_slow_box_is_spared_long_questions_and_then_all_that_do_not_fit() -> None:
-    pace = 1e-5
+    pace = 1e-6
     asking = Box(pace).asking()
     asking.put(Size(10))  # with its start-up, which is not held against it
-    assert asking.put(Size(5000)) == 5000
-    assert asking.put(Size(int(2 * QUESTION_SECONDS / pace))) is None
+    assert asking.put(Size(30_000)) == 30_000
+    assert asking.put(Size(int(1.1 * QUESTION_SECONDS / pace))) is None
     asked = 0
-    while asking.put(Size(5000)) is not None:
+    while asking.put(Size(30_000)) is not None:
         asked += 1
-    assert (asked + 2) * 5000 * pace > SLOW_SECONDS > asked * 5000 * pace
+    spent = (asked + 1) * 30_000 * pace
+    assert spent <= SLOW_SECONDS < spent + 30_000 * pace
     assert asking.put(Size(10)) == 10, "a short one still fits"
     assert asking.left_out == 2
 
