@@ -1,13 +1,15 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
-``python benchmarks/instruments.py [fidelity aa memory account scaling] [--out FILE.md]`` on a machine that
-does nothing else. Prints a Markdown page: what was promised beside what was measured. Takes about ten minutes.
+``python benchmarks/instruments.py [fidelity aa memory account scaling gate laboratory] [--out FILE.md]``, on a
+machine that does nothing else. Prints a Markdown page: what was promised beside what was measured. Takes about ten minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from attnlab import report
 from attnlab.comparing import verdicts_of
+from attnlab.discovery import backends
 from attnlab.ground.environment import environment
 from attnlab.ground.result import Result
 from attnlab.ground.workload import Workload
@@ -175,6 +178,37 @@ def scaling() -> Table:
     ]
 
 
+def gate() -> Table:
+    """The whole command, start-up included, for each backend that runs here."""
+    rows: Table = [("backend", "asked", "too slow to ask", "seconds", "under 10 s")]
+    for name in backends():
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "attnlab", "check", name, "--json"], capture_output=True, text=True
+        )
+        seconds = time.monotonic() - started
+        (found,) = json.loads(done.stdout)
+        if found["passed"] is not None:
+            counts = (str(found["asked"]), str(found["left_out"]))
+            rows.append((name, *counts, f"{seconds:.1f}", yes(seconds < 10)))
+    return rows
+
+
+def laboratory() -> Table:
+    """`attnlab numerics` and `attnlab claims` as typed, with their pages."""
+    rows: Table = [("command", "seconds", "goal", "met")]
+    with tempfile.TemporaryDirectory() as folder:
+        for command, goal in ((["numerics", "--out", f"{folder}/page"], 300.0), (["claims"], None)):
+            started = time.monotonic()
+            done = subprocess.run(
+                [sys.executable, "-m", "attnlab", *command], capture_output=True, cwd=folder
+            )
+            seconds = time.monotonic() - started
+            met = done.returncode == 0 and (goal is None or seconds < goal)
+            rows.append((command[0], f"{seconds:.0f}", f"{goal:.0f}" if goal else "", yes(met)))
+    return rows
+
+
 def yes(held: bool) -> str:
     """The word for it."""
     return "yes" if held else "NO"
@@ -193,6 +227,8 @@ SECTIONS: dict[str, tuple[str, Callable[[], Table]]] = {
     "memory": ("Peak memory against arithmetic, h=8, d=64, float32", memory),
     "account": ("The default run: where its time goes", account),
     "scaling": ("Twice the lengths, twice the time", scaling),
+    "gate": ("The accuracy gate: one `attnlab check` a backend", gate),
+    "laboratory": ("The laboratory", laboratory),
 }
 
 
