@@ -1,7 +1,8 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
 ``python benchmarks/instruments.py [fidelity aa memory account scaling gate laboratory] [--out FILE.md]``, on a
-machine that does nothing else. Prints a Markdown page: what was promised beside what was measured. Takes about ten minutes.
+machine that does nothing else. Prints a Markdown page: what was promised beside what was measured. Takes about a
+quarter of an hour.
 """
 
 from __future__ import annotations
