@@ -19,6 +19,7 @@ from attnlab.ground.workload import Workload
 from attnlab.judging import gate, gradient_gate
 from attnlab.judging.examined import Examined
 from attnlab.judging.gradient_questions import GradientQuestion
+from attnlab.judging.kept import forget
 from attnlab.judging.posing import Gradients, Misbehaved
 from attnlab.judging.questions import Question, questions
 from attnlab.measuring.contender import Contender
@@ -67,20 +68,21 @@ def check(
     *,
     dtypes: Sequence[str] = _DTYPES,
     on_event: Event = lambda text: None,
+    keep: bool = False,
 ) -> Checked:
     """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
 
-    First those about its output, in all dtypes, then those about the gradients of query, key and value, where
-    its library differentiates. `contender` is its name, with settings where they are to hold:
-    ``torch_sdpa[threads=1]``. Raises ValueError for an unknown backend and for broken notation.
+    In each dtype first those about its output, then those about the gradients of query, key and value, where its
+    library differentiates. `contender` is its name, with settings where they are to hold:
+    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process.
+    Raises ValueError for an unknown backend and for broken notation.
     """
     from threadpoolctl import threadpool_limits
 
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     require(asked.backend, folders)
     seat = Seat(_patient(asked), folders)
-    outputs: list[Examined] = []
-    gradients: list[Examined] = []
+    found = _Examination(seat, device, seed, on_event)
     reason: str | None = None
     passed: bool | None = False
     try:
@@ -88,7 +90,12 @@ def check(
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
             _work_ahead(dtypes[0], seed)
             seat.finish_start()
-            reason = _examine_all(seat, device, dtypes, seed, outputs, gradients, on_event)
+            for dtype in dtypes:
+                reason = found.examine(dtype)
+                if reason:
+                    break
+                if not keep:
+                    forget()
     except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
         passed, reason = (None if refusal.kind == "unavailable" else False), str(refusal)
     except (Died, Hung) as fault:
@@ -96,11 +103,11 @@ def check(
     else:
         if reason is None:
             passed = True
-            if not any(one.asked for one in outputs):
+            if not any(one.asked for one in found.outputs):
                 passed, reason = None, "it declines every workload that was asked"
     finally:
         seat.leave()
-    return _summary(asked.name, passed, reason, outputs, gradients)
+    return _summary(asked.name, passed, reason, found.outputs, found.gradients)
 
 
 def _patient(contender: Contender) -> Contender:
@@ -119,41 +126,29 @@ def _work_ahead(dtype: str, seed: int) -> None:
             return
 
 
-def _examine_all(
-    seat: Seat,
-    device: str,
-    dtypes: Sequence[str],
-    seed: int,
-    outputs: list[Examined],
-    gradients: list[Examined],
-    on_event: Event,
-) -> str | None:
-    """Fill `outputs` and `gradients`, one a dtype, up to the first fault, which is returned."""
+class _Examination:
+    """What the gate has found of a backend so far, one `Examined` a dtype."""
 
-    def told(text: str) -> None:
-        on_event(f"{seat.contender.name}: {text}")
+    def __init__(self, seat: Seat, device: str, seed: int, on_event: Event) -> None:
+        self._seat, self._device, self._seed, self._on_event = seat, device, seed, on_event
+        self.outputs: list[Examined] = []
+        self.gradients: list[Examined] = []
 
-    for dtype in dtypes:
-        asked = _Asked(seat, device)
-        outputs.append(gate.examine(asked.output, dtype, seed=seed, on_event=told, clock=asked.clock))
-        if outputs[-1].fault:
-            return outputs[-1].fault
-    for one in outputs:
-        if not one.asked:
-            continue
-        asked = _Asked(seat, device)
-        gradients.append(
-            gradient_gate.examine_gradients(
-                asked.gradients,
-                one.dtype,
-                seed=seed,
-                on_event=told,
-                clock=asked.clock,
-            )
-        )
-        if gradients[-1].fault:
-            return gradients[-1].fault
-    return None
+    def examine(self, dtype: str) -> str | None:
+        """Its output in `dtype`, then its gradients; the first fault is returned."""
+        asked = _Asked(self._seat, self._device)
+        self.outputs.append(gate.examine(asked.output, dtype, **self._options(asked)))
+        if self.outputs[-1].fault or not self.outputs[-1].asked:
+            return self.outputs[-1].fault
+        asked = _Asked(self._seat, self._device)
+        self.gradients.append(gradient_gate.examine_gradients(asked.gradients, dtype, **self._options(asked)))
+        return self.gradients[-1].fault
+
+    def _options(self, asked: _Asked) -> dict[str, Any]:
+        def told(text: str) -> None:
+            self._on_event(f"{self._seat.contender.name}: {text}")
+
+        return {"seed": self._seed, "on_event": told, "clock": asked.clock}
 
 
 class _Asked:

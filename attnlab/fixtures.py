@@ -152,7 +152,11 @@ def checked(pytestconfig: pytest.Config, laboratory: Laboratory) -> Examined:
             pytest.skip("the gate asks in a process of its own; --benchmark-disable starts none")
         settings = pytestconfig.stash[SETTINGS]
         found = check(
-            settings.contender(contender), settings.folders, settings.device, dtypes=settings.formats
+            settings.contender(contender),
+            settings.folders,
+            settings.device,
+            dtypes=settings.formats,
+            keep=len(settings.contenders) > 1,
         )
         if found.passed is None:
             pytest.skip(f"{contender}: {found.reason}")

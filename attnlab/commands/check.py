@@ -29,7 +29,10 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
     for name in asked:
         require(Contender.parse(name).backend, folders)
     with note(quiet=as_json) as on_event:
-        found = [hold(name, folders=folders, device=device, on_event=on_event) for name in asked]
+        found = [
+            hold(name, folders=folders, device=device, on_event=on_event, keep=len(asked) > 1)
+            for name in asked
+        ]
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))
     else:

@@ -1,0 +1,13 @@
+"""Questions and their right answers are kept for the next backend; this lets them go."""
+
+from __future__ import annotations
+
+from attnlab.judging.gradient_questions import pose_gradients
+from attnlab.judging.metamorphic import relations
+from attnlab.judging.questions import posed
+
+
+def forget() -> None:
+    """Free what has been posed so far: the references of one dtype take some 300 MB."""
+    for kept in (posed, pose_gradients, relations):
+        kept.cache_clear()
