@@ -21,7 +21,8 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              T: 3t_j² (difference, product, scale)
              P, made again as exp(s_j − ln Z) with ln Z = m + ln l from the forward pass: κ(ln p_j)² each, and
              κ[(ln Z)² + (ln l)²] + 2Σp_j²σ_j²/(c u_i)² a row, the last because other roundings of the scores
-             are not normalised away; κ = 1/(3c²), since these logarithms are alike in size and in mantissa
+             are not normalised away, and λ²/3 as for the output;
+             κ = 1/(3c²), since these logarithms are alike in size and in mantissa
              the last sums over n keys (∂L/∂q) or n_q queries (∂L/∂k, ∂L/∂v), and 2 roundings of their results
              each times (c u_i)².
 
@@ -49,6 +50,7 @@ from .roundings import (
     chain_variance,
     checked_roundings,
     growth,
+    lost_weight,
     mean_square,
     rounding_variance,
     score_variance,
@@ -240,7 +242,9 @@ def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: R
         + ways.from_slopes(p**2 * products + (exponents + _INNER_OF_SLOPES * unit) * t**2)
         + ways.from_offsets(offsets + again)
         + ways.from_factors(
-            alike * (log_partition(back) ** 2 + log_sum**2) + 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
+            alike * (log_partition(back) ** 2 + log_sum**2)
+            + 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
+            + lost_weight(back.soft, roundings) ** 2 / 3
         )
         + ways.from_sums(in_query, in_key, in_key)
     )

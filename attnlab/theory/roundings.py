@@ -68,6 +68,12 @@ def score_variance(part: Rows, soft: Softmax, scale: float, roundings: Roundings
     return summed + roundings.inner_variance * (soft.scores**2 + 2 * soft.fall**2 + 2)
 
 
+def lost_weight(soft: Softmax, roundings: Roundings) -> Array:
+    """Σ_j p_j [p_j < u_i] per row, (…, rows, 1): what adding up the weights in a chain may lose altogether."""
+    small = np.where(soft.weights < roundings.inner_roundoff, soft.weights, 0.0)
+    return np.asarray(small.sum(axis=-1, keepdims=True))
+
+
 def stored_score_variance(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array | None:
     """What storing the scores adds to it, or None where they are not stored: r(c u_S)² s².
 

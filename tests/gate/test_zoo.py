@@ -87,3 +87,13 @@ def test_a_scale_that_is_folded_in_is_right_where_a_row_sees_few_keys(name: str,
             question.q, question.k, question.v, causal=question.causal, scale=question.scale
         )
         assert weigh(question.reference, output, directions=None).fault is None, seed
+
+
+@pytest.mark.parametrize("seed", [1017, 1026])
+def test_a_float32_sum_over_very_many_keys_may_lose_what_is_below_half_a_unit(seed: int) -> None:
+    """One key after another is right, and loses 4e-5 there: two seeds of fifty were told wrong before."""
+    (form,) = (form for form in ALL_FORMS if form.name == "65539 keys")
+    question = pose(form, "float32", seed)
+    assert question is not None
+    output = function_asked(RIGHT["one key after another"]("float32"))(question)
+    assert weigh(question.reference, output).fault is None

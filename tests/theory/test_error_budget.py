@@ -135,7 +135,7 @@ def test_a_recursive_float32_attention_has_the_error_of_the_model(std, detour):
         o += p[:, j, None] * v[0, 0, j]
         z += p[:, j, None]
     ratio = np.linalg.norm(o / z - budget.output[0, 0]) / np.linalg.norm(budget.output) / budget.relative
-    assert 0.8 < ratio < 0.95
+    assert 0.75 < ratio < 0.95
 
 
 def test_blocked_sums_have_the_smaller_budget():
