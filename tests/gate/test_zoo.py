@@ -36,7 +36,7 @@ def test_fault_is_caught(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_variant_passes(name: str, dtype: str) -> None:
     """Rounding scores, weights or nothing, in blocks or not, forwards or backwards: all right."""
-    found = examine(function_asked(RIGHT[name](dtype)), dtype)
+    found = examine(function_asked(RIGHT[name](dtype)), dtype, clock=lambda: 0.0)  # however slow
     assert found.fault is None
     assert found.passed and found.left_out == 0
 
