@@ -27,7 +27,11 @@ def test_fault_is_caught(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", RIGHT_BACKWARD)
 def test_right_variant_passes(name: str, dtype: str) -> None:
     """Whatever is rounded, stored, blocked or added in another order."""
-    found = examine_gradients(gradients_asked(RIGHT_BACKWARD[name](dtype)), dtype)
+    found = examine_gradients(
+        gradients_asked(RIGHT_BACKWARD[name](dtype)),
+        dtype,
+        clock=lambda: 0.0,  # however slow
+    )
     assert found.fault is None
     assert found.passed and found.left_out == 0
 
