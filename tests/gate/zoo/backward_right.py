@@ -21,7 +21,7 @@ from .backward_parts import (
     whole,
     with_parts,
 )
-from .parts import Array, in_sequence, rounder, scores_of, softmax
+from .parts import Array, in_sequence, inner_of, rounder, scores_of, softmax
 from .right import LOG2_E
 
 
@@ -73,7 +73,8 @@ def scaled_query(dtype: str) -> Backward:
     store = rounder(dtype)
 
     def gradients(q: Array, k: Array, v: Array, g: Array, *, causal: bool, scale: float) -> Four:
-        inner = store(q * np.float64(scale).astype(q.dtype))
+        wide = inner_of(dtype)  # the constant itself is not rounded to the dtype
+        inner = store(q.astype(wide) * wide(scale))
         output, query, key, value = whole(inner, k, v, g, causal=causal, scale=1.0, dtype=dtype, last=exact)
         rest = (scaled(query, scale), key, value)
         return round_to(output, dtype), *(round_to(x, dtype) for x in rest)  # type: ignore[return-value]
@@ -91,11 +92,14 @@ def halved_scale(dtype: str) -> Backward:
     store = rounder(dtype)
 
     def gradients(q: Array, k: Array, v: Array, g: Array, *, causal: bool, scale: float) -> Four:
-        root, sign = q.dtype.type(abs(scale) ** 0.5), q.dtype.type(np.sign(scale))
+        wide = inner_of(dtype)  # as above
+        q, k = q.astype(wide), k.astype(wide)
+        root, sign = wide(abs(scale) ** 0.5), wide(np.sign(scale))
         output, query, key, value = whole(
             store(q * (root * sign)), store(k * root), v, g, causal=causal, scale=1.0, dtype=dtype
         )
-        return output, store(query * (root * sign)), store(key * root), value
+        slopes = (store(query.astype(wide) * (root * sign)), store(key.astype(wide) * root))
+        return output, *(round_to(one, dtype) for one in slopes), value  # type: ignore[return-value]
 
     return gradients
 
