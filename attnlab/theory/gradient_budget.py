@@ -167,9 +167,8 @@ class _Sum:
         self.variances["output"] += stored
         self.scatters["output"] += 2 * float((stored**2).sum())
         self.scatters["sums"] += 2 * float((summed**2).sum())
-        bound = (
-            self.bound + form.unit_roundoff * (np.abs(self.exact) + self.bound) + form.smallest_subnormal / 2
-        )
+        # stored once more where the scale's root multiplies it: two halves of the smallest subnormal
+        bound = self.bound + form.unit_roundoff * (np.abs(self.exact) + self.bound) + form.smallest_subnormal
         # a key that no query sees gets the gradient 0, to the bit
         bound[(self.exact == 0) & (self.bound == 0)] = 0.0
         return ErrorBudget(self.exact, self.variances, self.scatters, bound, exponent_error)
