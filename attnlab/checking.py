@@ -41,7 +41,8 @@ class Checked:
     ``budget_ratio`` (of the class's budget), ``max_ulp`` and ``bias`` (z of the error along the output).
     gradients : the same of its least exact gradient, where it can be differentiated; a kernel that adds up its
     gradients in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
-    left_out : questions that would have taken this backend too long.
+    no_dtypes : the dtypes that it does not have, and why. left_out : questions that would have taken this backend too
+    long.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Checked:
     precision: dict[str, dict[str, Any]] = field(default_factory=dict)
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_gradients: str | None = None
+    no_dtypes: dict[str, str] = field(default_factory=dict)
 
     @property
     def much_left_out(self) -> bool:
@@ -253,6 +255,7 @@ def _summary(
         precision=_precision(outputs),
         gradients=_precision(gradients),
         no_gradients=None if answered else refused,
+        no_dtypes={one.dtype: one.refusal for one in outputs if one.refusal},
     )
 
 

@@ -62,7 +62,10 @@ def check_table(found: Sequence[Checked]) -> Table:
         result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
         gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else result
         counts = (str(one.asked), str(one.declined), str(one.left_out))
-        table.add_row(one.name, result, *counts, gradients, one.reason or "")
+        without = (
+            "; ".join(f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items()) if one.passed else ""
+        )
+        table.add_row(one.name, result, *counts, gradients, one.reason or without)
     return table
 
 

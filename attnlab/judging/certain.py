@@ -131,7 +131,6 @@ CONSTRUCTIONS: dict[str, Regime] = {
     "all -49152": _all(-49152.0),
     "all -48": _all(-48.0),
     "all -2^20": _all(-(2.0**20)),
-    "all -2^31": _all(-(2.0**31)),
     "all -49280": _between_two,
     "look-up": _lookup,
     "levels": _levels,

@@ -64,12 +64,12 @@ def _creeping(
     # every sixteenth key raises the largest score so far, by 0.06 in all: where a rescaling is skipped for a rise that
     # small in each of many blocks, sum and output drift apart by e^0.06. By unequal steps, since an equal factor would
     # be rounded the same way in every block; and the others lie up to ln 16 below, since weights of one mantissa may
-    # round worse than budgets expect
+    # round worse than budgets expect. The rows differ by up to a third, lest their sums have one rounding
     q, k = np.zeros_like(q), np.zeros_like(k)
-    keys = k.shape[-2]
+    queries, keys = q.shape[-2], k.shape[-2]
     rise = 0.06 * np.sort(rng.random(keys))
     fall = np.where(np.arange(keys) % 16 == 0, 0.0, rng.uniform(0.0, np.log(16), size=keys))
-    q[..., 0] = 4.0
+    q[..., 0] = 4.0 - 4 / 3 * np.arange(queries) / queries
     k[..., 0] = (rise - fall) / (4 * scale)
     return q, k, v
 

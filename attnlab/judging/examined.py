@@ -48,6 +48,11 @@ class Examined:
         refusal = None if asking.asked else asking.refusal
         return cls(dtype, fault, asking.asked, asking.declined, asking.left_out, precision, refusal)
 
+    @classmethod
+    def none(cls, dtype: str, asking: Asking[Any, Any], refusal: str) -> Examined:
+        """For what it answered as if it had declined it."""
+        return cls(dtype, None, 0, asking.asked + asking.declined, asking.left_out, None, refusal)
+
     @property
     def passed(self) -> bool | None:
         """Whether all held, None where it declined everything."""

@@ -22,6 +22,7 @@ from attnlab.judging.evidence import told_apart, weigh
 from attnlab.judging.examined import Examined, Precision
 from attnlab.judging.posing import Misbehaved, Witness
 from attnlab.judging.questions import CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, Question, posed, questions
+from attnlab.judging.reference import refer
 
 #: calls of one question, to meet a fault that strikes once in ten
 _OFTEN = 20
@@ -36,6 +37,7 @@ class Session:
     def __init__(self, asking: Asking[Question, NDArray[Any]], dtype: str, seed: int) -> None:
         self.asking, self.dtype, self.seed = asking, dtype, seed
         self.precision: Precision | None = None
+        self.narrow = False
 
     def judge(self, question: Question) -> str | None:
         """Put one question and weigh the answer; a fault names the question."""
@@ -57,6 +59,8 @@ class Session:
         evidence = weigh(question.reference, judged, certain=question.certain, directions=question.directions)
         if question.name == CLASS_FORM.name:
             self.precision = Precision.of(evidence)
+        if evidence.fault and self.dtype == "float64":
+            self.narrow = _as_float32(question, judged)
         return evidence.fault or output
 
     def relate(self, relation: metamorphic.Relation, kept: dict[int, Any]) -> str | None:
@@ -115,11 +119,28 @@ def examine(
 ) -> Examined:
     """Put every question and relation in `dtype` to `ask`, up to the first fault.
 
-    clock : see `attnlab.judging.asking`. Whatever else `ask` raises comes through.
+    clock : see `attnlab.judging.asking`. Whatever else `ask` raises comes through. Who has float32 inside, whatever
+    the inputs, is right but does not have float64: that counts as declined.
     """
     session = Session(Asking(ask, on_event, clock), dtype, seed)
     fault = next(filter(None, _faults(session)), None)
+    if session.narrow:
+        return Examined.none(dtype, session.asking, "its answers have the precision of float32")
     return Examined.of(dtype, fault, session.asking, session.precision)
+
+
+def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
+    """Whether it would be right in float32, its inputs rounded to it."""
+    narrow = refer(
+        question.q,
+        question.k,
+        question.v,
+        causal=question.causal,
+        scale=question.scale,
+        dtype="float32",
+        rows=question.rows,
+    )
+    return weigh(narrow, answer, directions=None).fault is None
 
 
 def _faults(session: Session) -> Iterable[str | None]:

@@ -17,6 +17,7 @@ from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.exact_attention import blocks, softmax_rows
 from attnlab.theory.floating_point import ONE_MANTISSA, float_format
 from attnlab.theory.precision_class import FULL, SCORES, precision_classes
+from attnlab.theory.roundings import largest_logarithm_error
 
 Array = NDArray[np.float64]
 
@@ -86,17 +87,20 @@ def refer(
     """
     chosen = np.arange(q.shape[2]) if rows is None else np.asarray(rows)
     classes = precision_classes(
-        q, k, v, dtype=dtype, causal=causal, scale=scale, rows=chosen, worst_case=True, folded_scale=True
+        q, k, v, dtype=dtype, causal=causal, scale=scale, rows=chosen, worst_case=True, any_unfused=True
     )
     lenient = classes[SCORES]
     assert lenient.worst_case is not None
     low, high = _hull(v.astype(np.float64), chosen, causal)
     form, inner = float_format(dtype), float_format("float64" if dtype == "float64" else "float32")
     n = k.shape[2]
-    # output and weights rounded once, sums of n terms: the weights need not add to 1 exactly
-    relative = 2 * form.unit_roundoff + (2 * n + 6) * inner.unit_roundoff
+    # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
+    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner.unit_roundoff
+    tilt, logarithms, one_size = _along_the_scale(
+        q, k, v, chosen, causal, scale, lenient.output, inner.unit_roundoff
+    )
+    relative = relative + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
-    tilt, one_size = _tilt(q, k, v, chosen, causal, scale, lenient.output)
     return Reference(
         dtype=dtype,
         output=lenient.output,
@@ -120,7 +124,7 @@ def _hull(v: Array, rows: NDArray[np.intp], causal: bool) -> tuple[Array, Array]
     return np.minimum.accumulate(v, axis=2)[:, :, last], np.maximum.accumulate(v, axis=2)[:, :, last]
 
 
-def _tilt(
+def _along_the_scale(
     q: NDArray[Any],
     k: NDArray[Any],
     v: NDArray[Any],
@@ -128,15 +132,17 @@ def _tilt(
     causal: bool,
     scale: float,
     output: Array,
-) -> tuple[Array, bool]:
-    """Cov_p(v, s) per component, the derivative of the output in the logarithm of the scale; and whether all
-    scores lie within a factor of two, so that their mantissas are alike."""
-    tilt = np.empty_like(output)
+    inner: float,
+) -> tuple[Array, Array, bool]:
+    """Cov_p(v, s) per component, the derivative of the output in the logarithm of the scale; what ln Z in one number
+    may cost each row; and whether all scores lie within a factor of two, so that their mantissas are alike."""
+    tilt, logarithms = np.empty_like(output), np.empty((*output.shape[:3], 1))
     least, greatest = np.inf, 0.0
     for part in blocks(q, k, v, rows, causal, "top-left", None):
         soft = softmax_rows(part, scale)
         moment = soft.weights * soft.fall  # s − m serves as well as s, and does not cancel
         tilt[part.at] = moment @ part.v - moment.sum(axis=-1, keepdims=True) * soft.output
+        logarithms[part.at] = largest_logarithm_error(soft, inner)
         sizes = np.abs(soft.scores)
         least, greatest = min(least, float(sizes.min())), max(greatest, float(sizes.max()))
-    return tilt, greatest < 2 * least
+    return tilt, logarithms, greatest < 2 * least

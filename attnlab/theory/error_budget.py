@@ -16,7 +16,12 @@ to (N/2)Σa² by scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 
     Σ_j e^{s_j − m}                :  (N_n/3) o²
     Σ_j p_j v_j                    :  (1 + N_n/2) Σp_j²v_j² + (N_n/3) o²
     division                       :  o²
-    inner² = (c u_i)² [ Σp_j²(v_j − o)²σ_j² + the last three lines ] + (λo)²/3,  λ = Σ_j p_j [p_j < u_i].
+    ln Z = m + ln l in one number  :  [(ln Z)² + (ln l)²] o²/(3c²), (ln l)² at most beside an exact m
+    inner² = (c u_i)² [ Σp_j²(v_j − o)²σ_j² + the last four lines ] + (λo)²/3,  λ = Σ_j p_j [p_j < u_i].
+
+A two-pass softmax may take exp(s_j − ln Z), and parts of the keys may be merged by their ln Z (split-k decoding);
+where logits are large the rounding of ln Z is then the largest, and all weights of the row share it. Its 1/(3c²) is
+that of the worst mantissa, since the ln Z of a call are alike.
 
 The last term is a loss and no scatter: of a sum that has grown, what is below half a unit is lost whole. How much of
 λ comes after that is between none and all of it, a third in mean square. It counts over 10^5 keys in float32.
@@ -37,11 +42,14 @@ from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows,
 from .roundings import (
     Roundings,
     checked_roundings,
+    largest_logarithm_error,
     largest_score_error,
+    logarithm_variance,
     lost_weight,
     rounding_variance,
     score_variance,
     stored_score_variance,
+    stored_sum_variance,
 )
 
 SOURCES = ("output", "weights", "scores", "inner")
@@ -121,7 +129,7 @@ def error_budget(
     inner_dtype: str | None = None,
     weights_stored: str = "normalised",
     summation_block: int | None = None,
-    folded_scale: bool = False,
+    any_unfused: bool = False,
     causal_alignment: str = "top-left",
     mask: ArrayLike | None = None,
     rows: ArrayLike | None = None,
@@ -143,8 +151,9 @@ def error_budget(
     weights_stored : "normalised" p, or "unnormalised" p/max p as a fused kernel does; it matters only
         where float16 weights are subnormal.
     summation_block : b, for blocked sums; None for recursion, the safe model.
-    folded_scale : the scores' part is at least that of a q and a k that were stored again after the root of the
-        scale was folded into both: 2(c u_S)² scale² Σ_c q_c²k_jc² in the place of r(c u_S)² s_j², where it is more.
+    any_unfused : the scores' part covers whoever stores them, also a q and a k that were stored again after the
+        scale's root was folded into both, and a softmax that is written out and stores each step: its r s_j² is
+        max(r s_j², 2 scale² Σ_c q_c²k_jc²) + (s_j − m)² + 1, and (c u_S)² o² comes on top.
     mask : boolean, broadcastable to (batch, heads, queries, keys), True where a key is seen; intersects
         causal.
     rows : indexes of the query rows to judge; None for all.
@@ -170,7 +179,7 @@ def error_budget(
         inner_dtype,
         weights_stored,
         summation_block,
-        folded_scale,
+        any_unfused,
     )
     factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
     chosen = chosen_rows(rows, queries.shape[2])
@@ -212,12 +221,14 @@ def worst_case_bound(
 ) -> Array:
     """The bound on |ô − o| per component that every correct implementation meets.
 
-    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
+    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
     η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku),
-    l = Σe^{s−m}, ε_exp = 4u_i (an exp good to 2u_i, in numerator and denominator), 2n for the two sums over
-    keys, τ half the smallest subnormal of the weights' and the output's format; for normalised weights
-    stored in a low precision τ_P Σ|v_j|, without the division by l. Higham 2002, §3.1 for γ; tanh(η/2) bounds
-    the total variation of a perturbed softmax. First order in the unit roundoffs outside tanh.
+    l = Σe^{s−m}, L = u_i(|ln Z| + ln l) for ln Z in one number, ε_exp = 4u_i (an exp good to 2u_i, in numerator
+    and denominator), 2n for the two sums over keys, τ half the smallest subnormal of the weights' and the
+    output's format; for normalised weights stored in a low precision τ_P Σ|v_j|, without the division by l.
+    Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed softmax. First order in the unit
+    roundoffs outside tanh. For `any_unfused` 3u_P, 2u_S scale Σ_c|q_c k_jc| if it is more than r u_S|s_j|, and
+    u_S|s_j − m| more.
 
     Arguments, shapes and errors as `error_budget`; returns (batch, heads, rows, value_dim).
     """
@@ -255,12 +266,13 @@ def _variances(
     of_scores = score_variance(part, soft, scale, roundings)
     # the sum of weights and values, that of the exponentials, and the division by it
     accumulated = roundings.sum_variance(chain_n, squares @ (v * v), o) + inner * (1 + chain_n / 3) * o * o
-    lost = (lost_weight(soft, roundings) * o) ** 2 / 3
+    # a factor that all weights of a row share
+    shared = logarithm_variance(soft, roundings) + lost_weight(soft, roundings) ** 2 / 3
     found = {
         "output": rounding_variance(o, roundings.output),
         "weights": np.zeros_like(o),
         "scores": np.zeros_like(o),
-        "inner": _moved(squares * of_scores, v, o) + accumulated + lost,
+        "inner": _moved(squares * of_scores, v, o) + accumulated + shared * o * o,
     }
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
     v_norms = (v * v).sum(axis=-1)[..., None, :]
@@ -270,7 +282,12 @@ def _variances(
         "output": _SCATTER * float((found["output"] ** 2).sum()),
         "weights": 0.0,
         "scores": 0.0,
-        "inner": _SCATTER * float(((leverage * of_scores) ** 2).sum() + (accumulated**2).sum()),
+        "inner": _SCATTER
+        * float(
+            ((leverage * of_scores) ** 2).sum()
+            + (accumulated**2).sum()
+            + ((shared * (o * o).sum(axis=-1, keepdims=True)) ** 2).sum()
+        ),
     }
     spread = of_scores
     if roundings.weights is not None:
@@ -281,8 +298,11 @@ def _variances(
         scatter["weights"] = _SCATTER * float(((rounded * v_norms) ** 2).sum())
     stored = stored_score_variance(part, soft, scale, roundings)
     if stored is not None:
-        found["scores"] = _moved(squares * stored, v, o)
-        scatter["scores"] = _SCATTER * float(((leverage * stored) ** 2).sum())
+        summed = stored_sum_variance(roundings) * o * o
+        found["scores"] = _moved(squares * stored, v, o) + summed
+        scatter["scores"] = _SCATTER * float(
+            ((leverage * stored) ** 2).sum() + (summed.sum(axis=-1) ** 2).sum()
+        )
         spread = spread + stored
     return found, scatter, math.sqrt(float((p * spread).sum(axis=-1).max()))
 
@@ -309,7 +329,7 @@ def _bound(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Arr
     lost = stored.smallest_subnormal / 2 * total
     if not (roundings.normalised and roundings.weights is not None):
         lost = lost / np.where(soft.partition > 0, soft.partition, 1.0)
-    relative = (roundings.weights.unit_roundoff if roundings.weights else 0.0) + (2 * counted + 6) * u
+    relative = roundings.weights_roundoff + (2 * counted + 6) * u + largest_logarithm_error(soft, u)
     bound = (
         width * np.tanh(eta / 2)
         + relative * (soft.weights @ np.abs(v))

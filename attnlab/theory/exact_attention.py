@@ -37,8 +37,19 @@ class Softmax(NamedTuple):
     scores: Array
     weights: Array
     fall: Array  # s − m, 0 at masked keys
+    top: Array  # m, (…, rows, 1); 0 where no key is seen
     partition: Array  # Σ e^{s − m}, (…, rows, 1)
     output: Array
+
+    @property
+    def log_sum(self) -> Array:
+        """ln l, l = Σ e^{s − m}, (…, rows, 1); 0 where no key is seen."""
+        return np.log(np.where(self.partition > 0, self.partition, 1.0))
+
+    @property
+    def log_partition(self) -> Array:
+        """ln Z = m + ln l, (…, rows, 1); 0 where no key is seen."""
+        return self.top + self.log_sum
 
 
 def softmax_rows(part: Rows, scale: float) -> Softmax:
@@ -55,7 +66,7 @@ def softmax_rows(part: Rows, scale: float) -> Softmax:
         boltzmann = np.where(part.visible, np.exp(fall), 0.0)
     partition = boltzmann.sum(axis=-1, keepdims=True)
     weights = boltzmann / np.where(partition > 0, partition, 1.0)
-    return Softmax(scores, weights, fall, partition, weights @ part.v)
+    return Softmax(scores, weights, fall, top, partition, weights @ part.v)
 
 
 def turned(x: Array) -> Array:

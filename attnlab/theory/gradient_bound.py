@@ -1,13 +1,14 @@
 """Requirement: how far roundings may carry a gradient at the very most, whatever the inputs.
 
-Per row, with η, γ and τ as in `error_budget.worst_case_bound`, A, D and T as in `exact_gradients`, |g||v|ᵀ = B and
-L = ln Z of the row:
+Per row, with η, γ, τ and L as in `error_budget.worst_case_bound`, A, D and T as in `exact_gradients`, and
+|g||v|ᵀ = B:
 
-    |δp_j| <= b_j = min(p_j(e^{2η} − 1), tanh(η/2)) + (u_P + (2n + 6)u_i + u_i|L|) p_j + τ_P
-    |δA_j| <= α_j = (γ_{d_v+2} + u_S) B_j
+    |δp_j| <= b_j = min(p_j(e^{2η} − 1), tanh(η/2)) + (3u_P + (2n + 6)u_i + L) p_j + τ_P
+    |δA_j| <= α_j = (γ_{d_v+2} + 2u_S) B_j
     |δD|   <= Σ_j (b_j B_j + p_j α_j) + γ_{n+d_v+4} Σ_j (p_j + b_j)B_j + u_O Σ_c|g_c o_c| + τ_O Σ_c|g_c|
     |δt_j| <= θ_j = b_j|A_j − D| + (p_j + b_j)(α_j + δD + 4u_i|A_j − D|),
-              and u(|t_j| + θ_j) + τ(1 + 1/scale) for each time that T is stored
+              and u(|t_j| + θ_j) + τ(1 + 1/scale) for each time that T is stored; and Σ_lθ_l more where
+              s_j >= m − 2η: for who differentiates m too, what the sum of T is off comes to lie on its key
     |δ∂L/∂q| <= scale [Σ_j θ_j|k_j| + G_n Σ_j(|t_j| + θ_j)|k_j|], and likewise for k over queries,
     |δ∂L/∂v_j| <= Σ_i (b_ij + G_{n_q}(p_ij + b_ij))|g_i|,
 
@@ -22,7 +23,7 @@ import numpy as np
 from .checks import Array
 from .exact_attention import turned
 from .exact_gradients import Backward
-from .roundings import Roundings, growth, largest_score_error
+from .roundings import Roundings, growth, largest_logarithm_error, largest_score_error
 
 # e^{2η} need not be known beyond this: tanh(η/2) is the smaller by then
 _LARGEST_ETA = 100.0
@@ -45,16 +46,18 @@ def gradient_bounds(back: Backward, scale: float, sums: tuple[float, float], rou
     dim_v = part.v.shape[-1]
     shown = 1.0 if part.visible is None else part.visible
     absolute = np.abs(back.g) @ turned(np.abs(part.v))
-    b = _of_weights(back, scale, roundings) * shown
+    eta = largest_score_error(part, back.soft, scale, roundings).max(axis=-1, keepdims=True)
+    b = _of_weights(back, eta, roundings) * shown
     alpha = growth(dim_v + 2, roundings) * absolute
     if roundings.scores is not None:
-        alpha += roundings.scores.unit_roundoff * absolute
+        alpha += 2 * roundings.scores.unit_roundoff * absolute
     theta = _of_slopes(back, b, alpha, absolute, roundings)
     stores = [form for form in (roundings.weights, roundings.scores) if form is not None]
     for form in stores:
         theta += form.unit_roundoff * (np.abs(back.slopes) + theta)
         theta += form.smallest_subnormal / 2 * (1 + 1 / max(abs(scale), 1e-300))
     theta *= shown
+    theta += shown * (-back.soft.fall <= 2 * eta) * theta.sum(axis=-1, keepdims=True)
     reach = np.abs(back.slopes) + theta
     over_keys, over_queries = sums
     in_query = theta + over_keys * reach
@@ -67,16 +70,14 @@ def gradient_bounds(back: Backward, scale: float, sums: tuple[float, float], rou
     )
 
 
-def _of_weights(back: Backward, scale: float, roundings: Roundings) -> Array:
+def _of_weights(back: Backward, eta: Array, roundings: Roundings) -> Array:
     """b."""
     soft, u = back.soft, roundings.inner_roundoff
-    eta = largest_score_error(back.part, soft, scale, roundings).max(axis=-1, keepdims=True)
     eta = np.minimum(eta, _LARGEST_ETA)
     moved = np.minimum(soft.weights * np.expm1(2 * eta), np.tanh(eta / 2))
     stored = roundings.weights or roundings.inner
-    relative = (2 * soft.weights.shape[-1] + 6) * u + u * np.abs(log_partition(back))
-    if roundings.weights is not None:
-        relative = relative + roundings.weights.unit_roundoff
+    relative = (2 * soft.weights.shape[-1] + 6) * u + largest_logarithm_error(soft, u)
+    relative = relative + roundings.weights_roundoff
     return np.asarray(moved + relative * soft.weights + stored.smallest_subnormal / 2)
 
 
@@ -91,21 +92,3 @@ def _of_slopes(back: Backward, b: Array, alpha: Array, absolute: Array, rounding
     offset += roundings.output.smallest_subnormal / 2 * g.sum(axis=-1, keepdims=True)
     centred = np.abs(back.products - back.offset)
     return np.asarray(b * centred + (p + b) * (alpha + offset + 4 * u * centred))
-
-
-def log_partition(back: Backward) -> Array:
-    """ln Z per row, (…, rows, 1); 0 where no key is seen."""
-    soft = back.soft
-    top = (
-        (soft.scores - soft.fall)
-        if back.part.visible is None
-        else np.where(back.part.visible, soft.scores - soft.fall, -np.inf)
-    )
-    found = top.max(axis=-1, keepdims=True) + log_sums(back)
-    return np.asarray(np.where(soft.partition > 0, found, 0.0))
-
-
-def log_sums(back: Backward) -> Array:
-    """ln Σe^{s − m} per row, (…, rows, 1); 0 where no key is seen."""
-    partition = back.soft.partition
-    return np.asarray(np.log(np.where(partition > 0, partition, 1.0)))

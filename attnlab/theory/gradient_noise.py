@@ -7,6 +7,7 @@ Names as in `exact_gradients`: P, A, D, T per row i, and k̄ = Σ_j p_j k_j, t̄
     δD   :  δt_j = −p_j δD
     δt_j :  itself
     a factor 1 + ε on the row's weights (from its ln Z) :  δp_j = p_j ε, δt_j = t_j ε
+    Σ_jt_j, but for roundings 0, where s − m is differentiated with its m :  δt_m = −Σ_jδt_j
 
 and δ(∂L/∂q_i) = scale Σ_j δt_j k_j, δ(∂L/∂k_j) = scale Σ_i δt_ij q_i, δ(∂L/∂v_j) = Σ_i δp_ij g_i. Each function
 takes the variances of independent noises and gives the variances that follow, covariances within the row included.
@@ -125,6 +126,21 @@ class Ways:
             query.sum(axis=-1),
             self.t2.sum(axis=-1, keepdims=True) * variance * self.query_norms,
             self.sum_p2 * variance * self.g_norms,
+        )
+
+    def from_excess(self, variance: Array, tops: Array) -> Noise:
+        """From Σ_jt_j of these variances, (…, rows, 1), at the keys that may have the largest score, (…, rows, keys).
+
+        tops : how likely each is to have it, at some time.
+        """
+        query = variance * (tops @ self.k2)
+        return _noise(
+            query,
+            turned(tops * variance) @ self.q2,
+            self._none(),
+            query.sum(axis=-1),
+            variance * self.query_norms,
+            0.0,
         )
 
     def from_sums(self, in_query: float, in_key: float, in_value: float) -> Noise:

@@ -52,8 +52,9 @@ def test_the_zoo_is_large_and_every_excuse_is_arithmetic() -> None:
         ("fused, blocks of 64", "weights rounded", 0.9),
         # stored as often as the budget's fewest terms allow, but later sums are no longer than the first are
         ("partial sums of 32 stored", "partial sums rounded", 0.7),
-        # D is added up in one go, and the scale of 1/8 rounds nothing, where two roundings of the scores are allowed
-        ("scores rounded", "scores rounded", 0.5),
+        # of what is allowed where scores are rounded, the scale of 1/8 rounds nothing, nor does a softmax in one step,
+        # and D is added up in one go
+        ("scores rounded", "scores rounded", 0.35),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 from zoo import FAULTS, coverage
+from zoo.parts import Array, plain
 from zoo.right import RIGHT
 
 from attnlab.ground.dtypes import DTYPES
@@ -71,8 +74,26 @@ def test_the_class_is_told(name: str, kind: str, dtype: str) -> None:
     found = examine(function_asked(RIGHT[name](dtype)), dtype)
     assert found.precision is not None
     assert found.precision.kind == kind
-    # the scale of 1/8 rounds nothing, where two roundings of the scores are allowed: at least 1/√2
-    assert 0.7 < found.precision.budget_ratio <= 1.25
+    # of what is allowed where scores are rounded, the scale of 1/8 rounds nothing, nor does a softmax in one step
+    assert 0.6 < found.precision.budget_ratio <= 1.25
+
+
+def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
+    """Told as a refusal; an error beyond float32 stays a fault."""
+
+    def narrow(q: Array, k: Array, v: Array, **options: Any) -> Array:
+        few = (array.astype(np.float32) for array in (q, k, v))
+        return plain(*few, **options, dtype="float32").astype(q.dtype)
+
+    found = examine(function_asked(narrow), "float64")
+    assert (found.passed, found.fault, found.asked) == (None, None, 0)
+    assert found.refusal == "its answers have the precision of float32"
+
+    def narrower(q: Array, k: Array, v: Array, **options: Any) -> Array:
+        return narrow(q, k, v, **options) * (1 + 1e-5)
+
+    found = examine(function_asked(narrower), "float64")
+    assert found.passed is False and found.refusal is None
 
 
 @pytest.mark.parametrize("name", ["root of the scale", "scaled query"])

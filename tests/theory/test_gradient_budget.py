@@ -129,6 +129,27 @@ def rounding_pass(q, k, v, g, dtype, *, fused=False, summed=False, stored=False)
     return [keep(x) for x in (t @ k, over_queries(t, q), over_queries(low, g))]
 
 
+def written_out_pass(q, k, v, g, dtype):
+    """Backwards through s = 0.3 qkᵀ, m = max s, e = exp(s − m), l = Σe, p = e/l, o = pv, each step stored."""
+
+    def keep(x):
+        return round_to(x, dtype).astype(np.float64)
+
+    q, k, v, g = (one.astype(np.float64) for one in (q, k, v, g))
+    s = keep(keep(q @ k.swapaxes(2, 3)) * 0.3)
+    top = s.max(axis=-1, keepdims=True)
+    e = keep(np.exp(keep(s - top)))
+    total = keep(e.sum(axis=-1, keepdims=True))
+    p = keep(e / total)
+    a = keep(g @ v.swapaxes(2, 3))
+    of_total = -keep(keep(a * keep(p / total)).sum(axis=-1, keepdims=True))
+    fall = keep(keep(keep(a / total) + of_total) * e)
+    ties = s == top
+    of_top = keep(-keep(fall.sum(axis=-1, keepdims=True)) / ties.sum(axis=-1, keepdims=True))
+    t = keep(keep(fall + ties * of_top) * 0.3)
+    return [keep(x) for x in (t @ k, t.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ g)]
+
+
 PASSES = {
     "full precision inside": {},
     "weights rounded": {"fused": True},
@@ -140,7 +161,7 @@ PASSES = {
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", PASSES)
 def test_a_pass_that_rounds_has_the_error_of_its_budget(kind, dtype):
-    """Between .7 (an upper model: chains of additions) and 1.2; and under the worst case everywhere."""
+    """Between .5 (an upper model: chains of additions, every unfused form) and 1.2; and under the worst case."""
     for seed in range(3):
         arrays = draw(seed, dtype)
         budgets = gradient_budgets(*arrays, dtype=dtype, scale=0.3)
@@ -148,7 +169,23 @@ def test_a_pass_that_rounds_has_the_error_of_its_budget(kind, dtype):
             error = found - budget.output
             predicted = budget.restricted_to(*GRADIENT_CLASSES[kind]).relative
             measured = np.linalg.norm(error) / np.linalg.norm(budget.output)
-            assert 0.7 < measured / predicted < 1.2
+            assert 0.5 < measured / predicted < 1.2
+            assert (np.abs(error) <= budget.worst_case).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_softmax_that_is_written_out_has_the_error_of_the_loosest_budget(dtype):
+    """Its maximum is differentiated too, so that what the slopes of a row are off comes to lie on one key."""
+    for seed in range(3):
+        arrays = draw(seed, dtype)
+        for found, budget in zip(
+            written_out_pass(*arrays, dtype),
+            gradient_budgets(*arrays, dtype=dtype, scale=0.3),
+            strict=True,
+        ):
+            error = found - budget.output
+            measured = np.linalg.norm(error) / np.linalg.norm(budget.output)
+            assert 0.5 < measured / budget.relative < 1.2
             assert (np.abs(error) <= budget.worst_case).all()
 
 

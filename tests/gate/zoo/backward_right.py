@@ -14,6 +14,7 @@ from .backward_parts import (
     Four,
     from_output,
     in_blocks,
+    masked,
     same,
     scaled,
     slopes_of,
@@ -21,7 +22,7 @@ from .backward_parts import (
     whole,
     with_parts,
 )
-from .parts import Array, in_sequence, inner_of, rounder, scores_of, softmax
+from .parts import Array, in_sequence, inner_of, rounder, scores_of, seen_by, softmax
 from .right import LOG2_E
 
 
@@ -35,6 +36,31 @@ def eager(dtype: str) -> Backward:
         slopes=lambda p, a, d: store(slopes_of(p, a, d)),
         times=lambda t, scale: store(scaled(t, scale)),
     )(dtype)
+
+
+def written_out(dtype: str) -> Backward:
+    """Softmax as its formula reads, each step stored, and m differentiated as well: on its key lie all errors of T."""
+    store = rounder(dtype)
+
+    def gradients(q: Array, k: Array, v: Array, g: Array, *, causal: bool, scale: float) -> Four:
+        inner = inner_of(dtype)
+        q, k, v, g = (array.astype(inner) for array in (q, k, v, g))
+        s = masked(store(store(q @ k.swapaxes(-1, -2)) * inner(scale)), seen_by, causal)
+        top = s.max(axis=-1, keepdims=True)
+        e = store(np.exp(store(s - top)))
+        total = e.sum(axis=-1, keepdims=True)
+        total = np.where(total < 65504, store(total), total)  # as in `right`
+        p = store(e / total)
+        a = store(g @ v.swapaxes(-1, -2))
+        mean = store(store(a * p).sum(axis=-1, keepdims=True))
+        t = store(store(store(a / total) - store(mean / total)) * e)
+        first = s == top
+        t = store(t - first * store(store(t.sum(axis=-1, keepdims=True)) / first.sum(axis=-1, keepdims=True)))
+        t = store(scaled(t, scale))
+        found = (p @ v, t @ k, t.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ g)
+        return tuple(round_to(one, dtype) for one in found)  # type: ignore[return-value]
+
+    return gradients
 
 
 def fused(block: int) -> Callable[[str], Backward]:
@@ -135,6 +161,7 @@ RIGHT_BACKWARD: dict[str, Callable[[str], Backward]] = {
     "float32 inside, blocks of 32": in_blocks(block=32, save=same, store=same),
     "float64 inside": doubles,
     "scores rounded": eager,
+    "softmax written out": written_out,
     "fused, blocks of 16": fused(16),
     "fused, blocks of 64": fused(64),
     "fused, blocks of 100": fused(100),

@@ -27,6 +27,38 @@ def scores_rounded(dtype: str) -> Attend:
     return partial(plain, dtype=dtype, scores=scores, weights=lambda s: store(softmax(s)))
 
 
+def written_out(dtype: str) -> Attend:
+    """Softmax as its formula reads, each step of it stored: s, s − m, e^{s − m}, its sum, the quotient."""
+    store = rounder(dtype)
+
+    def weights(s: Array) -> Array:
+        e = store(np.exp(_fall_stored(s, store)))
+        return store(e / _sum_stored(e, store))
+
+    return partial(plain, dtype=dtype, weights=weights)
+
+
+def divided_late(dtype: str) -> Attend:
+    """As written out, but what is divided by the sum is the weighted values."""
+    store = rounder(dtype)
+
+    def mix(e: Array, v: Array) -> Array:
+        return (e @ v) / _sum_stored(e, store)
+
+    return partial(plain, dtype=dtype, weights=lambda s: store(np.exp(_fall_stored(s, store))), mix=mix)
+
+
+def _fall_stored(s: Array, store: Callable[[Array], Array]) -> Array:
+    s = store(s)
+    return store(s - s.max(axis=-1, keepdims=True))
+
+
+def _sum_stored(e: Array, store: Callable[[Array], Array]) -> Array:
+    """But in float32 where float16 would end: that would be wrong."""
+    total = e.sum(axis=-1, keepdims=True)
+    return np.where(total < 65504, store(total), total)
+
+
 def weights_rounded(dtype: str) -> Attend:
     """Scores stay in float32; normalised weights are stored in the dtype before they meet the values."""
     store = rounder(dtype)
@@ -149,12 +181,13 @@ def smoothed_keys(dtype: str) -> Attend:
     return partial(plain, dtype=dtype, scores=scores)
 
 
-def two_passes(dtype: str) -> Attend:
-    """First the log-sum-exp, then e^{(s − m) − ln l}: no division."""
+def two_passes(dtype: str, *, one_number: bool = False) -> Attend:
+    """First the log-sum-exp, then e^{(s − m) − ln l}, or e^{s − ln Z} with ln Z = m + ln l: no division."""
 
     def weights(s: Array) -> Array:
-        fall = s - s.max(axis=-1, keepdims=True)
-        return np.exp(fall - np.log(np.exp(fall).sum(axis=-1, keepdims=True)))
+        top = s.max(axis=-1, keepdims=True)
+        log_sum = np.log(np.exp(s - top).sum(axis=-1, keepdims=True))
+        return np.exp(s - (top + log_sum) if one_number else (s - top) - log_sum)
 
     return partial(plain, dtype=dtype, weights=weights)
 
@@ -191,6 +224,9 @@ def summed_rounded(dtype: str) -> Attend:
 #: name -> how to make it in a dtype
 RIGHT: dict[str, Callable[[str], Attend]] = {
     "scores rounded": scores_rounded,
+    "softmax written out": written_out,
+    "divided late": divided_late,
+    "hidden scores are -10^9": lambda dtype: partial(plain, dtype=dtype, hidden=-1e9),
     "weights rounded": weights_rounded,
     "fused, blocks of 16": partial(fused, block=16),
     "fused, blocks of 64": partial(fused, block=64),
@@ -207,6 +243,7 @@ RIGHT: dict[str, Callable[[str], Attend]] = {
     "scaled keys": scaled_keys,
     "mean key subtracted": smoothed_keys,
     "two passes": two_passes,
+    "two passes, ln Z in one number": partial(two_passes, one_number=True),
     "lazy maximum": lazy_maximum,
     "half away from zero": half_away,
     "sum of stored weights": summed_rounded,
