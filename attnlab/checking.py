@@ -19,14 +19,14 @@ from attnlab.ground.workload import Workload
 from attnlab.judging import gate, gradient_gate
 from attnlab.judging.examined import Examined
 from attnlab.judging.gradient_questions import GradientQuestion
-from attnlab.judging.kept import forget
+from attnlab.judging.kept import forget, forget_all
 from attnlab.judging.posing import Gradients, Misbehaved
 from attnlab.judging.questions import Question, questions
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.seat import Died, Hung, Refused, Seat
 
 _SECONDS = 60.0
-_START_SECONDS = 1.0
+_START_SECONDS = 2.0
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
@@ -109,6 +109,8 @@ def check(
                 passed, reason = None, "it declines every workload that was asked"
     finally:
         seat.leave()
+        if not keep:
+            forget_all()
     return _summary(asked.name, passed, reason, found.outputs, found.gradients)
 
 

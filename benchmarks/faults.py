@@ -259,7 +259,8 @@ How a gradient is judged (`attnlab/judging/gradient_gate.py`):
   rounding through the chain rule to first order (`attnlab/theory/gradient_noise.py`, `gradient_budget.py`), by source:
   *output*, the gradients stored once; *weights*, what a fused kernel stores: P, T, and the output of which it makes D;
   *sums*, gradients that lie in memory in the dtype while block after block of 32 terms or more is added to them;
-  *scores*, what an unfused one stores: scores, A, P, T once more, and the partial sums of D; *inner*, the arithmetic
+  *scores*, what an unfused one stores: scores, A, P, T once more, and the partial sums of D, or the steps of a
+  softmax that is written out, whose maximum is differentiated too; *inner*, the arithmetic
   in float32 (float64 for float64). Their sums make four classes: full precision inside, weights rounded, partial sums
   rounded, scores rounded. The class that is printed is that of the least exact of the three gradients.
 - **Direction**: the error must not line up with the gradient (a factor) nor with its derivative in the scale. All

@@ -32,6 +32,11 @@ class Form:
     every: int = 1
 
     @property
+    def scaled_by(self) -> float:
+        """The scale, 1/√dim where none is given."""
+        return float(self.dim**-0.5 if self.scale is None else self.scale)
+
+    @property
     def pairs(self) -> int:
         """Query-key pairs over all batches and heads."""
         return self.batch * self.heads * self.queries * self.keys

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from attnlab.judging.gradient_questions import pose_gradients
 from attnlab.judging.metamorphic import relations
-from attnlab.judging.questions import posed
+from attnlab.judging.questions import drawn_once, posed
+
+
+def forget_all() -> None:
+    """Free the drawn inputs too, which all dtypes share: some 100 MB."""
+    forget()
+    drawn_once.cache_clear()
 
 
 def forget() -> None:

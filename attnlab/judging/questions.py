@@ -79,20 +79,7 @@ class Question:
 
 def pose(form: Form, dtype: str, seed: int) -> Question | None:
     """The question of `form`, or None where `dtype` cannot hold its numbers or its scores."""
-    rng = np.random.default_rng([seed, zlib.crc32(form.name.encode())])
-    value_dim = form.dim if form.value_dim is None else form.value_dim
-    scale = float(form.dim**-0.5 if form.scale is None else form.scale)
-    lead = (form.batch, form.heads)
-    q, k, v = (
-        rng.standard_normal((*lead, length, dim))
-        for length, dim in ((form.queries, form.dim), (form.keys, form.dim), (form.keys, value_dim))
-    )
-    q, k, v = (drawn.CONSTRUCTIONS | certain.CONSTRUCTIONS)[form.inputs](q, k, v, scale, rng)
-    if form.values == "ones":
-        v = np.ones_like(v)
-    elif form.values == "keys":
-        v = k
-    exact = (q, k, v)
+    exact = drawn_once(form, seed)
     q, k, v = (round_to(array, dtype) for array in exact)
     if not all(_held(*one) for one in zip(exact, (q, k, v), strict=True)):
         return None
@@ -108,12 +95,32 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         k=k,
         v=v,
         causal=form.causal,
-        scale=scale,
+        scale=form.scaled_by,
         layout=form.layout,
         certain=form.inputs in certain.CONSTRUCTIONS,
         directions=form.directions,
         every=form.every,
     )
+
+
+@lru_cache(maxsize=200)
+def drawn_once(form: Form, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """q, k and v of `form` before they are cast: the same for all dtypes."""
+    rng = np.random.default_rng([seed, zlib.crc32(form.name.encode())])
+    value_dim = form.dim if form.value_dim is None else form.value_dim
+    lead = (form.batch, form.heads)
+    q, k, v = (
+        rng.standard_normal((*lead, length, dim))
+        for length, dim in ((form.queries, form.dim), (form.keys, form.dim), (form.keys, value_dim))
+    )
+    q, k, v = (drawn.CONSTRUCTIONS | certain.CONSTRUCTIONS)[form.inputs](q, k, v, form.scaled_by, rng)
+    if form.values == "ones":
+        v = np.ones_like(v)
+    elif form.values == "keys":
+        v = k
+    for array in (q, k, v):
+        array.flags.writeable = False
+    return q, k, v
 
 
 def _held(exact: NDArray[Any], cast: NDArray[Any]) -> bool:

@@ -32,6 +32,7 @@ error, and the term counts twice.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ class ErrorBudget:
         scatters = {source: scatter for source, scatter in self.scatters.items() if source in sources}
         return ErrorBudget(self.output, kept, scatters, self.worst_case, self.exponent_error)
 
-    @property
+    @cached_property
     def _total(self) -> float:
         return float(sum(variance.sum() for variance in self.variances.values()))
 

@@ -23,6 +23,8 @@ from .exact_gradients import Backward
 
 # Variance of a squared error over its squared mean, as in error_budget
 _SCATTER = 2.0
+# Rows that are enough to tell it
+_SAMPLED = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,13 +178,17 @@ class Ways:
 def _aligned(variance: Array, along: Array) -> float:
     """2 Σ_i ‖Σ_j var_ij x_j x_jᵀ‖_F²: the scatter of Σ_i |Σ_j ε_ij x_j|², where many x_j may point one way.
 
-    variance : (…, m, n); along : x, (…, n, dim).
+    variance : (…, m, n); along : x, (…, n, dim). Of many rows every so many stand for the others: it says how much
+    an error may scatter, not how large it is.
     """
+    rows = variance.shape[-2]
+    variance = variance[..., :: max(1, rows // _SAMPLED), :]
+    scatter = _SCATTER * float(rows / variance.shape[-2])
     if along.shape[-1] ** 2 <= along.shape[-2]:
         products = along[..., :, None] * along[..., None, :]
         covariance = variance @ products.reshape(*along.shape[:-1], -1)
-        return _SCATTER * float((covariance**2).sum())
-    return _SCATTER * float(((variance @ (along @ turned(along)) ** 2) * variance).sum())
+        return scatter * float((covariance**2).sum())
+    return scatter * float(((variance @ (along @ turned(along)) ** 2) * variance).sum())
 
 
 def _noise(query: Array, key: Array, value: Array, *energies: Array | float) -> Noise:
