@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from attnlab.ground.errors import Declined
 from attnlab.ground.workload import Workload
 from attnlab.judging import gate, gradient_gate
 from attnlab.judging.examined import Examined
-from attnlab.judging.gradient_questions import GradientQuestion
+from attnlab.judging.gradient_questions import GradientQuestion, gradient_questions
 from attnlab.judging.kept import forget, forget_all
 from attnlab.judging.posing import Gradients, Misbehaved
 from attnlab.judging.questions import Question, questions
@@ -27,6 +27,8 @@ from attnlab.measuring.seat import Died, Hung, Refused, Seat
 
 _SECONDS = 60.0
 _START_SECONDS = 2.0
+#: right answers that may be worked out before their questions: a slow backend is spared many of them
+_LEAD = 16
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
@@ -124,8 +126,7 @@ def _patient(contender: Contender) -> Contender:
 def _work_ahead(dtype: str, seed: int) -> None:
     """The first right answers, for as long as a library takes to load in the other process."""
     until = time.monotonic() + _START_SECONDS
-    for question in questions(dtype, seed):
-        _ = question.reference
+    for _ in _right_outputs(dtype, seed):
         if time.monotonic() > until:
             return
 
@@ -140,11 +141,11 @@ class _Examination:
 
     def examine(self, dtype: str) -> str | None:
         """Its output in `dtype`, then its gradients; the first fault is returned."""
-        asked = _Asked(self._seat, self._device)
+        asked = _Asked(self._seat, self._device, _right_outputs(dtype, self._seed))
         self.outputs.append(gate.examine(asked.output, dtype, **self._options(asked)))
         if self.outputs[-1].fault or not self.outputs[-1].asked:
             return self.outputs[-1].fault
-        asked = _Asked(self._seat, self._device)
+        asked = _Asked(self._seat, self._device, _right_gradients(dtype, self._seed))
         self.gradients.append(gradient_gate.examine_gradients(asked.gradients, dtype, **self._options(asked)))
         return self.gradients[-1].fault
 
@@ -158,13 +159,15 @@ class _Examination:
 class _Asked:
     """A backend in its own process as a black box. Died and Hung come through, with the question's name.
 
-    The right answer is worked out here while the backend works on its own.
+    The right answer is worked out here while the backend works on its own, and if it takes longer the next ones: each
+    step of `ahead` is one, in the order of asking.
     """
 
-    def __init__(self, seat: Seat, device: str) -> None:
-        self._seat, self._device = seat, device
+    def __init__(self, seat: Seat, device: str, ahead: Iterator[None]) -> None:
+        self._seat, self._device, self._ahead = seat, device, ahead
         self._declining = False
         self._taken = 0.0
+        self._lead = 0
 
     def clock(self) -> float:
         """Processor seconds that the backend took so far: a busy machine does not make it slow."""
@@ -220,6 +223,7 @@ class _Asked:
             answer = self._seat.begin(op, seconds=_SECONDS, arrays=arrays, **options)
             if not self._declining:
                 meanwhile()
+                self._work_ahead()
             reply, found = answer()
             self._taken += reply["cpu_seconds"]
             self._declining = False
@@ -235,6 +239,26 @@ class _Asked:
         except Hung as hang:
             raise Hung(f"{text}: {hang}") from None
         return found
+
+    def _work_ahead(self) -> None:
+        """Right answers to the next questions, until this one's answer is there."""
+        self._lead -= 1
+        while self._lead < _LEAD and not self._seat.answered() and next(self._ahead, self) is not self:
+            self._lead += 1
+
+
+def _right_outputs(dtype: str, seed: int) -> Iterator[None]:
+    """Work out one a step."""
+    for question in questions(dtype, seed):
+        _ = question.reference
+        yield
+
+
+def _right_gradients(dtype: str, seed: int) -> Iterator[None]:
+    """Work out those of one question a step."""
+    for question in gradient_questions(dtype, seed):
+        _ = question.question.reference, question.references
+        yield
 
 
 def _summary(

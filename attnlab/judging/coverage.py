@@ -121,7 +121,7 @@ LONG_FORMS = (
 #: one query, many keys: split among many threads and merged; many rows, since a key lost may have weighed little in one
 DECODING_FORMS = (
     Form(name="kernel 64, decoding", batch=2, heads=8, queries=1, keys=517, dim=64),
-    Form(name="kernel 128, decoding", batch=2, heads=8, queries=1, keys=1031, dim=128),
+    Form(name="kernel 128, decoding", heads=8, queries=1, keys=1031, dim=128),
 )
 
 ALL_FORMS = (

@@ -61,6 +61,13 @@ def receive(pipe: int, deadline: float | None = None) -> tuple[Message, tuple[ND
     return message, tuple(arrays)
 
 
+def ready(pipe: int) -> bool:
+    """Whether a frame has begun to come, or the other side is gone."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def _write(pipe: int, data: bytes, deadline: float | None) -> None:
     view = memoryview(data)
     while view:

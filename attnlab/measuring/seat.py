@@ -138,6 +138,10 @@ class Seat:
         self._begin({"op": op, **arguments}, arrays, deadline)
         return lambda: self._answer(deadline)
 
+    def answered(self) -> bool:
+        """Whether the answer to what was begun begins to come, or never will: it need not be waited for."""
+        return protocol.ready(self._replies)
+
     def leave(self) -> None:
         """End the process, whatever it does, and free what it held."""
         if self._process is None:

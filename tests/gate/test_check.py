@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from attnlab.checking import Checked, check
+from attnlab.checking import _LEAD, Checked, _Asked, check
 from attnlab.commands.tables import check_table
+from attnlab.judging.questions import questions
 
 RIGHT = """
 import numpy as np
@@ -77,6 +81,43 @@ def test_one_that_declines_all_is_not_asked(tmp_path: Path) -> None:
     )
     found = check("shy", [str(tmp_path)])
     assert found.passed is None and "declines" in (found.reason or "")
+
+
+def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> None:
+    """Right all the same, and the table says what it lacks."""
+    text = RIGHT.replace("np.float64", "np.float32").format(scale="np.float32(scale)", extra="pass")
+    (tmp_path / "mine.py").write_text(text)
+    found = check("mine", [str(tmp_path)])
+    assert found.passed is True and found.reason is None
+    assert found.no_dtypes["float64"] == "its answers have the precision of float32"
+    assert "float64" not in found.precision
+    shown = [cell for column in check_table([found]).columns for cell in column.cells]
+    assert any("no float64: its answers have the precision of float32" in cell for cell in shown)
+
+
+class NeverReady:
+    """A seat whose answers are there when they are waited for."""
+
+    def begin(self, op: str, **options: Any) -> Any:
+        """The question's own size in zeros."""
+        question = options["arrays"]
+        return lambda: ({"cpu_seconds": 0.0}, (np.zeros(question[0].shape),))
+
+    def answered(self) -> bool:
+        """Never before."""
+        return False
+
+
+def test_while_a_backend_works_some_of_the_next_answers_are_worked_out() -> None:
+    """Some, not all: most questions may be too slow for it."""
+    steps = itertools.count()
+    ahead = (None for _ in iter(lambda: next(steps), None))
+    asked = _Asked(NeverReady(), "cpu", ahead)  # type: ignore[arg-type]
+    first, second = itertools.islice(questions("float32", 0), 2)
+    asked.output(first)
+    assert next(steps) == _LEAD + 1  # of which one is that of the question itself
+    asked.output(second)
+    assert next(steps) == _LEAD + 3  # and one was counted by this test
 
 
 def test_the_table_says_where_too_little_was_asked() -> None:

@@ -131,3 +131,14 @@ def test_the_end_of_the_other_side_is_told(pipe: Pipe) -> None:
     with pytest.raises(protocol.Closed):
         protocol.send(other.writing, {"a": 1})
     other.close(other.writing)
+
+
+def test_a_frame_that_begins_to_come_and_a_closed_pipe_are_told_without_waiting(pipe: Pipe) -> None:
+    """What is there need not be waited for, nor what never comes."""
+    assert not protocol.ready(pipe.reading)
+    protocol.send(pipe.writing, {"op": "hello"})
+    assert protocol.ready(pipe.reading)
+    protocol.receive(pipe.reading)
+    assert not protocol.ready(pipe.reading)
+    pipe.close(pipe.writing)
+    assert protocol.ready(pipe.reading)
