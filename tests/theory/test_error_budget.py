@@ -175,6 +175,48 @@ def test_no_correct_result_exceeds_the_worst_case(dtype, std, causal, seed):
     assert (tight <= loose).all()
 
 
+def written_out(q, k, v):
+    """Softmax as its formula reads; each step is stored in the dtype of the tensors."""
+    s = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]))
+    e = torch.exp(s - s.amax(-1, keepdim=True))
+    return (e / e.sum(-1, keepdim=True)) @ v
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("std", [0.02, 1.0, 8.0])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_softmax_that_is_written_out_has_the_error_of_any_unfused_form(dtype, std, seed):
+    """Also where scores are nearly 0, so that what is left is e^{s − m}, its sum and the quotient."""
+    tensors = draw(seed, dtype, std=std)
+    budget = precision_classes(*arrays(tensors), dtype=dtype, any_unfused=True, worst_case=True)[
+        "scores rounded"
+    ]
+    result = written_out(*tensors)
+    assert 0.6 < relative(result, budget) / budget.relative < 1.1
+    assert (np.abs(result.double().numpy() - budget.output) <= budget.worst_case).all()
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3, -5e4])
+@pytest.mark.parametrize("std", [1.0, 8.0])
+def test_ln_z_in_one_number_stays_below_the_worst_case(std, shift):
+    """All scores are moved alike, which moves ln Z and no weight; but for the rounding of ln Z.
+
+    They are multiples of 2^-8, so that no score is rounded.
+    """
+    q, k, v = draw(6, "float32", n=70, d=16, std=std)
+    q, k = (torch.round(8 * x) / 8 for x in (q, k))
+    q[..., 0], k[..., 0] = 4.0, shift
+    s = q @ k.transpose(-1, -2) * 0.25
+    result = torch.exp(s - torch.logsumexp(s, -1, keepdim=True)) @ v
+    budget = error_budget(*arrays([q, k, v]), output_dtype="float32", worst_case=True)
+    error = result.double().numpy() - budget.output
+    assert (np.abs(error) <= budget.worst_case).all()
+    assert np.linalg.norm(error) < 1.1 * np.linalg.norm(budget.rms)
+    if shift:
+        apart = eager(q, k, v).double().numpy() - budget.output
+        assert np.linalg.norm(error) > 20 * np.linalg.norm(apart)
+
+
 def test_a_wrong_scale_is_outside_every_float32_budget():
     q, k, v = draw(2, "float32")
     budgets = precision_classes(*arrays([q, k, v]), dtype="float32")
