@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -92,7 +93,7 @@ def check(
     try:
         seat.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
-            _work_ahead(dtypes[0], seed)
+            _begin_ahead(dtypes[0], seed)
             seat.finish_start()
             for dtype in dtypes:
                 reason = found.examine(dtype)
@@ -108,7 +109,7 @@ def check(
         if reason is None:
             passed = True
             if not any(one.asked for one in found.outputs):
-                passed, reason = None, "it declines every workload that was asked"
+                passed, reason = None, found.refusal
     finally:
         seat.leave()
         if not keep:
@@ -123,10 +124,11 @@ def _patient(contender: Contender) -> Contender:
     return replace(contender, variables=(*contender.variables, ("OMP_WAIT_POLICY", "passive")))
 
 
-def _work_ahead(dtype: str, seed: int) -> None:
+def _begin_ahead(dtype: str, seed: int) -> None:
     """The first right answers, for as long as a library takes to load in the other process."""
     until = time.monotonic() + _START_SECONDS
-    for _ in _right_outputs(dtype, seed):
+    for question in questions(dtype, seed):
+        _work_out(question)
         if time.monotonic() > until:
             return
 
@@ -141,13 +143,19 @@ class _Examination:
 
     def examine(self, dtype: str) -> str | None:
         """Its output in `dtype`, then its gradients; the first fault is returned."""
-        asked = _Asked(self._seat, self._device, _right_outputs(dtype, self._seed))
+        asked = _Asked(self._seat, self._device, questions(dtype, self._seed))
         self.outputs.append(gate.examine(asked.output, dtype, **self._options(asked)))
         if self.outputs[-1].fault or not self.outputs[-1].asked:
             return self.outputs[-1].fault
-        asked = _Asked(self._seat, self._device, _right_gradients(dtype, self._seed))
+        asked = _Asked(self._seat, self._device, gradient_questions(dtype, self._seed))
         self.gradients.append(gradient_gate.examine_gradients(asked.gradients, dtype, **self._options(asked)))
         return self.gradients[-1].fault
+
+    @property
+    def refusal(self) -> str:
+        """That nothing was answered, and each reason for it once."""
+        reasons = dict.fromkeys(one.refusal for one in self.outputs if one.refusal)
+        return ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(reasons))))
 
     def _options(self, asked: _Asked) -> dict[str, Any]:
         def told(text: str) -> None:
@@ -159,15 +167,15 @@ class _Examination:
 class _Asked:
     """A backend in its own process as a black box. Died and Hung come through, with the question's name.
 
-    The right answer is worked out here while the backend works on its own, and if it takes longer the next ones: each
-    step of `ahead` is one, in the order of asking.
+    The right answer is worked out here while the backend works on its own, and if it takes longer those to the next
+    questions of `coming`, which are in the order of asking; some of them may not be asked.
     """
 
-    def __init__(self, seat: Seat, device: str, ahead: Iterator[None]) -> None:
-        self._seat, self._device, self._ahead = seat, device, ahead
+    def __init__(self, seat: Seat, device: str, coming: Iterator[Question | GradientQuestion]) -> None:
+        self._seat, self._device, self._coming = seat, device, coming
+        self._ready: deque[Question | GradientQuestion] = deque()
         self._declining = False
         self._taken = 0.0
-        self._lead = 0
 
     def clock(self) -> float:
         """Processor seconds that the backend took so far: a busy machine does not make it slow."""
@@ -175,23 +183,14 @@ class _Asked:
 
     def output(self, question: Question) -> NDArray[Any]:
         """The output."""
-
-        def meanwhile() -> None:
-            _ = question.reference
-
-        (output,) = self._put(question, question.text, meanwhile, "attend")
+        (output,) = self._put(question, question, "attend")
         return output
 
     def gradients(self, question: GradientQuestion) -> Gradients:
         """The output and the gradients of query, key and value."""
-
-        def meanwhile() -> None:
-            _ = question.question.reference, question.references
-
         output, query, key, value = self._put(
             question.question,
-            question.text,
-            meanwhile,
+            question,
             "gradients",
             question.upstream,
             gradient_layout=question.upstream_layout,
@@ -201,13 +200,13 @@ class _Asked:
     def _put(
         self,
         question: Question,
-        text: str,
-        meanwhile: Callable[[], None],
+        whole: Question | GradientQuestion,
         op: str,
         *more: NDArray[Any],
         **options: Any,
     ) -> tuple[NDArray[Any], ...]:
-        """What the worker answers to `op` on the question's arrays and `more`. `text` names it where it fails."""
+        """What the worker answers to `op` on the question's arrays and `more`; `whole` is what is asked of them."""
+        self._pass_to(whole)
         workload = Workload.of_arrays(
             question.q,
             question.k,
@@ -222,7 +221,7 @@ class _Asked:
         try:
             answer = self._seat.begin(op, seconds=_SECONDS, arrays=arrays, **options)
             if not self._declining:
-                meanwhile()
+                _work_out(whole)
                 self._work_ahead()
             reply, found = answer()
             self._taken += reply["cpu_seconds"]
@@ -235,30 +234,36 @@ class _Asked:
                 raise
             raise Misbehaved(str(refusal)) from None
         except Died as death:
-            raise Died(f"{text}: {death}") from None
+            raise Died(f"{whole.text}: {death}") from None
         except Hung as hang:
-            raise Hung(f"{text}: {hang}") from None
+            raise Hung(f"{whole.text}: {hang}") from None
         return found
+
+    def _pass_to(self, question: Question | GradientQuestion) -> None:
+        """Leave behind what comes before it: it was passed over. What is asked at the end comes after all."""
+        while self._ready:
+            if self._ready.popleft() is question:
+                return
+        for one in self._coming:
+            if one is question:
+                return
 
     def _work_ahead(self) -> None:
         """Right answers to the next questions, until this one's answer is there."""
-        self._lead -= 1
-        while self._lead < _LEAD and not self._seat.answered() and next(self._ahead, self) is not self:
-            self._lead += 1
+        while len(self._ready) < _LEAD and not self._seat.answered():
+            following = next(self._coming, None)
+            if following is None:
+                return
+            _work_out(following)
+            self._ready.append(following)
 
 
-def _right_outputs(dtype: str, seed: int) -> Iterator[None]:
-    """Work out one a step."""
-    for question in questions(dtype, seed):
-        _ = question.reference
-        yield
-
-
-def _right_gradients(dtype: str, seed: int) -> Iterator[None]:
-    """Work out those of one question a step."""
-    for question in gradient_questions(dtype, seed):
+def _work_out(question: Question | GradientQuestion) -> None:
+    """Its right answers, which are kept with it."""
+    if isinstance(question, GradientQuestion):
         _ = question.question.reference, question.references
-        yield
+    else:
+        _ = question.reference
 
 
 def _summary(

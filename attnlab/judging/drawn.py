@@ -61,10 +61,10 @@ def _shared_batches(
 def _creeping(
     q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
 ) -> tuple[Array, Array, Array]:
-    # every sixteenth key raises the largest score so far, by 0.06 in all: where a rescaling is skipped for a rise that
-    # small in each of many blocks, sum and output drift apart by e^0.06. By unequal steps, since an equal factor would
-    # be rounded the same way in every block; and the others lie up to ln 16 below, since weights of one mantissa may
-    # round worse than budgets expect. The rows differ by up to a third, lest their sums have one rounding
+    # every sixteenth key raises the largest score so far, by 0.04 to 0.06 in all: where a rescaling is skipped for a
+    # rise that small in each of many blocks, sum and output drift apart by as much. By unequal steps, since an equal
+    # factor would be rounded the same way in every block; and the others lie up to ln 16 below, since weights of one
+    # mantissa may round worse than budgets expect. The rows differ by up to a third, lest their sums have one rounding
     q, k = np.zeros_like(q), np.zeros_like(k)
     queries, keys = q.shape[-2], k.shape[-2]
     rise = 0.06 * np.sort(rng.random(keys))

@@ -50,7 +50,7 @@ class Examined:
 
     @classmethod
     def none(cls, dtype: str, asking: Asking[Any, Any], refusal: str) -> Examined:
-        """For what it answered as if it had declined it."""
+        """What it answered counts as declined, for the reason `refusal`."""
         return cls(dtype, None, 0, asking.asked + asking.declined, asking.left_out, None, refusal)
 
     @property

@@ -24,6 +24,8 @@ from attnlab.judging.posing import Misbehaved, Witness
 from attnlab.judging.questions import CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, Question, posed, questions
 from attnlab.judging.reference import refer
 
+#: part of float32's error that float32 inside leaves at the least
+_NO_BETTER = 0.01
 #: calls of one question, to meet a fault that strikes once in ten
 _OFTEN = 20
 
@@ -59,7 +61,7 @@ class Session:
         evidence = weigh(question.reference, judged, certain=question.certain, directions=question.directions)
         if question.name == CLASS_FORM.name:
             self.precision = Precision.of(evidence)
-        if evidence.fault and self.dtype == "float64":
+        if evidence.fault and self.dtype == "float64" and self.asking.asked == 1:
             self.narrow = _as_float32(question, judged)
         return evidence.fault or output
 
@@ -119,8 +121,8 @@ def examine(
 ) -> Examined:
     """Put every question and relation in `dtype` to `ask`, up to the first fault.
 
-    clock : see `attnlab.judging.asking`. Whatever else `ask` raises comes through. Who has float32 inside, whatever
-    the inputs, is right but does not have float64: that counts as declined.
+    clock : see `attnlab.judging.asking`. Whatever else `ask` raises comes through. Who answers the first question in
+    float64 as if it were in float32 is right but does not have float64: that counts as declined.
     """
     session = Session(Asking(ask, on_event, clock), dtype, seed)
     fault = next(filter(None, _faults(session)), None)
@@ -130,7 +132,10 @@ def examine(
 
 
 def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
-    """Whether it would be right in float32, its inputs rounded to it."""
+    """Whether it would be right in float32, and is no better than that.
+
+    What rounding the inputs costs is within what a q, a k and weights may cost that are stored again.
+    """
     narrow = refer(
         question.q,
         question.k,
@@ -140,7 +145,8 @@ def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
         dtype="float32",
         rows=question.rows,
     )
-    return weigh(narrow, answer, directions=None).fault is None
+    evidence = weigh(narrow, answer, directions=None)
+    return evidence.fault is None and evidence.relative_error > _NO_BETTER * narrow.full.relative
 
 
 def _faults(session: Session) -> Iterable[str | None]:

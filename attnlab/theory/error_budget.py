@@ -16,12 +16,13 @@ to (N/2)Σa² by scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 
     Σ_j e^{s_j − m}                :  (N_n/3) o²
     Σ_j p_j v_j                    :  (1 + N_n/2) Σp_j²v_j² + (N_n/3) o²
     division                       :  o²
-    ln Z = m + ln l in one number  :  [(ln Z)² + (ln l)²] o²/(3c²), (ln l)² at most beside an exact m
+    ln Z = m + ln l in one number  :  [(ln Z)² + (ln l)²] o²/(3c²)
     inner² = (c u_i)² [ Σp_j²(v_j − o)²σ_j² + the last four lines ] + (λo)²/3,  λ = Σ_j p_j [p_j < u_i].
 
 A two-pass softmax may take exp(s_j − ln Z), and parts of the keys may be merged by their ln Z (split-k decoding);
 where logits are large the rounding of ln Z is then the largest, and all weights of the row share it. Its 1/(3c²) is
-that of the worst mantissa, since the ln Z of a call are alike.
+that of the worst mantissa, since the ln Z of a call are alike. Beside an m of few bits, which float32 holds, no more is
+lost than ln l itself: (u_i ln Z)²/3 is (ln l)² at most.
 
 The last term is a loss and no scatter: of a sum that has grown, what is below half a unit is lost whole. How much of
 λ comes after that is between none and all of it, a third in mean square. It counts over 10^5 keys in float32.
@@ -224,12 +225,12 @@ def worst_case_bound(
 
     |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
     η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku),
-    l = Σe^{s−m}, L = u_i(|ln Z| + ln l) for ln Z in one number, ε_exp = 4u_i (an exp good to 2u_i, in numerator
-    and denominator), 2n for the two sums over keys, τ half the smallest subnormal of the weights' and the
-    output's format; for normalised weights stored in a low precision τ_P Σ|v_j|, without the division by l.
-    Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed softmax. First order in the unit
-    roundoffs outside tanh. For `any_unfused` 3u_P, 2u_S scale Σ_c|q_c k_jc| if it is more than r u_S|s_j|, and
-    u_S|s_j − m| more.
+    l = Σe^{s−m}, L = u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is ln l at most),
+    ε_exp = 4u_i (an exp good to 2u_i, in numerator and denominator), 2n for the two sums over keys, τ half the
+    smallest subnormal of the weights' and the output's format; for normalised weights stored in a low precision
+    τ_P Σ|v_j|, without the division by l. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a
+    perturbed softmax. First order in the unit roundoffs outside tanh. The bound of `error_budget` with any_unfused
+    has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m| more.
 
     Arguments, shapes and errors as `error_budget`; returns (batch, heads, rows, value_dim).
     """

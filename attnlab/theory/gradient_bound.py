@@ -8,7 +8,8 @@ Per row, with η, γ, τ and L as in `error_budget.worst_case_bound`, A, D and T
     |δD|   <= Σ_j (b_j B_j + p_j α_j) + γ_{n+d_v+4} Σ_j (p_j + b_j)B_j + u_O Σ_c|g_c o_c| + τ_O Σ_c|g_c|
     |δt_j| <= θ_j = b_j|A_j − D| + (p_j + b_j)(α_j + δD + 4u_i|A_j − D|),
               and u(|t_j| + θ_j) + τ(1 + 1/scale) for each time that T is stored; and Σ_lθ_l more where
-              s_j >= m − 2η: for who differentiates m too, what the sum of T is off comes to lie on its key
+              s_j >= max_{l<=j} s_l − 2η: for who differentiates m too, what the sum of T is off comes to lie
+              on its key, and on those of the maxima on the way where there were any
     |δ∂L/∂q| <= scale [Σ_j θ_j|k_j| + G_n Σ_j(|t_j| + θ_j)|k_j|], and likewise for k over queries,
     |δ∂L/∂v_j| <= Σ_i (b_ij + G_{n_q}(p_ij + b_ij))|g_i|,
 
@@ -44,7 +45,7 @@ def gradient_bounds(back: Backward, scale: float, sums: tuple[float, float], rou
     """
     part, p = back.part, back.soft.weights
     dim_v = part.v.shape[-1]
-    shown = 1.0 if part.visible is None else part.visible
+    shown = True if part.visible is None else part.visible
     absolute = np.abs(back.g) @ turned(np.abs(part.v))
     eta = largest_score_error(part, back.soft, scale, roundings).max(axis=-1, keepdims=True)
     b = _of_weights(back, eta, roundings) * shown
@@ -57,7 +58,9 @@ def gradient_bounds(back: Backward, scale: float, sums: tuple[float, float], rou
         theta += form.unit_roundoff * (np.abs(back.slopes) + theta)
         theta += form.smallest_subnormal / 2 * (1 + 1 / max(abs(scale), 1e-300))
     theta *= shown
-    theta += shown * (-back.soft.fall <= 2 * eta) * theta.sum(axis=-1, keepdims=True)
+    fall = np.where(shown, back.soft.fall, -np.inf)
+    highest_so_far = fall + 2 * eta >= np.maximum.accumulate(fall, axis=-1)
+    theta += shown * highest_so_far * theta.sum(axis=-1, keepdims=True)
     reach = np.abs(back.slopes) + theta
     over_keys, over_queries = sums
     in_query = theta + over_keys * reach

@@ -80,7 +80,7 @@ SUM_BLOCK = 32
 _INNER_OF_SLOPES = 3
 # rms errors by which a score may come out above the largest
 _FAR = 6
-# keys between two looks at the largest score, at the least
+# keys between two looks at the largest score
 _TILE = 16
 _LAST = 2
 
@@ -206,8 +206,8 @@ def _noises(
 def _tops(back: Backward, variance: Array, tile: int) -> Array:
     """How much of it each key gets where it has the largest score so far at the end of a tile, (…, rows, keys).
 
-    variance : of the scores; one that is six deviations below another may still come out above it, and get all.
-    Scores that are equal share.
+    variance : of the scores; one that is up to six deviations below another may still come out above it, and get
+    all. Scores that are equal share. Tiles of other sizes than multiples of `tile` are not looked at.
     """
     fall = (
         back.soft.fall if back.part.visible is None else np.where(back.part.visible, back.soft.fall, -np.inf)
@@ -216,8 +216,9 @@ def _tops(back: Backward, variance: Array, tile: int) -> Array:
     owner = np.arange(fall.shape[-1]) // tile
     largest = np.maximum.accumulate(np.maximum.reduceat(fall, starts, axis=-1), axis=-1)[..., owner]
     near = np.isfinite(fall) & (fall + _FAR * np.sqrt(2 * variance) >= largest)
-    equal = np.add.reduceat(fall == largest, starts, axis=-1, dtype=np.int64)[..., owner]
-    return np.asarray(near / np.maximum(equal, 1))
+    first = fall == largest
+    equal = np.add.reduceat(first, starts, axis=-1, dtype=np.int64)[..., owner]
+    return np.asarray(np.where(first, near / np.maximum(equal, 1), near))
 
 
 def _weights(back: Backward, ways: Ways, roundings: Roundings) -> Noise:

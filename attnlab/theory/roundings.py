@@ -101,11 +101,12 @@ def largest_logarithm_error(soft: Softmax, u: float) -> Array:
 
 
 def _absorbed(soft: Softmax) -> Array:
-    """a: ln l, the most that ln l can lose beside an m that is a number of few bits; else no limit.
+    """a: ln l, the most that ln l can lose beside an m of few bits, such as float32 holds; else no limit.
 
     With m itself rounded, while s_j − ln Z is not (one fused multiply-add makes it of products), m adds its own.
     """
-    few_bits = soft.top == soft.top.astype(np.float32)
+    with np.errstate(over="ignore"):
+        few_bits = soft.top == soft.top.astype(np.float32)
     return np.where(few_bits, soft.log_sum, np.inf)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from attnlab.checking import _LEAD, Checked, _Asked, check
 from attnlab.commands.tables import check_table
-from attnlab.judging.questions import questions
+from attnlab.judging.questions import Question, questions
 
 RIGHT = """
 import numpy as np
@@ -108,16 +109,35 @@ class NeverReady:
         return False
 
 
+def worked_out(coming: Sequence[Question]) -> int:
+    """How many right answers are there."""
+    return sum("reference" in vars(question) for question in coming)
+
+
 def test_while_a_backend_works_some_of_the_next_answers_are_worked_out() -> None:
-    """Some, not all: most questions may be too slow for it."""
-    steps = itertools.count()
-    ahead = (None for _ in iter(lambda: next(steps), None))
-    asked = _Asked(NeverReady(), "cpu", ahead)  # type: ignore[arg-type]
-    first, second = itertools.islice(questions("float32", 0), 2)
-    asked.output(first)
-    assert next(steps) == _LEAD + 1  # of which one is that of the question itself
-    asked.output(second)
-    assert next(steps) == _LEAD + 3  # and one was counted by this test
+    """Some, not all: most questions may be too slow for it. What was passed over is not looked at again."""
+    coming = [replace(question) for question in itertools.islice(questions("float32", 0), 3 * _LEAD)]
+    asked = _Asked(NeverReady(), "cpu", iter(coming))  # type: ignore[arg-type]
+    asked.output(coming[0])
+    assert worked_out(coming) == worked_out(coming[: 1 + _LEAD]) == 1 + _LEAD
+    asked.output(coming[1])
+    assert worked_out(coming) == 2 + _LEAD
+    later = 2 * _LEAD
+    asked.output(coming[later])
+    assert worked_out(coming[2 + _LEAD : later]) == 0
+    assert worked_out(coming[later:]) == len(coming[later:])
+    again = replace(coming[0])  # as the last ones, which are asked after all others
+    asked.output(again)
+    assert worked_out([again]) == 1
+
+
+def test_a_backend_that_has_answered_is_not_kept_waiting() -> None:
+    """Only the answer to the question itself is worked out."""
+    coming = [replace(question) for question in itertools.islice(questions("float32", 0), 4)]
+    seat = NeverReady()
+    seat.answered = lambda: True  # type: ignore[method-assign]
+    _Asked(seat, "cpu", iter(coming)).output(coming[0])  # type: ignore[arg-type]
+    assert worked_out(coming) == 1
 
 
 def test_the_table_says_where_too_little_was_asked() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -92,8 +92,15 @@ def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
     def narrower(q: Array, k: Array, v: Array, **options: Any) -> Array:
         return narrow(q, k, v, **options) * (1 + 1e-5)
 
-    found = examine(function_asked(narrower), "float64")
-    assert found.passed is False and found.refusal is None
+    def narrow_here(q: Array, k: Array, v: Array, **options: Any) -> Array:
+        return (narrow if q.shape[3] == 257 else partial(plain, dtype="float64"))(q, k, v, **options)
+
+    def gain(q: Array, k: Array, v: Array, **options: Any) -> Array:
+        return plain(q, k, v, **options, dtype="float64") * (1 + 1e-9)
+
+    for wrong in (narrower, narrow_here, gain):
+        found = examine(function_asked(wrong), "float64")
+        assert found.passed is False and found.refusal is None
 
 
 @pytest.mark.parametrize("name", ["root of the scale", "scaled query"])
