@@ -142,7 +142,7 @@ FIRST = (
         directions=DIRECTED,
     ),
     Form(name="one key", batch=2, heads=8, queries=5, keys=1, inputs="equal logits"),
-    Form(name="look-up", heads=3, queries=32, keys=32, dim=32, inputs="look-up"),
+    Form(name="look-up", heads=3, queries=32, keys=32, dim=64, inputs="look-up"),
     Form(name="staircase", heads=1, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
     Form(name="falling staircase", heads=1, queries=96, keys=96, dim=1, inputs="falling staircase"),
     Form(
