@@ -242,11 +242,11 @@ class Torch:
     def gradients(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> tuple[Any, ...]:
         torch = self._torch
         leaves = tuple(array.detach().requires_grad_() for array in arrays)
-        with torch.enable_grad():
-            output = attend(*leaves)
-        if not getattr(output, "requires_grad", True):
-            raise Declined("its output is cut off from automatic differentiation")
         try:
+            with torch.enable_grad():
+                output = attend(*leaves)  # some say so only when asked to remember the way
+            if not getattr(output, "requires_grad", True):
+                raise Declined("its output is cut off from automatic differentiation")
             found = torch.autograd.grad(output, leaves, output_gradient, allow_unused=True)
         except (NotImplementedError, RuntimeError) as refused:
             if isinstance(refused, NotImplementedError) or any(said in str(refused) for said in _NO_BACKWARD):
