@@ -76,7 +76,9 @@ def test_an_operator_without_a_way_back_declines_with_pytorchs_reason(tmp_path: 
 
 def test_who_says_so_before_the_way_back_has_none_either(tmp_path: Path) -> None:
     """As PyTorch's FlexAttention on the CPU; any other exception comes through."""
-    asked = "if query.requires_grad:\n        raise {}('no way back here')\n    return query @ key.mT @ value\n"
+    asked = (
+        "if query.requires_grad:\n        raise {}('no way back here')\n    return query @ key.mT @ value\n"
+    )
     folders = written(tmp_path, asked.format("NotImplementedError"))
     with pytest.raises(attnlab.Declined, match="no way back here"):
         attnlab.gradients("mine", Q, K, V, G, folders=folders)
