@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnlab import theory
-    from attnlab.calling import attend, gradients
-    from attnlab.discovery import backends, load
-    from attnlab.ground.backend import Backend
-    from attnlab.ground.errors import Declined, Unavailable
-    from attnlab.ground.workload import Workload
+    from attnlab.contract.backend import Backend
+    from attnlab.contract.discovery import backends, load
+    from attnlab.contract.errors import Declined, Unavailable
+    from attnlab.contract.workload import Workload
     from attnlab.numerics.observables import observe
-    from attnlab.plan import Plan
-    from attnlab.run_folder import Run, read_run
-    from attnlab.running import run
+    from attnlab.program.call import attend, gradients
+    from attnlab.program.execute import run
+    from attnlab.program.plan import Plan
+    from attnlab.program.store import Run, read_run
 
 _HOMES = {
-    "Backend": "attnlab.ground.backend",
-    "Declined": "attnlab.ground.errors",
-    "Plan": "attnlab.plan",
-    "Run": "attnlab.run_folder",
-    "Unavailable": "attnlab.ground.errors",
-    "Workload": "attnlab.ground.workload",
-    "attend": "attnlab.calling",
-    "gradients": "attnlab.calling",
-    "backends": "attnlab.discovery",
-    "load": "attnlab.discovery",
+    "Backend": "attnlab.contract.backend",
+    "Declined": "attnlab.contract.errors",
+    "Plan": "attnlab.program.plan",
+    "Run": "attnlab.program.store",
+    "Unavailable": "attnlab.contract.errors",
+    "Workload": "attnlab.contract.workload",
+    "attend": "attnlab.program.call",
+    "gradients": "attnlab.program.call",
+    "backends": "attnlab.contract.discovery",
+    "load": "attnlab.contract.discovery",
     "observe": "attnlab.numerics.observables",
-    "read_run": "attnlab.run_folder",
-    "run": "attnlab.running",
+    "read_run": "attnlab.program.store",
+    "run": "attnlab.program.execute",
 }
 
 __all__ = [

@@ -22,7 +22,7 @@ def _status(arguments: Sequence[str] | None) -> int:
     import click
 
     from attnlab.commands.app import app
-    from attnlab.ground.errors import Declined, Unavailable
+    from attnlab.contract.errors import Declined, Unavailable
 
     try:
         status = app.main(

@@ -27,16 +27,16 @@ from zoo.backward_right import RIGHT_BACKWARD
 from zoo.fault import Fault
 from zoo.right import RIGHT
 
-from attnlab.discovery import backends, load
-from attnlab.ground.dtypes import DTYPES
-from attnlab.ground.errors import Unavailable
-from attnlab.ground.workload import Workload
-from attnlab.judging.examined import Examined
-from attnlab.judging.gate import examine, function_asked
-from attnlab.judging.gradient_gate import examine_gradients, gradients_asked
-from attnlab.judging.gradient_questions import GradientQuestion
-from attnlab.judging.posing import Gradients, Specimen
-from attnlab.judging.questions import Question
+from attnlab.accuracy.gate import examine, function_asked
+from attnlab.accuracy.gate_result import Examined
+from attnlab.accuracy.gradient_gate import examine_gradients, gradients_asked
+from attnlab.accuracy.gradient_questions import GradientQuestion
+from attnlab.accuracy.questions import Question
+from attnlab.contract.discovery import backends, load
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.workload import Workload
+from attnlab.measuring.probe import Gradients, Specimen
 
 #: seeds begin here for the right ones, so that the two tables share none
 _FIRST_RIGHT = 1000

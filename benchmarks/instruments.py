@@ -19,15 +19,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from attnlab import report
-from attnlab.comparing import verdicts_of
-from attnlab.discovery import backends
-from attnlab.ground.environment import environment
-from attnlab.ground.result import Result
-from attnlab.ground.workload import Workload
+from attnlab.contract.discovery import backends
+from attnlab.contract.result import Result
+from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
-from attnlab.plan import Limits, Plan
-from attnlab.running import run
+from attnlab.measuring.limits import Limits
+from attnlab.program.compare import verdicts_of
+from attnlab.program.environment import environment
+from attnlab.program.execute import run
+from attnlab.program.plan import Plan
 
 FOUR = ("numpy_vectorized", "numpy_blocked", "torch_eager", "torch_sdpa")
 LINEAR = ("numpy_blocked", "torch_sdpa")

@@ -12,7 +12,7 @@ because the CPU flash kernel would answer NaN to it under a causal mask.
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.ground.sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 LIBRARY = "torch"
 

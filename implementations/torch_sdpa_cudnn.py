@@ -4,13 +4,13 @@ Time: 4·b·h·n_q·n_k·d floating-point operations in one pass over tiles, cau
 call with new shapes also builds a plan, which takes long and must be warmed away. Memory: the output and a
 workspace linear in n, O(n).
 
-Forcing costs two to three microseconds a call, which are on the clock; see attnlab.ground.sdpa.
+Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_sdpa.
 """
 
 from torch import Tensor
 
-from attnlab.ground.sdpa import ForcedKernel
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
+from attnlab.libraries.torch_sdpa import ForcedKernel
 
 LIBRARY = "torch"
 KERNEL = "_scaled_dot_product_cudnn_attention"

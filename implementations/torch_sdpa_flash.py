@@ -6,13 +6,13 @@ the output, one number a row and a workspace that does not grow with n, O(n).
 On CUDA it computes in float16 and bfloat16 only and takes a causal mask only where queries and keys are as
 many, because its own mask is aligned bottom-right; both are declined.
 
-Forcing costs two to three microseconds a call, which are on the clock; see attnlab.ground.sdpa.
+Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_sdpa.
 """
 
 from torch import Tensor
 
-from attnlab.ground.sdpa import ForcedKernel
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
+from attnlab.libraries.torch_sdpa import ForcedKernel
 
 LIBRARY = "torch"
 KERNEL = "_scaled_dot_product_flash_attention"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.fixtures import SETTINGS, Answered
+from attnlab.pytest_plugin.plugin import SETTINGS, Answered
 
 #: shapes that implementations get wrong: masks and unequal sizes
 SHAPES: dict[str, dict[str, int | float | bool | None]] = {

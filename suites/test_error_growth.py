@@ -1,6 +1,6 @@
 """How does the rounding error grow with n, d_k and the logits?"""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_error_growth(confirmed: Confirmed, backend: str) -> None:

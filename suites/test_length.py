@@ -1,6 +1,6 @@
 """What does a longer sequence do to the softmax, and what do its remedies?"""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_length(confirmed: Confirmed, backend: str) -> None:

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from attnlab.fixtures import Measured
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
+from attnlab.pytest_plugin.plugin import Measured
 
 #: what a call may hold beside its arrays: workspaces, one tile a thread, Python objects
 WORKSPACE = 2 * 2**20

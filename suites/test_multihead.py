@@ -1,6 +1,6 @@
 """What do initialisation, independence of heads and the head count come to?"""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_multihead(confirmed: Confirmed, backend: str) -> None:

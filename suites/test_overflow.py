@@ -1,6 +1,6 @@
 """At which logit does each number format overflow or underflow?"""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_overflow(confirmed: Confirmed, backend: str) -> None:

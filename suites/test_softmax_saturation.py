@@ -1,6 +1,6 @@
 """Where does the softmax freeze? Entropy, largest weight and participation of a row against d_k."""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_softmax_saturation(confirmed: Confirmed, backend: str) -> None:

@@ -1,7 +1,7 @@
 """How fast is each contender, and against the baseline? Races in turns, replayed into pytest-benchmark."""
 
-from attnlab.fixtures import Interleaved
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
+from attnlab.pytest_plugin.plugin import Interleaved
 
 
 def test_speed(interleaved: Interleaved, contender: str, workload: Workload) -> None:

@@ -1,6 +1,6 @@
 """Is the softmax a Boltzmann distribution, identity by identity?"""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_thermodynamics(confirmed: Confirmed, backend: str) -> None:

@@ -1,6 +1,6 @@
 """Do gradients vanish without 1/√d_k: on average, or in a tail of rows?"""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_vanishing_gradient(confirmed: Confirmed, backend: str) -> None:

@@ -1,6 +1,6 @@
 """Does the variance of the logits grow as d_k in the backends themselves, and does 1/sqrt(d_k) stop it?"""
 
-from attnlab.fixtures import Confirmed
+from attnlab.pytest_plugin.plugin import Confirmed
 
 
 def test_variance_scaling(confirmed: Confirmed, backend: str) -> None:

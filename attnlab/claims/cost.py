@@ -132,7 +132,7 @@ def _attention_flops(n: int, model_dim: int, heads: int) -> int:
     """Of eager attention on `heads` heads of model_dim/heads components, without any number in them."""
     import torch
 
-    from attnlab.discovery import load
+    from attnlab.contract.discovery import load
 
     attend = load("torch_eager").attend
     q, k, v = (torch.empty(1, heads, n, model_dim // heads, device="meta") for _ in "qkv")
@@ -219,7 +219,7 @@ def _matmul_calls(heads: int) -> int:
     """Matrix products that PyTorch runs for one call of eager attention."""
     import torch
 
-    from attnlab.discovery import load
+    from attnlab.contract.discovery import load
 
     attend = load("torch_eager").attend
     q = torch.ones(1, heads, 16, 64)

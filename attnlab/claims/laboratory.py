@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.errors import Declined
+from attnlab.contract.errors import Declined
 from attnlab.numerics.black_box import Attend
 from attnlab.numerics.contestants import Contestant, generator
 

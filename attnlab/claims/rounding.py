@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.accuracy.evidence import allowance
+from attnlab.accuracy.reference import refer
 from attnlab.claims.laboratory import Array
-from attnlab.judging.evidence import allowance
-from attnlab.judging.reference import refer
 from attnlab.numerics.black_box import Attend
 
 

@@ -33,7 +33,7 @@ def run_claims(
 
     Every library computes with one thread meanwhile. Raises ValueError for an unknown id or backend or a bad seed.
     """
-    from attnlab.discovery import backends as all_backends
+    from attnlab.contract.discovery import backends as all_backends
 
     generator(seed)
     wanted = chosen(ids)

@@ -1,7 +1,7 @@
 """Two ways to do the same, timed against each other in pairs, so that the machine's drift cancels.
 
 In this process and with one thread: each round runs A B B A or B A A B in turn and takes the ratio of the sums.
-The interval is `attnlab.judging.pairing`'s, order statistics of the rounds. On the CPU the clock is this process's
+The interval is `attnlab.statistics.pairing`'s, order statistics of the rounds. On the CPU the clock is this process's
 processor time, which another process's turn on the processor does not move.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.judging.pairing import ALPHA, MARGIN, interval_rank
+from attnlab.statistics.pairing import ALPHA, MARGIN, interval_rank
 
 ROUNDS = 15
 #: the shortest stretch that is timed as one

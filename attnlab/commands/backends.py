@@ -13,7 +13,7 @@ from attnlab.commands import options
 def backends(device: str, folders: tuple[str, ...]) -> int:
     """List the backends: which can run here, which cannot and why."""
     from attnlab.commands.tables import backend_table, show
-    from attnlab.ground.workload import DEVICES
+    from attnlab.contract.workload import DEVICES
 
     if device not in DEVICES:
         raise ValueError(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")

@@ -20,10 +20,10 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
 
     Exits with 1 where one is wrong, or was named and could not be asked.
     """
-    from attnlab.checking import check as hold
     from attnlab.commands.progress import note
-    from attnlab.discovery import backends, require
+    from attnlab.contract.discovery import backends, require
     from attnlab.measuring.contender import Contender
+    from attnlab.program.check import check as hold
 
     asked = names or backends(folders)
     for name in asked:

@@ -41,10 +41,10 @@ def compare(
     Prints ratios with intervals, and a verdict in a sentence. Exits with 1 where fewer than two could be measured.
     """
     from attnlab.commands.progress import note
-    from attnlab.comparing import compare as race
-    from attnlab.ground.result import Outcome
-    from attnlab.ground.workload import Workload
-    from attnlab.plan import Limits
+    from attnlab.contract.result import Outcome
+    from attnlab.contract.workload import Workload
+    from attnlab.measuring.limits import Limits
+    from attnlab.program.compare import compare as race
 
     if not seconds > 0:
         raise ValueError(f"--seconds must be above 0, got {seconds:g}")

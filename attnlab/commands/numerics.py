@@ -37,9 +37,9 @@ def numerics(
     """
     from attnlab.claims.running import run_claims
     from attnlab.commands.progress import live_progress
-    from attnlab.folders import claim
-    from attnlab.ground.environment import environment
     from attnlab.numerics import catalogue
+    from attnlab.program.environment import environment
+    from attnlab.program.folders import claim
     from attnlab.report import laboratory
 
     if listing:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from attnlab.running import Progress
+    from attnlab.program.execute import Progress
 
 
 class _Lines:

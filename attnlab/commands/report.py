@@ -11,8 +11,8 @@ import click
 @click.argument("folder", metavar="RUN_DIR", type=click.Path(path_type=Path))
 def report(folder: Path) -> int:
     """Write the report of a stored run again, from its results alone."""
+    from attnlab.program.store import read_run
     from attnlab.report import verdict_text, write
-    from attnlab.run_folder import read_run
 
     found = read_run(folder)
     page = write(found)

@@ -49,10 +49,11 @@ def run(
     Options given here go before those of the plan file. Ctrl-C keeps what is done and still writes the report.
     """
     from attnlab.commands.progress import live_progress
-    from attnlab.ground.result import Outcome
-    from attnlab.plan import Limits, Plan, read_plan
+    from attnlab.contract.result import Outcome
+    from attnlab.measuring.limits import Limits
+    from attnlab.program.execute import run as carry_out
+    from attnlab.program.plan import Plan, read_plan
     from attnlab.report import verdict_text, write
-    from attnlab.running import run as carry_out
 
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
     given = {

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from attnlab.checking import Checked
-from attnlab.comparing import Comparison
-from attnlab.discovery import backends, load
-from attnlab.ground.errors import Unavailable
-from attnlab.ground.units import bytes_text, seconds_text
-from attnlab.ground.workload import Workload
+from attnlab.contract.discovery import backends, load
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.units import bytes_text, seconds_text
+from attnlab.contract.workload import Workload
+from attnlab.program.check import Checked
+from attnlab.program.compare import Comparison
 
 
 def show(table: Table) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from attnlab.ground.result import Outcome
-from attnlab.ground.workload import Workload
+from attnlab.contract.result import Outcome
+from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
-from attnlab.measuring.entry import Entry
+from attnlab.measuring.limits import Limits
+from attnlab.measuring.participant import Entry
 from attnlab.measuring.prediction import History
-from attnlab.measuring.seat import Refused
-from attnlab.plan import Limits
+from attnlab.measuring.worker_process import Refused
 
 #: of the memory that is free, this share may be planned with
 _USABLE = 0.85

@@ -9,34 +9,19 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from attnlab.ground.libraries import Library
+from attnlab.contract.library import Library
+from attnlab.contract.result import Ceiling
 
 _BUDGET_SECONDS = 0.4
 _SIZES = {"cpu": (256, 768, 1536), "cuda": (4096, 8192)}
 #: a product expected to take longer is not tried: NumPy has float16 without a fast product
 _LONGEST_SECONDS = 1.0
 _COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """The best rate seen for one number format on one device, and the library that reached it.
-
-    `matmul_flops` in FLOP/s, `copy_bytes` in bytes/s (read plus written).
-    """
-
-    device: str
-    dtype: str
-    matmul_flops: float
-    matmul_library: str
-    copy_bytes: float
-    copy_library: str
 
 
 def measure(library: Library, dtype: str) -> dict[str, float] | None:

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.ground.result import Measurement, Outcome, Result
-from attnlab.ground.workload import Workload
-from attnlab.judging import accuracy
+from attnlab.accuracy import race_check
+from attnlab.contract.result import Measurement, Outcome, Result
+from attnlab.contract.workload import Workload
 from attnlab.measuring.budget import Budget
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.entry import Entry
+from attnlab.measuring.limits import Limits
+from attnlab.measuring.participant import Entry
 from attnlab.measuring.race import Race
-from attnlab.measuring.seat import Died, Hung, Refused, Seat
-from attnlab.plan import Limits
+from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
 
 _WARMUP_SECONDS = 0.03
 
@@ -159,12 +159,12 @@ class Conductor:
             prepared = seat.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
             entry.cache = prepared["cache"]
         with self._activity("checking"):
-            rows = accuracy.sampled_rows(workload)
+            rows = race_check.sampled_rows(workload)
             _, (first, second) = seat.ask_arrays("output", seconds=self._deadline, rows=rows)
-            entry.accuracy = accuracy.judge(workload, rows, first)
+            entry.accuracy = race_check.judge(workload, rows, first)
             when = ""
             if entry.accuracy.passed and not np.array_equal(first, second):
-                entry.accuracy = accuracy.judge(workload, rows, second)
+                entry.accuracy = race_check.judge(workload, rows, second)
                 when = "right at the first call, but at the second: "
             if not entry.accuracy.passed:
                 entry.ended = (Outcome.WRONG, when + (entry.accuracy.reason or "failed the accuracy gate"))

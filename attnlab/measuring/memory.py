@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from attnlab.ground.libraries import Call, Library
+from attnlab.contract.library import Call, Library
 
 _REPEATS = 2
 #: a call this long (seconds) is traced once: tracing the naive loop twice cost more than racing it

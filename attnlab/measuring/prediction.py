@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
 
 #: a call this much smaller (in FLOPs) than the one asked for still predicts it
 REACH = 16

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from attnlab.judging import pairing
-from attnlab.judging.pairing import Verdict
 from attnlab.measuring import rounds
-from attnlab.measuring.entry import Entry
-from attnlab.plan import Limits
+from attnlab.measuring.limits import Limits
+from attnlab.measuring.participant import Entry
+from attnlab.statistics import pairing
+from attnlab.statistics.pairing import Verdict
 
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
 _CLEAR = 1.5

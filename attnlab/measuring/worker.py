@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from attnlab.ground.backend import Backend, checked_output
-from attnlab.ground.errors import Declined, Unavailable
-from attnlab.ground.inputs import inputs
-from attnlab.ground.libraries import Library, open_library
-from attnlab.ground.workload import Workload
+from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.inputs import inputs
+from attnlab.contract.library import Library, open_library
+from attnlab.contract.workload import Workload
 from attnlab.measuring import ceilings, memory, protocol
 
 if TYPE_CHECKING:
-    from attnlab.judging.posing import Specimen
+    from attnlab.measuring.probe import Specimen
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
@@ -58,7 +58,7 @@ class Bench:
 
     def load(self, backend: str, folders: list[str], threads: int | None) -> Reply:
         """Import the backend; it stays for the life of the process."""
-        from attnlab.discovery import load
+        from attnlab.contract.discovery import load
 
         self.backend, self.threads = load(backend, folders), threads
         gc.collect()
@@ -117,7 +117,7 @@ class Bench:
     @contextlib.contextmanager
     def _observed(self, workload: Workload) -> Iterator[Specimen]:
         """The backend under the gate's eyes; what no caller expects of it is Wrong."""
-        from attnlab.judging.posing import Misbehaved, Specimen
+        from attnlab.measuring.probe import Misbehaved, Specimen
 
         self._library(workload.device)
         self.specimen = self.specimen or Specimen(self._backend())

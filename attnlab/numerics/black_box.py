@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from attnlab.discovery import load
-from attnlab.ground.backend import Backend, checked_output
-from attnlab.ground.dtypes import round_to
-from attnlab.ground.workload import Workload
+from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.discovery import load
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.workload import Workload
 
 
 class Attend(Protocol):

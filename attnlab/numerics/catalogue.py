@@ -109,7 +109,7 @@ def run_experiments(
     seconds that it took. Raises ValueError for an unknown experiment or backend or a bad
     seed, before any has run.
     """
-    from attnlab.discovery import backends as all_backends
+    from attnlab.contract.discovery import backends as all_backends
 
     chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
     check_request(backends, seed, folders)
@@ -127,7 +127,7 @@ def run_experiments(
 
 def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[Path | str] = ()) -> None:
     """Raises ValueError for a bad seed or an unknown backend, before anything is measured."""
-    from attnlab.discovery import require
+    from attnlab.contract.discovery import require
 
     generator(seed)
     for name in backends or ():

@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec
 
 import numpy as np
 
-from attnlab.ground.errors import Declined, Unavailable
+from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import Attend, black_box
 from attnlab.numerics.finding import Row
 from attnlab.numerics.pace import is_slow

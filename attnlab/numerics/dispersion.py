@@ -147,7 +147,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
 def figure(finding: Finding) -> Figure:
     """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
-    from attnlab.numerics.drawing import (
+    from attnlab.figures.drawing import (
         CYCLE,
         GREY,
         entitle,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 from attnlab.numerics.contestants import (
     Contestant,
     Facts,
@@ -193,7 +193,7 @@ def _against_size(errors: Sequence[Row]) -> str:
 
 def figure(finding: Finding) -> Figure:
     """Relative error along the three axes, a row of panels a format; budgets as lines, backends as points."""
-    from attnlab.numerics.drawing import (
+    from attnlab.figures.drawing import (
         BLACK,
         backend_styles,
         entitle,

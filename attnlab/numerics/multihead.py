@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
 from attnlab.numerics.clusters import mean_over_clusters
 from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row
@@ -236,7 +236,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
 def figure(finding: Finding) -> Figure:
     """Variance at initialisation, and FLOPs and time against the number of heads."""
-    from attnlab.numerics.drawing import (
+    from attnlab.figures.drawing import (
         BLACK,
         BLUE,
         backend_styles,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.dtypes import DTYPES, carrier, round_to
+from attnlab.contract.dtypes import DTYPES, carrier, round_to
 from attnlab.numerics.black_box import Attend
 from attnlab.numerics.contestants import Contestant, Facts, agreement, contestants, rows_or_failure
 from attnlab.numerics.finding import Finding, Row
@@ -183,7 +183,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
 def figure(finding: Finding) -> Figure:
     """For each format the gaps at which weights vanish, by backend, with the thresholds as lines."""
-    from attnlab.numerics.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
+    from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 
     figure, panels = new_figure(4, 1, width=15.0, height=4.5, sharey=True)
     rows = [row for row in finding.rows if row.quantity.startswith("gap")]

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.dtypes import round_to
-from attnlab.ground.workload import Workload
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.workload import Workload
 from attnlab.numerics.black_box import Attend, black_box
 from attnlab.theory import unit_roundoff
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.backend import Backend
-from attnlab.ground.workload import Workload
+from attnlab.contract.backend import Backend
+from attnlab.contract.workload import Workload
 
 
 def logit_gradients(

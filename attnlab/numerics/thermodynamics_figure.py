@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.numerics.drawing import (
+from attnlab.figures.drawing import (
     BLUE,
     GREEN,
     GREY,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.discovery import load
-from attnlab.ground.errors import Declined
+from attnlab.contract.discovery import load
+from attnlab.contract.errors import Declined
 from attnlab.numerics.clusters import mean_over_clusters, statistic_over_clusters
 from attnlab.numerics.contestants import Contestant, agreement, generator
 from attnlab.numerics.finding import Finding, Row

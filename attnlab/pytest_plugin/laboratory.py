@@ -11,19 +11,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from attnlab.discovery import load
-from attnlab.ground.backend import Backend, checked_output
-from attnlab.ground.errors import Declined, Unavailable
-from attnlab.ground.inputs import inputs
-from attnlab.ground.result import Accuracy, Outcome, Result
-from attnlab.ground.workload import Workload
-from attnlab.judging import accuracy, pairing
+from attnlab.accuracy import race_check
+from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.discovery import load
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.inputs import inputs
+from attnlab.contract.result import Accuracy, Ceiling, Outcome, Result
+from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
-from attnlab.measuring.ceilings import Ceiling
 from attnlab.measuring.conductor import Conductor
-from attnlab.plan import Limits
+from attnlab.measuring.limits import Limits
+from attnlab.program.execute import measure_ceiling
 from attnlab.pytest_plugin.options import Settings
-from attnlab.running import measure_ceiling
+from attnlab.statistics import pairing
 
 #: a rate further above the best that this machine reached is a failed measurement
 BELIEVED = 1.05
@@ -157,9 +157,9 @@ class Laboratory:
             return Answer(Outcome.DECLINED, str(fault))
         except Exception as fault:
             return Answer(Outcome.CRASHED, f"raised {type(fault).__name__}: {' '.join(str(fault).split())}")
-        rows = accuracy.sampled_rows(workload)
+        rows = race_check.sampled_rows(workload)
         try:
-            judged = accuracy.judge(workload, rows, checked_output(backend, workload, output)[:, :, rows])
+            judged = race_check.judge(workload, rows, checked_output(backend, workload, output)[:, :, rows])
         except ValueError as fault:
             return Answer(Outcome.WRONG, str(fault))
         return Answer(None if judged.passed else Outcome.WRONG, judged.reason or "", judged)

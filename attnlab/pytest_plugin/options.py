@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 
 from attnlab.commands.options import split_names, split_sizes
-from attnlab.ground.dtypes import DTYPES
-from attnlab.ground.workload import Workload
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
-from attnlab.plan import Plan
-from attnlab.running import resolve
+from attnlab.program.execute import resolve
+from attnlab.program.plan import Plan
 
 #: small enough that all suites end within about a minute on two cores
 _LENGTHS, _HEADS, _DTYPES = "64,256", "4", "float32"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attnlab.program.store import Run
 from attnlab.report import page, sentences, wording
 from attnlab.report.evidence import gather
-from attnlab.run_folder import Run
 
 __all__ = ["verdict_text", "write"]
 

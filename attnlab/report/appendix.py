@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnlab.ground.result import Outcome
+from attnlab.contract.result import Outcome
 from attnlab.report import units, wording
 from attnlab.report.evidence import Evidence
 from attnlab.report.tables import markdown

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from attnlab.ground.result import Outcome
-from attnlab.judging.pairing import Kind
+from attnlab.contract.result import Outcome
 from attnlab.report import units, wording
 from attnlab.report.evidence import Cell, Evidence, Family
+from attnlab.statistics.pairing import Kind
 
 #: times as long as the fastest
 SLOW = 2.0

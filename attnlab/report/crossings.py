@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from attnlab.judging.crossover import Crossover, crossovers
-from attnlab.judging.pairing import Verdict, calibration_of, disturbed_rounds
-from attnlab.judging.ranking import paired
 from attnlab.report import units, wording
 from attnlab.report.evidence import Evidence, Family
+from attnlab.statistics.crossover import Crossover, crossovers
+from attnlab.statistics.pairing import Verdict, calibration_of, disturbed_rounds
+from attnlab.statistics.ranking import paired
 
 
 def candidates(evidence: Evidence, family: Family) -> list[str]:

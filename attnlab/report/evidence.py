@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attnlab.ground.result import Outcome, Result
-from attnlab.ground.workload import Workload
-from attnlab.judging.ranking import Ranking, entered_once, is_second_entry, rank
-from attnlab.judging.roofline import Rate, rate
-from attnlab.judging.selftest import SelfTest, self_test
-from attnlab.measuring.ceilings import Ceiling
+from attnlab.contract.result import Ceiling, Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.program.store import Run
 from attnlab.report import wording
-from attnlab.run_folder import Run
+from attnlab.statistics.ranking import Ranking, entered_once, is_second_entry, rank
+from attnlab.statistics.roofline import Rate, rate
+from attnlab.statistics.selftest import SelfTest, self_test
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.figures import canvas
 from attnlab.numerics import catalogue
 from attnlab.numerics.finding import Finding, Row
-from attnlab.report import canvas, units, wording
+from attnlab.report import units, wording
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.tables import NONE, markdown
 

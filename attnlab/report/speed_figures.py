@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab import palette
-from attnlab.report import canvas, wording
+from attnlab.figures import canvas, palette
+from attnlab.report import wording
 from attnlab.report.evidence import Cell, Evidence, Family
 
 if TYPE_CHECKING:

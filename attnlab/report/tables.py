@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlab.judging import growth
-from attnlab.judging.pairing import Kind
-from attnlab.judging.ranking import Ranking
 from attnlab.report import units, wording
 from attnlab.report.evidence import Cell, Evidence, Family
+from attnlab.statistics import growth
+from attnlab.statistics.pairing import Kind
+from attnlab.statistics.ranking import Ranking
 
 NONE = "–"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attnlab.judging.pairing import Kind, Verdict, least_rounds
-from attnlab.judging.ranking import Ranking, Standing
 from attnlab.report import units, wording
 from attnlab.report.evidence import Evidence, Family
+from attnlab.statistics.pairing import Kind, Verdict, least_rounds
+from attnlab.statistics.ranking import Ranking, Standing
 
 #: a lead smaller than this needs more than one set of processes
 SMALL_LEAD = 0.05

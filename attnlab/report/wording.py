@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
 
 
 def listed(items: Sequence[str], last: str = "and") -> str:
@@ -73,8 +73,8 @@ def conditions(shared: Workload) -> str:
         parts.append("causal")
     if shared.scale != 1 / math.sqrt(shared.head_dim):
         parts.append(f"scale {shared.scale:g}")
-    if shared.regime != "normal":
-        parts.append(f"{shared.regime} inputs")
+    if shared.distribution != "normal":
+        parts.append(f"{shared.distribution} inputs")
     if shared.seed:
         parts.append(f"seed {shared.seed}")
     return ", ".join(parts)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.comparing import agreed, compare, sentence
-from attnlab.ground.workload import Workload
-from attnlab.judging.pairing import Kind, Verdict
-from attnlab.plan import Limits
+from attnlab.contract.workload import Workload
+from attnlab.measuring.limits import Limits
+from attnlab.program.compare import agreed, compare, sentence
+from attnlab.statistics.pairing import Kind, Verdict
 
 SLOWER = Verdict(Kind.SLOWER, 1.03, 1.02, 1.04, 30)
 QUICK = Limits(min_rounds=12, max_rounds=12, workload_seconds=20.0, turn_seconds=0.001)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.plan import Limits, Plan, read_plan
+from attnlab.measuring.limits import Limits
+from attnlab.program.plan import Plan, read_plan
 
 
 def written(folder: Path, text: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.checking import check
+from attnlab.program.check import check
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.ground.result import Measurement, Outcome, Result
-from attnlab.ground.workload import Workload
-from attnlab.plan import Limits, Plan
-from attnlab.run_folder import RUN_FILE, Run, read_run
-from attnlab.running import Silence, resolve, run
+from attnlab.contract.result import Measurement, Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.measuring.limits import Limits
+from attnlab.program.execute import Silence, resolve, run
+from attnlab.program.plan import Plan
+from attnlab.program.store import RUN_FILE, Run, read_run
 
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
 QUICK = Limits(min_rounds=6, max_rounds=6, workload_seconds=2, turn_seconds=1e-4)

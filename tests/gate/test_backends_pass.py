@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.discovery import backends, load
-from attnlab.ground.dtypes import DTYPES
-from attnlab.ground.errors import Declined, Unavailable
-from attnlab.ground.workload import Workload
-from attnlab.judging.gate import examine
-from attnlab.judging.gradient_gate import examine_gradients
-from attnlab.judging.gradient_questions import GradientQuestion
-from attnlab.judging.posing import Specimen
-from attnlab.judging.questions import Question
+from attnlab.accuracy.gate import examine
+from attnlab.accuracy.gradient_gate import examine_gradients
+from attnlab.accuracy.gradient_questions import GradientQuestion
+from attnlab.accuracy.questions import Question
+from attnlab.contract.discovery import backends, load
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.workload import Workload
+from attnlab.measuring.probe import Specimen
 
 
 def opened(name: str) -> Specimen:

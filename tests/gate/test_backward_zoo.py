@@ -8,8 +8,8 @@ from zoo.backward_faults import BACKWARD_FAULTS
 from zoo.backward_parts import in_blocks, with_parts
 from zoo.backward_right import RIGHT_BACKWARD
 
-from attnlab.ground.dtypes import DTYPES
-from attnlab.judging.gradient_gate import examine_gradients, gradients_asked
+from attnlab.accuracy.gradient_gate import examine_gradients, gradients_asked
+from attnlab.contract.dtypes import DTYPES
 from attnlab.theory.exact_gradients import exact_gradients
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from zoo.parts import plain
 
-from attnlab.ground.dtypes import round_to
-from attnlab.ground.inputs import inputs
-from attnlab.ground.result import Accuracy, Outcome, Result
-from attnlab.ground.workload import Workload
-from attnlab.judging import accuracy
-from attnlab.judging.evidence import directed, max_ulp, weigh
-from attnlab.judging.reference import refer
+from attnlab.accuracy import race_check
+from attnlab.accuracy.evidence import directed, max_ulp, weigh
+from attnlab.accuracy.reference import refer
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.inputs import inputs
+from attnlab.contract.result import Accuracy, Outcome, Result
+from attnlab.contract.workload import Workload
 
 WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
 
@@ -25,8 +25,8 @@ def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
 
 def judged(workload: Workload, output: np.ndarray) -> Accuracy:
     """`judge` on the rows it samples."""
-    rows = accuracy.sampled_rows(workload)
-    return accuracy.judge(workload, rows, output[:, :, rows])
+    rows = race_check.sampled_rows(workload)
+    return race_check.judge(workload, rows, output[:, :, rows])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
@@ -77,7 +77,7 @@ def test_nan_is_told_with_its_row() -> None:
 def test_judge_refuses_another_shape() -> None:
     """An output that is not what was asked for is malformed, not wrong."""
     with pytest.raises(ValueError, match="must have shape"):
-        accuracy.judge(WORKLOAD, [0, 1], np.zeros((2, 4, 3, 16)))
+        race_check.judge(WORKLOAD, [0, 1], np.zeros((2, 4, 3, 16)))
 
 
 def test_a_direction_is_found_with_its_size_and_noise_is_not() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.checking import check
+from attnlab.program.check import check
 
 FOLDER = Path(__file__).with_name("written")
 

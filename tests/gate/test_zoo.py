@@ -11,12 +11,12 @@ from zoo import FAULTS, coverage
 from zoo.parts import Array, plain
 from zoo.right import RIGHT
 
-from attnlab.ground.dtypes import DTYPES
-from attnlab.judging.coverage import ALL_FORMS
-from attnlab.judging.evidence import weigh
-from attnlab.judging.examined import Examined
-from attnlab.judging.gate import examine, function_asked
-from attnlab.judging.questions import SCALE_FORMS, pose
+from attnlab.accuracy.coverage_questions import ALL_FORMS
+from attnlab.accuracy.evidence import weigh
+from attnlab.accuracy.gate import examine, function_asked
+from attnlab.accuracy.gate_result import Examined
+from attnlab.accuracy.questions import SCALE_FORMS, pose
+from attnlab.contract.dtypes import DTYPES
 
 
 @cache

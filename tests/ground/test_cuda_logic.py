@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.discovery import backends, load
-from attnlab.ground.errors import Unavailable
-from attnlab.ground.inputs import inputs
-from attnlab.ground.libraries import Torch, kernels_of, open_library
-from attnlab.ground.workload import Workload
+from attnlab.contract.discovery import backends, load
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.inputs import inputs
+from attnlab.contract.library import Torch, kernels_of, open_library
+from attnlab.contract.workload import Workload
 
 
 class FakeCuda:
@@ -245,7 +245,7 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
 def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
     """The worker says so and lives on."""
     from attnlab.measuring.contender import Contender
-    from attnlab.measuring.seat import Refused, Seat
+    from attnlab.measuring.worker_process import Refused, Seat
 
     seat = Seat(Contender.parse("torch_eager"))
     try:

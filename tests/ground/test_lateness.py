@@ -23,18 +23,18 @@ HEAVY = {
 #: modules whose import must stay light, and what beside NumPy each may still load
 LIGHT = [
     "attnlab",
-    "attnlab.ground.backend",
-    "attnlab.ground.result",
-    "attnlab.ground.environment",
-    "attnlab.discovery",
-    "attnlab.calling",
-    "attnlab.plan",
-    "attnlab.judging.accuracy",
-    "attnlab.judging.pairing",
+    "attnlab.contract.backend",
+    "attnlab.contract.result",
+    "attnlab.program.environment",
+    "attnlab.contract.discovery",
+    "attnlab.program.call",
+    "attnlab.program.plan",
+    "attnlab.accuracy.race_check",
+    "attnlab.statistics.pairing",
     "attnlab.measuring.conductor",
     "attnlab.measuring.worker",
-    "attnlab.run_folder",
-    "attnlab.running",
+    "attnlab.program.store",
+    "attnlab.program.execute",
 ]
 
 

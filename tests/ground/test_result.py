@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.ground.result import Accuracy, Measurement, Outcome, Result
-from attnlab.ground.workload import Workload
+from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
+from attnlab.contract.workload import Workload
 
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 3.0)}, {"cache": "warm"})
 PASSED = Accuracy(1e-7, 4e-6, 1e-6, 8, 8, passed=True)

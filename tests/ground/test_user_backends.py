@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.calling import attend
-from attnlab.discovery import backends, load, require
-from attnlab.ground.backend import Backend, checked_output
-from attnlab.ground.errors import Declined, Unavailable
-from attnlab.ground.workload import Workload
+from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.discovery import backends, load, require
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.workload import Workload
+from attnlab.program.call import attend
 
 GOOD = '''"""Right, and short.
 
@@ -258,7 +258,7 @@ def test_another_librarys_array_is_refused() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_arrays_come_back_as_they_went_through_torch(dtype: str) -> None:
     """Bit for bit, bfloat16 in float32 arrays."""
-    from attnlab.ground.inputs import inputs
+    from attnlab.contract.inputs import inputs
 
     workload = SMALL.with_(dtype=dtype, keys=3)
     q, _, _ = inputs(workload)

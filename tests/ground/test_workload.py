@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.ground.dtypes import DTYPES, ITEM_BYTES
-from attnlab.ground.errors import Declined
-from attnlab.ground.inputs import inputs
-from attnlab.ground.regimes import REGIMES
-from attnlab.ground.workload import DEVICES, Workload
+from attnlab.contract.distributions import DISTRIBUTIONS
+from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
+from attnlab.contract.errors import Declined
+from attnlab.contract.inputs import inputs
+from attnlab.contract.workload import DEVICES, Workload
 
 sizes = st.integers(1, 9)
 workloads = st.builds(
@@ -29,7 +29,7 @@ workloads = st.builds(
     device=st.sampled_from(DEVICES),
     causal=st.booleans(),
     scale=st.none() | st.floats(-8, 8),
-    regime=st.sampled_from(sorted(REGIMES)),
+    distribution=st.sampled_from(sorted(DISTRIBUTIONS)),
     seed=st.integers(0, 2**32),
 )
 
@@ -64,7 +64,7 @@ BAD = [
     ("scale", float("inf")),
     ("scale", True),
     ("scale", "1"),
-    ("regime", "strange"),
+    ("distribution", "strange"),
     ("seed", -1),
     ("seed", 1.5),
     ("seed", False),
@@ -119,7 +119,9 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
 @pytest.mark.parametrize("scale", [1e-6, 5e-324])
 def test_a_scale_that_no_query_makes_up_for_is_declined(scale: float) -> None:
     """Of float16, or of any format; never an infinity in the inputs."""
-    workload = Workload(dtype="float16", scale=scale, regime="logit_std_4", queries=2, keys=2, head_dim=1)
+    workload = Workload(
+        dtype="float16", scale=scale, distribution="logit_std_4", queries=2, keys=2, head_dim=1
+    )
     with pytest.raises(Declined, match="no float16 holds the inputs of logit_std_4 at scale"):
         inputs(workload)
 

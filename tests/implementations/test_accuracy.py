@@ -27,11 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.discovery import backends, load
-from attnlab.ground.backend import Backend, checked_output
-from attnlab.ground.dtypes import DTYPES, round_to
-from attnlab.ground.errors import Declined, Unavailable
-from attnlab.ground.workload import Workload
+from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.discovery import backends, load
+from attnlab.contract.dtypes import DTYPES, round_to
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.workload import Workload
 
 Array = NDArray[Any]
 

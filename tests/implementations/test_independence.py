@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import attnlab.implementations
-from attnlab.discovery import backends, load
+from attnlab.contract.discovery import backends, load
 
 HOME = Path(attnlab.implementations.__path__[0])
 
@@ -61,8 +61,8 @@ def test_nothing_is_imported_before_a_backend_is_loaded() -> None:
     """Listing the backends, the kernel-forcing module and every NumPy backend leave PyTorch alone."""
     own = [name for name in backends() if load(name).library == "numpy"]
     statements = (
-        "import attnlab.implementations, attnlab.ground.sdpa\n"
-        "from attnlab.discovery import backends, load\n"
+        "import attnlab.implementations, attnlab.libraries.torch_sdpa\n"
+        "from attnlab.contract.discovery import backends, load\n"
         f"backends()\nfor name in {own!r}: load(name)"
     )
     assert "torch" not in loaded_in_fresh_interpreter(statements)
@@ -70,4 +70,6 @@ def test_nothing_is_imported_before_a_backend_is_loaded() -> None:
 
 def test_loading_a_torch_backend_imports_torch() -> None:
     """The check above can fail."""
-    assert "torch" in loaded_in_fresh_interpreter("from attnlab.discovery import load\nload('torch_eager')")
+    assert "torch" in loaded_in_fresh_interpreter(
+        "from attnlab.contract.discovery import load\nload('torch_eager')"
+    )

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnlab.discovery import load
-from attnlab.ground import sdpa
-from attnlab.ground.inputs import inputs
-from attnlab.ground.workload import Workload
+from attnlab.contract.discovery import load
+from attnlab.contract.inputs import inputs
+from attnlab.contract.workload import Workload
+from attnlab.libraries import torch_sdpa as sdpa
 
 FORCED = ("torch_sdpa_math", "torch_sdpa_flash", "torch_sdpa_efficient", "torch_sdpa_cudnn")
 SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from attnlab.ground.errors import Declined
-from attnlab.judging.asking import QUESTION_SECONDS, SLOW_SECONDS, Asking
-from attnlab.judging.posing import Misbehaved
+from attnlab.accuracy.question_budget import QUESTION_SECONDS, SLOW_SECONDS, Asking
+from attnlab.contract.errors import Declined
+from attnlab.measuring.probe import Misbehaved
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.ground.result import Measurement
-from attnlab.judging import pairing
-from attnlab.judging.pairing import ALPHA, Kind, compare, disturbed_rounds, interval_rank, least_rounds
+from attnlab.contract.result import Measurement
+from attnlab.statistics import pairing
+from attnlab.statistics.pairing import ALPHA, Kind, compare, disturbed_rounds, interval_rank, least_rounds
 
 
 def latency(samples: list[float], rounds: list[int] | None = None) -> Measurement:

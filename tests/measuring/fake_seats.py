@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from attnlab.ground.result import Result
-from attnlab.ground.workload import Workload
-from attnlab.judging import accuracy
+from attnlab.accuracy import race_check
+from attnlab.contract.result import Result
+from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.seat import Refused
-from attnlab.plan import Limits
+from attnlab.measuring.limits import Limits
+from attnlab.measuring.worker_process import Refused
 
 #: so that the numbers below do not follow the defaults
 FIXED = {"max_rounds": 200, "workload_seconds": 6.0, "extra_seconds": 24.0, "call_seconds": 2.0}
@@ -76,7 +76,7 @@ class FakeSeat:
     def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         self._fault(op)
         self._call()
-        exact = accuracy.reference(self.workload, tuple(arguments["rows"])).output
+        exact = race_check.reference(self.workload, tuple(arguments["rows"])).output
         return {}, (exact, exact)
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:

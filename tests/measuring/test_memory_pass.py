@@ -7,7 +7,7 @@ from pathlib import Path
 
 def test_the_memory_pass_leaves_no_file_open() -> None:
     """It runs for every workload of a run, in the same process."""
-    from attnlab.ground.libraries import NumPy
+    from attnlab.contract.library import NumPy
     from attnlab.measuring.memory import peak_bytes
 
     peak_bytes(NumPy(), list)

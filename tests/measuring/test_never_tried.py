@@ -6,8 +6,8 @@ from typing import Any
 
 from fake_seats import Clock, FakeSeat, race
 
-from attnlab.ground.result import Outcome
-from attnlab.ground.workload import Workload
+from attnlab.contract.result import Outcome
+from attnlab.contract.workload import Workload
 
 BIG = Workload(heads=8, queries=2048, keys=2048)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.ground.workload import Workload
+from attnlab.contract.workload import Workload
 from attnlab.measuring.prediction import REACH, History, least_peak_bytes, rungs, worst_peak_bytes
 
 lengths = st.integers(1, 20_000)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fake_seats import SMALL, Clock, FakeSeat, conductor_of, race, rounds_of
 
-from attnlab.ground.result import Outcome
-from attnlab.judging import pairing
+from attnlab.contract.result import Outcome
 from attnlab.measuring import rounds
-from attnlab.measuring.seat import Died, Hung, Refused
+from attnlab.measuring.worker_process import Died, Hung, Refused
+from attnlab.statistics import pairing
 
 
 def wild(turn: int) -> float:

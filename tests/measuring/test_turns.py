@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from attnlab.ground.backend import Backend
-from attnlab.ground.workload import Workload
+from attnlab.contract.backend import Backend
+from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
+from attnlab.measuring.limits import Limits
 from attnlab.measuring.worker import Bench
-from attnlab.plan import Limits
 
 SMALL = Workload(heads=1, queries=4, keys=4, head_dim=4)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from attnlab.ground.result import Outcome, Result
-from attnlab.ground.workload import Workload
+from attnlab.contract.result import Outcome, Result
+from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
-from attnlab.measuring.seat import Died, Refused, Seat
-from attnlab.plan import Limits
+from attnlab.measuring.limits import Limits
+from attnlab.measuring.worker_process import Died, Refused, Seat
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 OTHER = SMALL.with_(queries=16, keys=16)
@@ -354,7 +354,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is unavailable, with the system's own words."""
-    monkeypatch.setattr("attnlab.measuring.seat.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("attnlab.measuring.worker_process.sys.executable", "/nowhere/python")
     (result,) = race(folder, "good")
     assert result.outcome is Outcome.UNAVAILABLE
     assert "No such file" in (result.reason or "")

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from attnlab.discovery import backends
-from attnlab.ground.errors import Declined, Unavailable
+from attnlab.contract.discovery import backends
+from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import black_box
 from attnlab.numerics.clusters import mean_over_clusters
 from attnlab.numerics.logits import read_logits
@@ -96,7 +96,7 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("modules", "loads_heavy"),
     [
-        ("attnlab.numerics.observables, attnlab.numerics.catalogue, attnlab.numerics.drawing", False),
+        ("attnlab.numerics.observables, attnlab.numerics.catalogue, attnlab.figures.drawing", False),
         ("attnlab.numerics.variance_scaling, attnlab.numerics.saturation", False),
         ("torch", True),  # the test can fail
     ],

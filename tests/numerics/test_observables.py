@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.discovery import backends
-from attnlab.ground.dtypes import round_to
-from attnlab.ground.errors import Declined, Unavailable
+from attnlab.contract.discovery import backends
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import black_box
 from attnlab.numerics.observables import Observables, observe
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.discovery import backends, load
-from attnlab.ground.errors import Declined, Unavailable
+from attnlab.contract.discovery import backends, load
+from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import black_box
 from attnlab.numerics.identities import violations
 from attnlab.numerics.number_range import last_before, spacing, unshifted_softmax

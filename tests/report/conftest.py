@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic import synthetic
 
-from attnlab.run_folder import Run
+from attnlab.program.store import Run
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from attnlab.ground.result import Accuracy, Measurement, Outcome, Result
-from attnlab.ground.workload import Workload
-from attnlab.measuring.ceilings import Ceiling
+from attnlab.contract.result import Accuracy, Ceiling, Measurement, Outcome, Result
+from attnlab.contract.workload import Workload
 from attnlab.numerics.finding import Finding, Row
-from attnlab.plan import Plan
-from attnlab.run_folder import Run
+from attnlab.program.plan import Plan
+from attnlab.program.store import Run
 
 CONTENDERS = (
     "naive_loop",

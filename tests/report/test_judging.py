@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.ground.result import Measurement, Outcome, Result
-from attnlab.ground.workload import Workload
-from attnlab.judging import growth
-from attnlab.judging.crossover import crossovers
-from attnlab.judging.pairing import Kind, Verdict
-from attnlab.judging.ranking import implementation_of, rank
-from attnlab.judging.roofline import rate
-from attnlab.judging.selftest import self_test
-from attnlab.measuring.ceilings import Ceiling
+from attnlab.contract.result import Ceiling, Measurement, Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.statistics import growth
+from attnlab.statistics.crossover import crossovers
+from attnlab.statistics.pairing import Kind, Verdict
+from attnlab.statistics.ranking import implementation_of, rank
+from attnlab.statistics.roofline import rate
+from attnlab.statistics.selftest import self_test
 
 WORKLOAD = Workload(heads=4, queries=256, keys=256)
 

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from attnlab.ground.result import Outcome
+from attnlab.contract.result import Outcome
+from attnlab.figures.canvas import settled
+from attnlab.figures.palette import styles
 from attnlab.numerics.catalogue import EXPERIMENTS
 from attnlab.numerics.finding import Row
-from attnlab.palette import styles
+from attnlab.program.store import read_run
 from attnlab.report import verdict_text, write
-from attnlab.report.canvas import settled
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
 from attnlab.report.evidence import gather
 from attnlab.report.findings import conditions
 from attnlab.report.page import render
-from attnlab.run_folder import read_run
 
 SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
 CHAPTERS = (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 from attnlab.theory import GRADIENT_CLASSES, gradient_budgets
 from attnlab.theory.exact_attention import blocks
 from attnlab.theory.exact_gradients import backward_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 
 from .backward_parts import RESULTS, Backward, Four, then, whole, with_parts
 from .fault import Fault

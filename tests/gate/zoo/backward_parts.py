@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 
 from .parts import Array, inner_of, rounder, scores_of, seen_by, softmax
 

@@ -1,7 +1,7 @@
 """Faults of one path: right everywhere but under one condition, as a kernel is that was compiled for one case.
 
 Each is a condition and a deviation. What deviates is plain enough, for the most part one key that is lost: the
-question is whether the condition is ever met. `attnlab.judging.coverage` has a form for each.
+question is whether the condition is ever met. `attnlab.accuracy.coverage_questions` has a form for each.
 """
 
 from __future__ import annotations

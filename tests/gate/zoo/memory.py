@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 
 from .fault import Attend, Fault
 from .parts import Array, plain

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.ground.dtypes import carrier, round_to
+from attnlab.contract.dtypes import carrier, round_to
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 
 from .fault import Attend, Fault
 from .parts import Array, exponentials, plain, rounder, seen_by, softmax

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 
 from .parts import Array, blocked, in_sequence, inner_of, plain, rounder, scores_of, seen_by, softmax, sum_in
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.ground.dtypes import round_to
+from attnlab.contract.dtypes import round_to
 
 from .fault import Attend, Fault, only_in
 from .parts import Array, blocked, cut, cut_to, in_sequence, plain, rounder, scores_of, softmax, sum_in

@@ -1,0 +1,86 @@
+"""How a field of a workload is declared: once, with all that commands, plan files, pytest, labels and tables need."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Reader = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is declared of a field beside its name and its default.
+
+    help : one line for a person. read : from text to the value; raises ValueError, in one line. write : from the
+    value to the text that `read` takes. brief : its part of a label, empty for nothing. several : the plural under
+    which a grid takes many values of it. unit : of the number, empty for a count or a name.
+    """
+
+    help: str
+    read: Reader
+    write: Callable[[Any], str] = str
+    brief: Callable[[Any], str] = lambda value: ""
+    several: str | None = None
+    unit: str = ""
+
+
+def declared(default: Any, help: str, read: Reader, **rest: Any) -> Any:
+    """A dataclass field with its declaration."""
+    return dataclasses.field(default=default, metadata={"declared": Declared(help, read, **rest)})
+
+
+def declaration(field: dataclasses.Field[Any]) -> Declared:
+    """What was declared of `field`."""
+    found: Declared = field.metadata["declared"]
+    return found
+
+
+def option(name: str) -> str:
+    """The option of the command line that stands for the field `name`: ``--head-dim``."""
+    return "--" + name.replace("_", "-")
+
+
+def whole(least: int) -> Reader:
+    """Reads a whole number of at least `least`."""
+
+    def read(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if found < least:
+            raise ValueError(f"must be a whole number of at least {least}, got {text!r}")
+        return found
+
+    return read
+
+
+def number(text: str) -> float:
+    """Reads a finite number."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"must be a finite number, got {text!r}")
+    return found
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Reads whole numbers between commas."""
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise ValueError(f"must be whole numbers separated by commas, got {text!r}") from None
+
+
+def yes(text: str) -> bool:
+    """Reads true or false."""
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if text.lower() not in known:
+        raise ValueError(f"must be true or false, got {text!r}")
+    return known[text.lower()]

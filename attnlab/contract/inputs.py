@@ -1,0 +1,79 @@
+"""A workload's arrays: equal workloads give bit-equal inputs, in every process and for every library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.distributions import DISTRIBUTIONS
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.errors import Declined
+from attnlab.contract.problem import Alibi, Problem
+from attnlab.contract.workload import GIVEN, Workload
+
+#: a random stream each: a change of one array leaves the others as they were
+_DISTRIBUTION, _BIAS, _SINKS, _GRADIENT = 3, 6, 7, 8
+
+
+def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Query, key and value of `workload`, rounded to its dtype (bfloat16 in float32 arrays).
+
+    Shapes as in `Workload`. Each array and the distribution have a random stream of their own, so that changing
+    the number of keys leaves the queries as they were.
+
+    Raises Declined, whoever asks, where the distribution needs numbers that the dtype does not hold: a logit of some
+    size at a scale near 0 needs queries beyond its largest.
+    """
+    w = workload
+    shapes = (
+        (w.batch, w.heads, w.queries, w.head_dim),
+        (w.batch, w.kv_heads, w.keys, w.head_dim),
+        (w.batch, w.kv_heads, w.keys, w.value_dim),
+    )
+    q, k, v = (_normal(w, stream, shape) for stream, shape in enumerate(shapes))
+    with np.errstate(over="ignore", invalid="ignore"):  # told below
+        drawn = DISTRIBUTIONS[w.distribution](
+            q, k, v, w.scale, np.random.default_rng([w.seed, _DISTRIBUTION])
+        )
+        q, k, v = (round_to(array, w.dtype) for array in drawn)
+    if not all(np.isfinite(array).all() for array in (q, k, v)):
+        raise Declined(
+            f"no {w.dtype} holds the inputs of {w.distribution} at scale {w.scale:g}; use a larger scale"
+        )
+    return q, k, v
+
+
+def problem_of(workload: Workload) -> Problem:
+    """`workload` with its arrays: query, key and value, and bias, sinks and the output's gradient where it has them.
+
+    The bias is one standard normal array for all batch elements, sinks are standard normal, and so is the gradient.
+    Raises Declined as `inputs` does, ValueError for a mask or a bias of a caller's own.
+    """
+    w = workload
+    if GIVEN in (w.mask, w.bias):
+        raise ValueError("a mask or a bias that was given as an array cannot be drawn again; name one")
+    q, k, v = inputs(w)
+    bias: Any = None
+    if w.bias == "alibi":
+        bias = Alibi.of_heads(w.heads)
+    elif w.bias == "normal":
+        bias = round_to(_normal(w, _BIAS, (1, w.heads, w.queries, w.keys)), w.dtype)
+    upstream = (w.batch, w.heads, w.queries, w.value_dim)
+    return Problem(
+        query=q,
+        key=k,
+        value=v,
+        dtype=w.dtype,
+        scale=w.scale,
+        mask=w.masked,
+        bias=bias,
+        softcap=w.softcap,
+        sinks=round_to(_normal(w, _SINKS, (w.heads,)), w.dtype) if w.sinks else None,
+        output_gradient=round_to(_normal(w, _GRADIENT, upstream), w.dtype) if w.backward else None,
+    )
+
+
+def _normal(workload: Workload, stream: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    return np.random.default_rng([workload.seed, stream]).standard_normal(shape)

@@ -1,0 +1,202 @@
+"""One contender's answer to one workload: an outcome, and measurements only where it was measured.
+
+Raw samples are kept and summaries computed. A wrong or skipped contender has no speed: such a result
+cannot be made. Everything is plain data and survives a trip through JSON unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from attnlab.contract.workload import Workload
+
+
+class Outcome(StrEnum):
+    """How a contender fared on a workload."""
+
+    MEASURED = "measured"
+    DECLINED = "declined"  # by its own reason
+    UNAVAILABLE = "unavailable"  # a library, a device or a file is missing
+    WRONG = "wrong"  # failed the accuracy gate
+    OVER_BUDGET = "over_budget"  # would not fit in memory or time, by prediction: never tried
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Every raw sample of one quantity, in its base unit.
+
+    `columns` holds what was noted beside each sample (round, iterations, page faults, ...), each as long
+    as `samples`; `facts` what holds for all of them (method, cache state).
+    """
+
+    quantity: str
+    unit: str
+    samples: tuple[float, ...]
+    columns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.samples:
+            raise ValueError(f"a measurement of {self.quantity} needs at least one sample")
+        for name, column in self.columns.items():
+            if len(column) != len(self.samples):
+                raise ValueError(f"column {name} has {len(column)} entries for {len(self.samples)} samples")
+
+    @property
+    def median(self) -> float:
+        """Median of the samples, in the base unit."""
+        return statistics.median(self.samples)
+
+    @property
+    def least(self) -> float:
+        """Smallest sample, in the base unit."""
+        return min(self.samples)
+
+    def by_round(self) -> dict[int, float]:
+        """Samples by the round they were taken in."""
+        return {int(index): sample for index, sample in zip(self.columns["round"], self.samples, strict=True)}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What the gate saw: error against float64 on the inputs as cast, and the most that is allowed.
+
+    `relative_error` is ||output - truth|| / ||truth|| in the Frobenius norm over the `rows_checked` of
+    `rows` query rows, `budget` the largest value that passes, `largest_error` the largest absolute error.
+    `kind` is the tightest class that covers the error ("full precision inside", "weights rounded", "scores
+    rounded"; None: outside all), `ratio` the error over that class's budget, `max_ulp` the largest error in units
+    in the last place, `bias` the z of the error along the output.
+    """
+
+    relative_error: float
+    budget: float
+    largest_error: float
+    rows_checked: int
+    rows: int
+    passed: bool
+    reason: str | None = None
+    kind: str | None = None
+    ratio: float = math.nan
+    max_ulp: float = math.nan
+    bias: float = math.nan
+
+
+@dataclass(frozen=True)
+class Result:
+    """One contender's answer to one workload.
+
+    `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `kernel` what its library
+    says really ran. Raises ValueError for measurements without outcome `measured`, for `measured`
+    without a latency, and for any other outcome without a reason.
+    """
+
+    contender: str
+    workload: Workload
+    outcome: Outcome
+    reason: str | None = None
+    accuracy: Accuracy | None = None
+    kernel: str | None = None
+    measurements: tuple[Measurement, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.outcome is Outcome.MEASURED:
+            if self.measurement("latency") is None:
+                raise ValueError(f"{self.contender}: a measured result needs a latency")
+            if self.accuracy is not None and not self.accuracy.passed:
+                raise ValueError(f"{self.contender}: a wrong result has no speed")
+            return
+        if self.measurements:
+            raise ValueError(f"{self.contender}: outcome {self.outcome} allows no measurements")
+        if not self.reason:
+            raise ValueError(f"{self.contender}: outcome {self.outcome} needs a reason")
+
+    @property
+    def backend(self) -> str:
+        """The backend's name: the contender's without settings and entry number."""
+        return self.contender.partition("[")[0].partition("#")[0]
+
+    def measurement(self, quantity: str) -> Measurement | None:
+        """The measurement of `quantity`, or None."""
+        return next((one for one in self.measurements if one.quantity == quantity), None)
+
+    @property
+    def latency(self) -> Measurement | None:
+        """Seconds per call, a sample a round."""
+        return self.measurement("latency")
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Least peak of memory over the calls measured, output included, inputs not."""
+        memory = self.measurement("peak_memory")
+        return None if memory is None else int(memory.least)
+
+    def to_json(self) -> str:
+        """One line of JSON; numbers that are not finite are written as strings."""
+        return json.dumps(_finite(asdict(self)), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Result:
+        """The inverse of `to_json`. Raises ValueError for a line that is no result."""
+        data = json.loads(line)
+        try:
+            accuracy = data["accuracy"]
+            return cls(
+                contender=data["contender"],
+                workload=Workload.from_dict(data["workload"]),
+                outcome=Outcome(data["outcome"]),
+                reason=data["reason"],
+                kernel=data["kernel"],
+                accuracy=None if accuracy is None else _accuracy(accuracy),
+                measurements=tuple(_measurement(one) for one in data["measurements"]),
+            )
+        except (KeyError, TypeError) as fault:
+            raise ValueError(f"not a result of this version of attnlab: {fault!r}") from None
+
+
+def _accuracy(data: dict[str, Any]) -> Accuracy:
+    names = ("relative_error", "budget", "largest_error", "ratio", "max_ulp", "bias")
+    numbers = {name: float(data[name]) for name in names if name in data}
+    return Accuracy(**{**data, **numbers})
+
+
+def _measurement(data: dict[str, Any]) -> Measurement:
+    return Measurement(
+        quantity=data["quantity"],
+        unit=data["unit"],
+        samples=tuple(map(float, data["samples"])),
+        columns={name: tuple(map(float, column)) for name, column in data["columns"].items()},
+        facts=data["facts"],
+    )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The best rate seen for one number format on one device, and the library that reached it.
+
+    `matmul_flops` in FLOP/s, `copy_bytes` in bytes/s (read plus written).
+    """
+
+    device: str
+    dtype: str
+    matmul_flops: float
+    matmul_library: str
+    copy_bytes: float
+    copy_library: str

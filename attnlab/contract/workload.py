@@ -1,0 +1,399 @@
+"""One question, put to every backend alike: shape, mask, scale, number format, device, direction, inputs.
+
+A workload is plain data: it compares by value, travels as a dictionary, and knows by arithmetic alone its pairs,
+FLOPs, least bytes and the size of its score matrix. Every field is declared once, here; command line, plan files,
+pytest options, labels, tables and the command that repeats a race are made from it (`attnlab.contract.fields`).
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.contract.distributions import DISTRIBUTIONS
+from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
+from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
+from attnlab.contract.mask_part import ALIGNMENTS, OPEN, Shape
+from attnlab.contract.masks import Mask
+from attnlab.contract.problem import Alibi, Problem, masked_by
+
+DEVICES = ("cpu", "cuda")
+LAYOUTS = ("bhsd", "bshd")
+DIRECTIONS = ("forward", "backward", "training")
+#: how a workload's bias is made; "given" stands for an array of a caller's
+BIASES = ("none", "normal", "alibi", "given")
+#: the mask of a caller's own array, which has no text
+GIVEN = "given"
+_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim")
+#: a backward pass computes five products where the forward pass computes two (Dao 2023, section 4.1)
+_FLOPS = {"forward": 1.0, "backward": 2.5, "training": 3.5}
+
+
+def _causal(text: str) -> str | bool:
+    if text.lower() in ("false", "none"):
+        return False
+    return "top_left" if text.lower() == "true" else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Attention of `queries` positions over `keys` positions, for `batch` x `heads` independent heads.
+
+    query: (batch, heads, queries, head_dim), key: (batch, kv_heads, keys, head_dim),
+    value: (batch, kv_heads, keys, value_dim), output: (batch, heads, queries, value_dim).
+
+    `kv_heads` defaults to `heads`, `value_dim` to `head_dim` and `scale` to 1/sqrt(head_dim) (Vaswani et al. 2017,
+    section 3.2.1). `causal` is False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the
+    last query sees all keys). `window` is (left, right) keys around a query's own place on the causal diagonal, -1 for
+    no limit. `key_lengths` are the keys that are there, one number a batch element. `mask` is any further mask, as text
+    (`attnlab.contract.masks`). `layout` is how the arrays lie in memory: (batch, heads, length, dim) or (batch, length,
+    heads, dim); backends are given the first shape either way. `distribution` names how the inputs are drawn
+    (`attnlab.contract.distributions`).
+
+    Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
+    lengths beyond the keys, an unknown name.
+    """
+
+    batch: int = declared(1, "Batch size.", whole(1), brief="b{}".format)
+    heads: int = declared(8, "Heads of the query.", whole(1), brief="h{}".format, several="heads")
+    kv_heads: int = declared(
+        None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", whole(1)
+    )
+    queries: int = declared(512, "Queries, where they differ from the length.", whole(1))
+    keys: int = declared(512, "Keys, where they differ from the length.", whole(1))
+    head_dim: int = declared(64, "Dimension of one head.", whole(1))
+    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", whole(1))
+    dtype: str = declared("float32", f"Number format: {', '.join(DTYPES)}.", str, brief=str, several="dtypes")
+    device: str = declared("cpu", "cpu or cuda.", str, brief=str)
+    causal: str | bool = declared(
+        False,
+        "Hide later keys: top_left (query i sees keys 0 to i) or bottom_right (the last query sees all).",
+        _causal,
+        brief=lambda value: {False: "", "top_left": "causal"}.get(value, f"causal={value}"),
+    )
+    window: tuple[int, int] | None = declared(
+        None,
+        "LEFT,RIGHT keys around a query's own place, along the causal diagonal; -1 for no limit.",
+        numbers,
+        write=lambda value: ",".join(map(str, value)),
+        brief=lambda value: "" if value is None else f"window={value[0]},{value[1]}",
+    )
+    key_lengths: tuple[int, ...] | None = declared(
+        None,
+        "Keys that are there, one number a batch element; the rest is padding.",
+        numbers,
+        write=lambda value: ",".join(map(str, value)),
+        brief=lambda value: "" if value is None else "key_lengths=" + ",".join(map(str, value)),
+    )
+    mask: str = declared(
+        "",
+        "A further mask: prefix(N), random(SHARE), ..., joined by &.",
+        str,
+        brief=lambda text: text.replace(" ", ""),
+    )
+    bias: str = declared(
+        "none",
+        "What is added to the scores: none, normal (an array of standard normal numbers), alibi.",
+        str,
+        brief=lambda value: "" if value == "none" else f"bias={value}",
+    )
+    softcap: float | None = declared(
+        None,
+        "Cap c of the scores, c tanh(s/c), before the bias.",
+        number,
+        write=repr,
+        brief=lambda value: "" if value is None else f"softcap={value:g}",
+    )
+    sinks: bool = declared(
+        False,
+        "One more logit a head in the denominator.",
+        yes,
+        write=lambda value: "true" if value else "false",
+        brief=lambda value: "sinks" if value else "",
+    )
+    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", number, write=repr)
+    layout: str = declared(
+        "bhsd",
+        "How the arrays lie in memory: bhsd (heads outside) or bshd (as a projection leaves them).",
+        str,
+        brief=lambda value: "" if value == "bhsd" else value,
+    )
+    direction: str = declared(
+        "forward",
+        "What is measured: forward, backward (the gradients alone), training (both).",
+        str,
+        brief=lambda value: "" if value == "forward" else value,
+    )
+    distribution: str = declared(
+        "normal", "How the inputs are drawn.", str, brief=lambda value: "" if value == "normal" else value
+    )
+    seed: int = declared(
+        0, "Seed of the inputs.", whole(0), brief=lambda value: f"seed={value}" if value else ""
+    )
+
+    def __post_init__(self) -> None:
+        derived = {"kv_heads": self.heads, "value_dim": self.head_dim}
+        for name, value in derived.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        for name in _SIZES:
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads must divide the {self.heads} heads, got {self.kv_heads}")
+        self._check_numbers()
+        self._check_names()
+        self._check_mask()
+
+    def _check_numbers(self) -> None:
+        if self.scale is None:
+            object.__setattr__(self, "scale", 1 / math.sqrt(self.head_dim))
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
+            raise ValueError(f"scale must be a number or None, got {self.scale!r}")
+        if not math.isfinite(self.scale):
+            raise ValueError(f"scale must be finite, got {self.scale!r}")
+        object.__setattr__(self, "scale", float(self.scale))
+        if self.softcap is not None:
+            if (
+                isinstance(self.softcap, bool)
+                or not isinstance(self.softcap, int | float)
+                or not 0 < self.softcap < math.inf
+            ):
+                raise ValueError(
+                    f"softcap must be a number above 0, or None for no cap, got {self.softcap!r}"
+                )
+            object.__setattr__(self, "softcap", float(self.softcap))
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        if not isinstance(self.sinks, bool):
+            raise ValueError(f"sinks must be true or false, got {self.sinks!r}")
+
+    def _check_names(self) -> None:
+        if self.causal is True or self.causal is None:
+            object.__setattr__(self, "causal", "top_left" if self.causal else False)
+        known: dict[str, tuple[Any, ...]] = {
+            "dtype": DTYPES,
+            "device": DEVICES,
+            "causal": (False, *ALIGNMENTS),
+            "bias": BIASES,
+            "layout": LAYOUTS,
+            "direction": DIRECTIONS,
+            "distribution": tuple(DISTRIBUTIONS),
+        }
+        for name, allowed in known.items():
+            value = getattr(self, name)
+            if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
+                shown = ", ".join("false" if one is False else one for one in allowed)
+                raise ValueError(f"{name} must be one of {shown}, got {value!r}")
+
+    def _check_mask(self) -> None:
+        for name in ("window", "key_lengths"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not isinstance(self.mask, str):
+            raise ValueError(
+                f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
+            )
+        if self.mask != GIVEN:
+            object.__setattr__(self, "mask", Mask.parse(self.mask).text)
+        if self.window is not None:
+            sides = (OPEN if one is None else one for one in self.window)
+            object.__setattr__(self, "window", tuple(sides))
+        self.masked.check(self.shape)
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """Of the score matrix: batch, heads, queries, keys."""
+        return Shape(self.batch, self.heads, self.queries, self.keys)
+
+    @property
+    def masked(self) -> Mask:
+        """Which keys the queries see, but for an array of a caller's own."""
+        further = Mask.parse("" if self.mask == GIVEN else self.mask)
+        return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
+
+    @classmethod
+    def of_problem(
+        cls, problem: Problem, *, device: str = "cpu", direction: str = "forward", layout: str = "bhsd"
+    ) -> Workload:
+        """The workload that a problem poses; of arrays beside query, key and value it says only that they are given."""
+        words: dict[str, Any] = {}
+        further = []
+        for part in problem.mask.parts:
+            name = {"causal": "causal", "window": "window", "key_lengths": "key_lengths"}.get(
+                part.kind, "mask"
+            )
+            if name == "mask" or name in words or not _said(name, part, words):
+                further.append(part)
+        text = GIVEN if any(part.kind == GIVEN for part in further) else Mask(tuple(further)).text
+        shape = problem.shape
+        return cls(
+            **shape._asdict(),
+            kv_heads=problem.kv_heads,
+            head_dim=problem.query.shape[-1],
+            value_dim=problem.value.shape[-1],
+            dtype=problem.dtype,
+            device=device,
+            mask=text,
+            bias="none" if problem.bias is None else "alibi" if isinstance(problem.bias, Alibi) else GIVEN,
+            softcap=problem.softcap,
+            sinks=problem.sinks is not None,
+            scale=problem.scale,
+            direction=direction,
+            layout=layout,
+            **words,
+        )
+
+    @classmethod
+    def of_arrays(
+        cls,
+        query: NDArray[Any],
+        key: NDArray[Any],
+        value: NDArray[Any],
+        *,
+        device: str = "cpu",
+        **rest: Any,
+    ) -> Workload:
+        """The workload that these arrays pose, `rest` as for `Problem.of`. Raises ValueError where they do not fit."""
+        return cls.of_problem(Problem.of(query, key, value, **rest), device=device)
+
+    @property
+    def backward(self) -> bool:
+        """Whether gradients are asked for."""
+        return self.direction != "forward"
+
+    # -- what it costs at least --------------------------------------------------------------------
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs that the mask keeps, over all batches and heads."""
+        return _pairs(self.masked, self.shape)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the matrix products, over the pairs that the mask keeps.
+
+        Two forward; a backward pass has 2.5 times as many (Dao 2023, section 4.1), training both.
+        """
+        return int(_FLOPS[self.direction] * 2 * self.pairs * (self.head_dim + self.value_dim))
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of query, key and value together, and of the output's gradient where gradients are asked for."""
+        rows = self.heads * self.queries * self.head_dim
+        rows += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
+        if self.backward:
+            rows += self.heads * self.queries * self.value_dim
+        return self.batch * rows * ITEM_BYTES[self.dtype]
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
+        output = self.heads * self.queries * self.value_dim
+        gradients = self.heads * self.queries * self.head_dim
+        gradients += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
+        counts = {"forward": output, "backward": gradients, "training": output + gradients}
+        return self.batch * counts[self.direction] * ITEM_BYTES[self.dtype]
+
+    @property
+    def least_bytes(self) -> int:
+        """Least memory traffic: what the mask lets be seen read once, and every result written once.
+
+        A key that no query sees need not be read, nor a query that sees no key.
+        """
+        queries, keys = _used(self.masked, self.shape)
+        rows = self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
+        rows += self.kv_heads * keys * (self.head_dim + self.value_dim)
+        return rows * ITEM_BYTES[self.dtype] + self.output_bytes
+
+    @property
+    def score_bytes(self) -> int:
+        """Bytes of one full score matrix, batch x heads x queries x keys, whatever the mask."""
+        return self.batch * self.heads * self.queries * self.keys * ITEM_BYTES[self.dtype]
+
+    # -- how it is written -------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """A short name that tells workloads apart: ``b1 h8 n512 d64 float32 cpu``."""
+        heads = f"h{self.heads}" + (f"/{self.kv_heads}" if self.kv_heads != self.heads else "")
+        length = f"n{self.queries}" if self.queries == self.keys else f"n{self.queries}x{self.keys}"
+        dim = f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}v{self.value_dim}"
+        scale = "" if self.scale == 1 / math.sqrt(self.head_dim) else f"scale={self.scale:g}"
+        written = {"heads": heads, "queries": length, "head_dim": dim, "scale": scale}
+        parts = (
+            written.get(one.name, declaration(one).brief(getattr(self, one.name))) for one in fields(self)
+        )
+        return " ".join(filter(None, parts))
+
+    def options(self) -> list[str]:
+        """The command line's options that say it, ``["--length", "512", ...]``, but for what is at its default."""
+        given: list[str] = ["--length", str(self.queries)]
+        plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
+        plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != plain[one.name]:
+                given += [option(one.name), declaration(one).write(value)]
+        return given
+
+    def command(self, *contenders: str) -> str:
+        """The command that races `contenders` on it."""
+        return shlex.join(["attnlab", "compare", *contenders, *self.options()])
+
+    def with_(self, **changes: Any) -> Workload:
+        """A copy with these fields changed.
+
+        `kv_heads`, `value_dim` and `scale` stay as they are unless named: pass None to derive them anew.
+        """
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Workload:
+        """The inverse of `to_dict`, former names of fields included. Raises ValueError for an unknown one."""
+        given = {_FORMER.get(name, name): value for name, value in data.items()}
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise ValueError(f"unknown workload field {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        return cls(**given)
+
+
+#: what fields were called in results that are stored
+_FORMER = {"regime": "distribution"}
+
+
+def _said(name: str, part: Any, words: dict[str, Any]) -> bool:
+    """Put a part of a mask into the field that has its name; False where the field cannot say it."""
+    if name == "causal":
+        words["causal"] = part.alignment
+    elif name == "key_lengths":
+        words["key_lengths"] = part.lengths
+    elif part.alignment == (words.get("causal") or "top_left"):
+        words["window"] = part.sides
+    else:
+        return False
+    return True
+
+
+@lru_cache(maxsize=512)
+def _pairs(mask: Mask, shape: Shape) -> int:
+    return mask.pairs(shape)
+
+
+@lru_cache(maxsize=512)
+def _used(mask: Mask, shape: Shape) -> tuple[int, int]:
+    return mask.used(shape)

@@ -1,0 +1,1 @@
+"""Array libraries: one file each, found by name."""

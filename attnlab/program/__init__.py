@@ -1,0 +1,1 @@
+"""What the program does with the rest: plan, execute, store, compare, check, call."""

@@ -1,0 +1,177 @@
+"""Contenders raced on one workload, and what to say about it.
+
+A difference of under 5 % is smaller than what two processes of one backend may differ by: it is claimed
+only where it holds in three fresh sets of processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnlab.contract.result import Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.contender import parse_all
+from attnlab.measuring.limits import Limits
+from attnlab.statistics import pairing
+from attnlab.statistics.pairing import Kind, Verdict
+
+#: claims of less than this must hold in `SETS` fresh sets of processes
+SMALL = 0.05
+SETS = 3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
+
+    `results` are of the first set of processes; `sets` tells how many each verdict rests on.
+    """
+
+    workload: Workload
+    baseline: str
+    results: tuple[Result, ...]
+    verdicts: dict[str, Verdict]
+    sets: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for other programs; a figure that does not exist is None."""
+        return {
+            "workload": self.workload.to_dict(),
+            "baseline": self.baseline,
+            "sets": self.sets,
+            "contenders": [self._contender(result) for result in self.results],
+        }
+
+    def _contender(self, result: Result) -> dict[str, Any]:
+        latency, verdict = result.latency, self.verdicts.get(result.contender)
+        is_baseline = result.contender == self.baseline and latency is not None
+        return {
+            "name": result.contender,
+            "outcome": str(result.outcome),
+            "reason": result.reason,
+            "seconds_median": latency.median if latency else None,
+            "rounds": len(latency.samples) if latency else 0,
+            "ratio": verdict.ratio if verdict else 1.0 if is_baseline else None,
+            "ratio_low": _known(verdict.low) if verdict else 1.0 if is_baseline else None,
+            "ratio_high": _known(verdict.high) if verdict else 1.0 if is_baseline else None,
+            "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
+            "peak_bytes": result.peak_bytes,
+            "relative_error": _known(result.accuracy.relative_error) if result.accuracy else None,
+            "kernel": result.kernel,
+        }
+
+    def sentences(self) -> list[str]:
+        """One sentence a contender: what came out, and what to do where nothing did."""
+        said = []
+        for result in self.results:
+            if result.outcome is not Outcome.MEASURED:
+                said.append(f"{result.contender}: {result.outcome}. {result.reason}.")
+            elif result.contender in self.verdicts:
+                said.append(sentence(result.contender, self.baseline, self.verdicts[result.contender]))
+        if self.sets > 1:
+            said.append(f"Verdicts had to hold in {self.sets} fresh sets of processes.")
+        return said
+
+
+def compare(
+    texts: Sequence[str],
+    workload: Workload,
+    *,
+    folders: Sequence[str] = (),
+    limits: Limits | None = None,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Race the contenders on `workload`; the first is the baseline.
+
+    Raises ValueError for fewer than two contenders, broken notation or an unknown backend.
+    """
+    from attnlab.contract.discovery import require
+
+    contenders = parse_all(texts)
+    if len(contenders) < 2:
+        raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")
+    for one in contenders:
+        require(one.backend, folders)
+    baseline = contenders[0].name
+    sets: list[tuple[Result, ...]] = []
+    while len(sets) < SETS:
+        with Conductor(
+            contenders, folders=folders, limits=limits, memory=not sets, on_event=on_event
+        ) as conductor:
+            sets.append(tuple(conductor.race(workload)))
+        first = verdicts_of(sets[0], baseline)
+        if not any(_small_claim(verdict) for verdict in first.values()):
+            break
+    judged = [verdicts_of(one, baseline) for one in sets]
+    verdicts = {name: agreed([one.get(name) for one in judged]) for name in first}
+    return Comparison(workload, baseline, sets[0], verdicts, len(sets))
+
+
+def verdicts_of(results: Sequence[Result], baseline: str) -> dict[str, Verdict]:
+    """The verdict on every measured contender of one race against the baseline, where that was measured."""
+    latencies = {result.contender: result.latency for result in results if result.latency is not None}
+    if baseline not in latencies:
+        return {}
+    disturbed = pairing.disturbed_rounds(pairing.calibration_of(latencies.values()))
+    verdicts = {}
+    for name, latency in latencies.items():
+        if name != baseline and (set(latency.by_round()) & set(latencies[baseline].by_round())) - disturbed:
+            verdicts[name] = pairing.compare(
+                latencies[baseline], latency, disturbed=disturbed, comparisons=len(latencies) - 1
+            )
+    return verdicts
+
+
+def sentence(name: str, baseline: str, verdict: Verdict) -> str:
+    """The verdict as a person would say it."""
+    span = f"95 % interval {verdict.low:.3g} to {verdict.high:.3g}, {verdict.rounds} rounds"
+    if verdict.kind is Kind.FASTER:
+        times = 1 / verdict.ratio
+        return f"{name} is {times:.3g} times as fast as {baseline} (time ratio {verdict.ratio:.3g}, {span})."
+    if verdict.kind is Kind.SLOWER:
+        return f"{name} takes {verdict.ratio:.3g} times as long as {baseline} ({span})."
+    if verdict.kind is Kind.EQUIVALENT:
+        return (
+            f"{name} and {baseline} are equally fast to within 1 % (time ratio {verdict.ratio:.3g}, {span})."
+        )
+    if verdict.low == 0:
+        return (
+            f"{name} against {baseline} is undecided: {verdict.rounds} rounds are too few for an interval "
+            f"(time ratio so far {verdict.ratio:.3g}); allow more time."
+        )
+    more = f"; about {verdict.rounds_needed} rounds would decide it" if verdict.rounds_needed else ""
+    return f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, {span}{more}."
+
+
+def _small_claim(verdict: Verdict) -> bool:
+    claims = verdict.kind in (Kind.FASTER, Kind.SLOWER)
+    return claims and abs(math.log(verdict.ratio)) < math.log1p(SMALL)
+
+
+def agreed(found: Sequence[Verdict | None]) -> Verdict:
+    """One verdict from those of several sets of processes, the first of which there is; the widest interval.
+
+    Undecided unless all say the same: a set in which the contender was not measured (None) says nothing.
+    """
+    verdicts = [verdict for verdict in found if verdict is not None]
+    first = verdicts[0]
+    if len(found) == 1:
+        return first
+    ratios = sorted(verdict.ratio for verdict in verdicts)
+    agree = len(verdicts) == len(found) and all(verdict.kind is first.kind for verdict in verdicts)
+    return Verdict(
+        first.kind if agree else Kind.UNDECIDED,
+        ratios[len(ratios) // 2],
+        min(verdict.low for verdict in verdicts),
+        max(verdict.high for verdict in verdicts),
+        sum(verdict.rounds for verdict in verdicts),
+        sum(verdict.disturbed for verdict in verdicts),
+    )
+
+
+def _known(figure: float) -> float | None:
+    return figure if math.isfinite(figure) and figure != 0 else None

@@ -1,0 +1,177 @@
+"""A run in one folder: what was asked, where, and every answer, appended as it came.
+
+``run.json`` holds the plan, the environment and the account of time; ``results.jsonl`` a line a result,
+flushed before the next workload, so that nothing measured is lost; ``numerics.json`` the experiments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnlab.contract.result import Ceiling, Result
+from attnlab.numerics.finding import Finding
+from attnlab.program.plan import Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+RUN_FILE = "run.json"
+_RESULTS, _NUMERICS = "results.jsonl", "numerics.json"
+
+
+@dataclass
+class Run:
+    """A plan, an environment and the results, in one folder.
+
+    `contenders` are the names results are filed under, in the plan's order. `account` is the seconds that went
+    into each activity; `command` repeats the run; `complete` is False for one that was interrupted.
+    """
+
+    folder: Path
+    plan: Plan
+    environment: Mapping[str, Any]
+    contenders: tuple[str, ...]
+    baseline: str
+    command: str = ""
+    started: str = ""
+    complete: bool = False
+    account: dict[str, float] = field(default_factory=dict)
+    ceilings: list[Ceiling] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def append(self, results: list[Result]) -> None:
+        """Keep `results`, on disk before this returns."""
+        self.results.extend(results)
+        with (self.folder / _RESULTS).open("a", encoding="utf-8") as file:
+            file.writelines(result.to_json() + "\n" for result in results)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save(self) -> None:
+        """Write everything but the results, which are on disk already. Replaces files whole."""
+        plain = {
+            "format": FORMAT,
+            "plan": self.plan.to_dict(),
+            "environment": self.environment,
+            "contenders": self.contenders,
+            "baseline": self.baseline,
+            "command": self.command,
+            "started": self.started,
+            "complete": self.complete,
+            "account": self.account,
+            "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
+        }
+        _replace(self.folder / RUN_FILE, plain)
+        _replace(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
+
+    def frame(self) -> pd.DataFrame:
+        """A tidy table, one row a measurement, and one for each result that has none.
+
+        Columns: the workload's fields, ``contender``, ``backend``, ``outcome``, ``reason``, ``kernel``,
+        ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value`` (median of
+        the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
+        """
+        import pandas as pd
+
+        rows = []
+        for result in self.results:
+            common = _common(result)
+            for one in result.measurements:
+                rows.append(
+                    {
+                        **common,
+                        "quantity": one.quantity,
+                        "unit": one.unit,
+                        "value": one.median,
+                        "least": one.least,
+                        "greatest": max(one.samples),
+                        "samples": len(one.samples),
+                    }
+                )
+            if not result.measurements:
+                rows.append({**common, "quantity": None, "unit": None, "samples": 0})
+        return pd.DataFrame(rows)
+
+    def samples(self) -> pd.DataFrame:
+        """A tidy table of every raw sample, with what was noted beside it (round, page faults, ...)."""
+        import pandas as pd
+
+        rows = []
+        for result in self.results:
+            common = _common(result)
+            for one in result.measurements:
+                for index, value in enumerate(one.samples):
+                    noted = {name: column[index] for name, column in one.columns.items()}
+                    rows.append(
+                        {**common, "quantity": one.quantity, "unit": one.unit, "value": value, **noted}
+                    )
+        return pd.DataFrame(rows)
+
+
+def _common(result: Result) -> dict[str, Any]:
+    return {
+        **result.workload.to_dict(),
+        "contender": result.contender,
+        "backend": result.backend,
+        "outcome": str(result.outcome),
+        "reason": result.reason,
+        "kernel": result.kernel,
+        "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
+    }
+
+
+def read_run(folder: Path | str) -> Run:
+    """The run stored in `folder`, complete or interrupted.
+
+    A last line that was cut off while it was written is left out. Raises ValueError where the folder holds no
+    run, or one of another format.
+    """
+    folder = Path(folder)
+    try:
+        data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{folder} holds no run: there is no {RUN_FILE} in it") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as fault:
+        raise ValueError(f"{folder / RUN_FILE} cannot be read: {fault}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
+    data.pop("format")
+    try:
+        data["plan"] = Plan.from_dict(data["plan"])
+        data["ceilings"] = [Ceiling(**ceiling) for ceiling in data["ceilings"]]
+        data["contenders"] = tuple(data["contenders"])
+        run = Run(folder=folder, **data)
+    except (KeyError, TypeError) as fault:
+        raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
+    run.results = _read_results(folder / _RESULTS)
+    numerics = folder / _NUMERICS
+    if numerics.exists():
+        run.findings = [Finding.from_dict(one) for one in json.loads(numerics.read_text(encoding="utf-8"))]
+    return run
+
+
+def _read_results(file: Path) -> list[Result]:
+    if not file.exists():
+        return []
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    results = []
+    for number, line in enumerate(lines, start=1):
+        if line.endswith("\n"):
+            try:
+                results.append(Result.from_json(line))
+            except ValueError as fault:
+                raise ValueError(f"{file}, line {number}: {fault}") from None
+    return results
+
+
+def _replace(file: Path, plain: Any) -> None:
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(file)

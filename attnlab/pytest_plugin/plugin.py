@@ -1,0 +1,320 @@
+"""A pytest plugin: attention backends as contenders in your own tests, timed fairly by pytest-benchmark.
+
+Load it with ``pytest -p attnlab.pytest_plugin.plugin``. A test that takes
+
+``contender`` and ``workload``
+    runs once for every contender x length x heads x dtype that the options ask for
+    (``--backends``, ``--lengths``, ``--heads``, ``--dtypes``, see ``pytest --help``);
+``interleaved``
+    calls ``interleaved(contender, workload)``: all contenders of the workload are raced in processes of their
+    own, once, round by round, and this contender's samples go into pytest-benchmark's table, its JSON and its
+    comparisons. It returns the `Result`. A contender that has no speed skips or fails the test, saying why.
+    Under ``--benchmark-disable`` it starts no process: it calls the backend once, checks it and returns None;
+``answered``
+    calls ``answered(contender, workload)``: the same without a clock; it returns the `Accuracy`;
+``peak``
+    calls ``peak(contender, workload)``: the same for memory; it returns the `Result`, of which `peak_bytes` counts;
+``checked``
+    calls ``checked(contender)``: the whole accuracy gate of ``attnlab check``, outputs and gradients, in a process
+    of its own; it returns the `Checked`, or fails with the question that was answered wrong;
+``confirmed``
+    calls ``confirmed(experiment, backend)``: an experiment of `attnlab.numerics` through one backend, in this
+    process; it returns the `Finding`, or fails with every row that was missed. ``backend`` runs over the
+    contenders' backends.
+
+``--benchmark-max-time`` is how long a race may take, times its contenders; a call predicted to take more than
+a fifth of it is over budget. How many rounds and calls that makes is decided by the race.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import pytest
+
+from attnlab.contract.result import Accuracy, Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.measuring.limits import Limits
+from attnlab.numerics.finding import Finding, Row
+from attnlab.program.check import Checked, check
+from attnlab.pytest_plugin.laboratory import BELIEVED, Laboratory, Race
+from attnlab.pytest_plugin.options import Settings, add_options
+from attnlab.pytest_plugin.replay import ReplayClock
+
+Interleaved = Callable[[str, Workload], Result | None]
+Answered = Callable[[str, Workload], Accuracy]
+Measured = Callable[[str, Workload], Result]
+Examined = Callable[[str], Checked]
+Confirmed = Callable[[str, str], Finding]
+
+SETTINGS = pytest.StashKey[Settings]()
+_LABORATORY = pytest.StashKey[Laboratory]()
+_SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options now, so that a mistake is one line and not an error in every test."""
+    config.stash[SETTINGS] = Settings.of(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Spread tests over the options' workloads and contenders, but for what a test spreads itself."""
+    settings = metafunc.config.stash[SETTINGS]
+    axes: dict[str, tuple[Sequence[int | str], Callable[[Any], str]]] = {
+        "length": (settings.lengths, "n{}".format),
+        "heads": (settings.heads, "h{}".format),
+        "dtype": (settings.dtypes, str),
+        "contender": (settings.names, str),
+        "backend": (settings.backends, str),
+    }
+    if not {"contender", "workload", "confirmed"} & set(metafunc.fixturenames):
+        return
+    own = {
+        name.strip()
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+    }
+    for axis, (values, name) in axes.items():
+        if axis in metafunc.fixturenames and axis not in own:
+            metafunc.parametrize(axis, values, ids=[name(value) for value in values])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test that replays samples a clock of its own, beside what its own benchmark mark says."""
+    for item in items:
+        if "interleaved" in getattr(item, "fixturenames", ()):
+            mark = item.get_closest_marker("benchmark")
+            own = mark.kwargs if mark else {}
+            item.add_marker(pytest.mark.benchmark(**{**own, "timer": ReplayClock()}), append=False)
+
+
+@pytest.fixture(scope="session")
+def laboratory(pytestconfig: pytest.Config) -> Iterator[Laboratory]:
+    """The session's `Laboratory`: its races, and the processes that run them, ended with the session."""
+    settings = pytestconfig.stash[SETTINGS]
+    limits = _limits(pytestconfig, len(settings.contenders))
+    found = Laboratory(settings, limits, enabled=_benchmarks_enabled(pytestconfig))
+    pytestconfig.stash[_LABORATORY] = found
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def workload(pytestconfig: pytest.Config, length: int, heads: int, dtype: str) -> Workload:
+    """One workload of the options' grid."""
+    return pytestconfig.stash[SETTINGS].workload(length, heads, dtype)
+
+
+@pytest.fixture
+def answered(laboratory: Laboratory) -> Answered:
+    """Put a workload to a contender without a clock; see the module."""
+
+    def answer(contender: str, workload: Workload) -> Accuracy:
+        found = laboratory.answer(contender, workload)
+        if found.outcome is not None:
+            _end(contender, found.outcome, found.reason)
+        assert found.accuracy is not None
+        return found.accuracy
+
+    return answer
+
+
+@pytest.fixture
+def peak(laboratory: Laboratory) -> Measured:
+    """Measure the peak memory of one call; see the module. Skips where no process may be started."""
+
+    def measure(contender: str, workload: Workload) -> Result:
+        if not laboratory.enabled:
+            pytest.skip("peak memory is measured in a process of its own; --benchmark-disable starts none")
+        result = laboratory.glance(workload, memory=True)[contender]
+        if result.outcome is not Outcome.MEASURED:
+            _end(contender, result.outcome, result.reason or "")
+        return result
+
+    return measure
+
+
+@pytest.fixture
+def checked(pytestconfig: pytest.Config, laboratory: Laboratory) -> Examined:
+    """Put the whole gate's questions to a contender; see the module."""
+
+    def examine(contender: str) -> Checked:
+        if not laboratory.enabled:
+            pytest.skip("the gate asks in a process of its own; --benchmark-disable starts none")
+        settings = pytestconfig.stash[SETTINGS]
+        found = check(
+            settings.contender(contender),
+            settings.folders,
+            settings.device,
+            dtypes=settings.formats,
+            keep=len(settings.contenders) > 1,
+        )
+        if found.passed is None:
+            pytest.skip(f"{contender}: {found.reason}")
+        if not found.passed:
+            pytest.fail(f"{contender}: {found.reason}", pytrace=False)
+        return found
+
+    return examine
+
+
+@pytest.fixture
+def confirmed(pytestconfig: pytest.Config) -> Confirmed:
+    """Run one experiment through one backend; see the module."""
+
+    def confirm(experiment: str, backend: str) -> Finding:
+        from attnlab.numerics.catalogue import run_experiments
+
+        (finding,) = run_experiments([experiment], [backend], folders=pytestconfig.stash[SETTINGS].folders)
+        # experiments in several number formats say it for each
+        absent = [
+            str(why) for fact, why in finding.facts.items() if f"{fact} ".startswith(f"without {backend} ")
+        ]
+        if absent and not any(row.where.get("backend") == backend for row in finding.rows):
+            pytest.skip(f"{backend}: {absent[0]}")
+        missed = [_missed(row) for row in finding.rows if not row.passed]
+        if missed or not finding.rows:
+            head = f"{backend}: {len(missed)} of {len(finding.rows)} rows. {finding.question} {finding.conclusion}"
+            pytest.fail("\n".join([head, *missed]), pytrace=False)
+        return finding
+
+    return confirm
+
+
+@pytest.fixture
+def interleaved(
+    request: pytest.FixtureRequest, benchmark: Any, laboratory: Laboratory, answered: Answered
+) -> Interleaved:
+    """Race a workload and hand one contender's samples to pytest-benchmark; see the module."""
+    options = request.node.get_closest_marker("benchmark").kwargs
+    clock: ReplayClock = options["timer"]
+
+    def measure(contender: str, workload: Workload) -> Result:
+        race = laboratory.race(workload)
+        result = race.results[contender]
+        if result.latency is None:
+            _end(contender, result.outcome, result.reason or "")
+        benchmark.group = options.get("group") or workload.label
+        benchmark.extra_info.update(_extra_info(race, result, laboratory.share_of_ceiling(result)))
+        clock.load(result.latency.samples)
+        benchmark.pedantic(clock.replay, rounds=len(result.latency.samples), iterations=1)
+        return result
+
+    def in_report(contender: str, workload: Workload) -> Result | None:
+        try:
+            if benchmark.enabled and laboratory.enabled:
+                return measure(contender, workload)
+            answered(contender, workload)
+        except pytest.fail.Exception as failure:
+            # pytest-benchmark warns of a fixture that was not used, and this one is used up by failing:
+            # the mark of an error keeps it out of every report
+            benchmark.has_error = True
+            benchmark.pedantic(_raise, args=(failure,))
+        benchmark.pedantic(clock.replay)
+        return None
+
+    return in_report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The verdicts, which pytest-benchmark's table has no column for."""
+    laboratory = config.stash.get(_LABORATORY, None)
+    if laboratory is None or not laboratory.races or config.getoption("--benchmark-quiet"):
+        return
+    terminalreporter.section(f"attention: time a call, as a ratio to {laboratory.settings.baseline}")
+    width = max(map(len, laboratory.settings.names))
+    for workload, race in laboratory.races.items():
+        terminalreporter.write_line(workload.label)
+        measured = [one for one in race.results.values() if one.latency is not None]
+        for result in sorted(measured, key=lambda one: one.latency.median if one.latency else 0.0):
+            doubt = _doubt(laboratory.share_of_ceiling(result))
+            line = f"  {result.contender:{width}}  {_sentence(race, result)}"
+            terminalreporter.write_line(f"{line}  NOT BELIEVED: {doubt}" if doubt else line)
+
+
+def _sentence(race: Race, result: Result) -> str:
+    assert result.latency is not None
+    seconds = f"{result.latency.median * 1e3:9.4g} ms"
+    verdict = race.verdict(result.contender)
+    if verdict is None:
+        return f"{seconds}  {'the baseline' if result.contender == race.baseline else 'not compared'}"
+    interval = f"{verdict.ratio:7.3g} [{verdict.low:.3g}, {verdict.high:.3g}]"
+    return f"{seconds}  {interval}  {verdict.kind}, {verdict.rounds} rounds"
+
+
+def _extra_info(race: Race, result: Result, share: float | None) -> dict[str, Any]:
+    """What stands beside the samples in every report, as plain JSON; None for what is not known."""
+    verdict = race.verdict(result.contender)
+    figures: dict[str, float | None] = {
+        "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
+        "ratio": 1.0 if result.contender == race.baseline else verdict.ratio if verdict else None,
+        "ratio_low": verdict.low if verdict else None,
+        "ratio_high": verdict.high if verdict else None,
+        "share_of_ceiling": share,
+    }
+    figures = {name: one if one is None or math.isfinite(one) else None for name, one in figures.items()}
+    return {
+        "contender": result.contender,
+        "workload": result.workload.label,
+        "outcome": str(result.outcome),
+        "kernel": result.kernel,
+        "peak_bytes": result.peak_bytes,
+        "baseline": race.baseline,
+        "verdict": str(verdict.kind) if verdict else None,
+        "disturbed_rounds": len(race.disturbed),
+        "doubt": _doubt(share),
+        **figures,
+    }
+
+
+def _doubt(share: float | None) -> str | None:
+    """Why a rate is not to be believed: it, or the ceiling, was measured while the machine was busy elsewhere."""
+    if share is None or share <= BELIEVED:
+        return None
+    return f"{share:.0%} of the best matrix-product rate seen here"
+
+
+def _end(contender: str, outcome: Outcome, reason: str) -> NoReturn:
+    """Skip or fail the test for an outcome other than measured, in one line."""
+    line = " ".join(f"{contender} {str(outcome).replace('_', ' ')}: {reason}".split())
+    if outcome is Outcome.OVER_BUDGET:
+        line += "; --benchmark-max-time raises it"
+    if outcome in _SKIPPED:
+        pytest.skip(line)
+    pytest.fail(line, pytrace=False)
+
+
+def _raise(failure: BaseException) -> NoReturn:
+    raise failure
+
+
+def _missed(row: Row) -> str:
+    where = ", ".join(f"{name} {value}" for name, value in row.where.items())
+    errors = abs(row.measured - row.predicted) / row.standard_error if row.standard_error else math.inf
+    return (
+        f"  {row.quantity} at {where}: predicted {row.predicted:.6g}, "
+        f"measured {row.measured:.6g} ± {row.standard_error:.2g}, {errors:.1f} standard errors off"
+    )
+
+
+def _limits(config: pytest.Config, contenders: int) -> Limits:
+    seconds = float(config.getoption("--benchmark-max-time"))
+    race = seconds * contenders
+    # on a busy machine, where most rounds are disturbed, it may take as long again, and not much more
+    return Limits(workload_seconds=race, extra_seconds=max(race, 5.0), call_seconds=seconds / 5)
+
+
+def _benchmarks_enabled(config: pytest.Config) -> bool:
+    """Whether pytest-benchmark is to measure: not if it was told not to, nor beside other test processes."""
+    if config.getoption("--benchmark-disable") and not config.getoption("--benchmark-enable"):
+        return False
+    return config.getoption("dist", "no") == "no" and "PYTEST_XDIST_WORKER" not in os.environ

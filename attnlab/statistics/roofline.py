@@ -1,0 +1,59 @@
+"""A time held against what this machine can do: achieved rate, share of the ceiling, and what binds.
+
+Williams, Waterman and Patterson 2009, "Roofline". Nothing above a ceiling is believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnlab.contract.result import Ceiling
+from attnlab.contract.workload import Workload
+
+#: a share above this is a failed measurement
+BELIEVED = 1.05
+#: buffers of the copy benchmark; a warm call on less may stay in the caches and outrun memory honestly
+_BEYOND_CACHES = 2**28
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`flops` achieved in FLOP/s; `compute` and `bandwidth` as shares of the two ceilings."""
+
+    flops: float
+    compute: float
+    bandwidth: float
+    memory_bound_believed: bool
+
+    @property
+    def binds(self) -> str:
+        """The ceiling that explains at least half of the time; "overhead" where neither does.
+
+        Overhead is everything else: dispatch, softmax, and the traffic of intermediate arrays.
+        """
+        if max(self.compute, self.bandwidth) < 0.5:
+            return "overhead"
+        return "compute" if self.compute >= self.bandwidth else "bandwidth"
+
+    @property
+    def fault(self) -> str | None:
+        """Why the time cannot be believed, or None."""
+        if self.compute > BELIEVED:
+            return f"{self.compute:.0%} of the best matrix-multiply rate: a failed measurement, not a speed"
+        if self.memory_bound_believed and self.bandwidth > BELIEVED:
+            return f"{self.bandwidth:.0%} of the copy bandwidth: a failed measurement, not a speed"
+        return None
+
+
+def rate(workload: Workload, seconds: float, ceiling: Ceiling, *, cold: bool) -> Rate:
+    """The rate of a call that took `seconds`, against `ceiling` of the same device and dtype.
+
+    The copy bandwidth bounds a call only where its bytes must come from memory: with `cold` caches, or
+    where its inputs and output are too large for any.
+    """
+    return Rate(
+        flops=workload.flops / seconds,
+        compute=workload.flops / seconds / ceiling.matmul_flops,
+        bandwidth=workload.least_bytes / seconds / ceiling.copy_bytes,
+        memory_bound_believed=cold or workload.least_bytes > _BEYOND_CACHES,
+    )
