@@ -8,7 +8,7 @@ from typing import Any
 
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
+from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 
 _OUTCOMES = {
     "declined": Outcome.DECLINED,
@@ -20,10 +20,10 @@ _OUTCOMES = {
 
 
 @dataclass
-class Entry:
+class Participant:
     """One contender's way through one workload, as far as it has come."""
 
-    seat: Seat
+    worker: WorkerProcess
     workload: Workload
     accuracy: Accuracy | None = None
     kernel: str | None = None
@@ -39,7 +39,7 @@ class Entry:
     @property
     def name(self) -> str:
         """The contender's name in this run."""
-        return self.seat.contender.name
+        return self.worker.contender.name
 
     def latency(self) -> Measurement:
         """Seconds per call of its turns so far."""
@@ -47,8 +47,8 @@ class Entry:
         samples = columns.pop("seconds")
         return Measurement("latency", "s", samples, columns, {"cache": self.cache})
 
-    def attempt(self, step: Callable[[Entry], Any]) -> None:
-        """Take `step` with this entry; what goes wrong in it ends this entry and no other."""
+    def attempt(self, step: Callable[[Participant], Any]) -> None:
+        """Take `step` with this participant; what goes wrong in it ends this participant and no other."""
         try:
             step(self)
         except Refused as refusal:

@@ -1,11 +1,11 @@
-"""What the tests of races on fake seats share."""
+"""What the tests of races on fake workers share."""
 
 from __future__ import annotations
 
 import time
 
 import pytest
-from fake_seats import Clock
+from fake_workers import Clock
 
 from attnlab.measuring import rounds
 

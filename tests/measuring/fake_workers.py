@@ -1,4 +1,4 @@
-"""Seats whose costs are set and not timed, and a clock that they move: a race of them is exact and takes no time."""
+"""Workers whose costs are set and not timed, and a clock that they move: a race of them is exact and takes no time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Clock:
         return self.now
 
 
-class FakeSeat:
+class FakeWorker:
     """A worker that answers rightly at once, its calls costing `seconds` each on the fake clock.
 
     `noise` multiplies what is told of the n-th turn; `faults` are raised in place of the n-th answer to an
@@ -42,7 +42,7 @@ class FakeSeat:
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
         self.free, self.peak = more.get("free", 2**40), more.get("peak", lambda workload: 1000)
         self.declined = more.get("declines", lambda workload: None)
-        self.filled, self.starts = False, 0
+        self.alive, self.starts = False, 0
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
         self.turns: list[tuple[int, float | None]] = []
@@ -50,21 +50,21 @@ class FakeSeat:
 
     def start(self) -> None:
         self.starts += 1
-        self.filled = True
+        self.alive = True
 
     def finish_start(self) -> dict[str, Any]:
         self._fault("load")
         return {}
 
-    def leave(self) -> None:
-        self.filled = False
+    def end(self) -> None:
+        self.alive = False
 
     def _fault(self, op: str) -> None:
         self.asked[op] += 1
         fault = self.faults.get((op, self.asked[op]))
         if fault is not None:
             if not isinstance(fault, Refused):
-                self.filled = False
+                self.alive = False
             raise fault
 
     def _call(self) -> float:
@@ -80,7 +80,7 @@ class FakeSeat:
         return {}, (exact, exact)
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
-        assert self.filled
+        assert self.alive
         self._fault(op)
         if op in ("declines", "prepare"):
             posed = Workload.from_dict(arguments["workload"])
@@ -105,18 +105,20 @@ class FakeSeat:
         return {"seconds": told, "settled_seconds": settled, "minor_faults": 0, "involuntary_switches": 0}
 
 
-def conductor_of(seats: list[FakeSeat], **limits: Any) -> Conductor:
-    """The conductor of these seats, under `FIXED` limits but for those given."""
-    conductor = Conductor([seat.contender for seat in seats], limits=Limits(**{**FIXED, **limits}))
-    conductor.seats = seats  # type: ignore[assignment]  # all that a conductor needs of a seat
+def conductor_of(workers: list[FakeWorker], **limits: Any) -> Conductor:
+    """The conductor of these workers, under `FIXED` limits but for those given."""
+    conductor = Conductor([worker.contender for worker in workers], limits=Limits(**{**FIXED, **limits}))
+    conductor.workers = workers  # type: ignore[assignment]  # all that a conductor needs of a worker
     return conductor
 
 
-def race(seats: list[FakeSeat], workload: Workload = SMALL, **limits: Any) -> tuple[list[Result], Conductor]:
-    """One race of these seats."""
-    with conductor_of(seats, **limits) as conductor:
+def race(
+    workers: list[FakeWorker], workload: Workload = SMALL, **limits: Any
+) -> tuple[list[Result], Conductor]:
+    """One race of these workers."""
+    with conductor_of(workers, **limits) as conductor:
         results = conductor.race(workload)
-    assert all(not seat.filled for seat in seats)
+    assert all(not worker.alive for worker in workers)
     return results, conductor
 
 
