@@ -21,11 +21,11 @@ class Budget:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._history: dict[tuple[str, str, str], History] = defaultdict(History)
+        self._history: dict[tuple[str, Workload], History] = defaultdict(History)
 
     def history_of(self, participant: Participant) -> History:
-        """What this contender's calls have cost in this number format on this device."""
-        return self._history[participant.name, participant.workload.dtype, participant.workload.device]
+        """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
+        return self._history[participant.name, prediction.sort_of(participant.workload)]
 
     def over(self, participant: Participant) -> tuple[Outcome, str] | None:
         """Why the participant's workload is not to be tried, or None. Raises as `WorkerProcess.ask` does."""
@@ -76,7 +76,8 @@ class Budget:
         if needed is not None and needed <= free:
             if history.sizes_seen < 3:
                 for length in (256, 512, 1024):
-                    smaller = workload.with_(batch=1, heads=1, queries=length, keys=length)
+                    queries = 1 if workload.queries == 1 else length
+                    smaller = prediction.smaller(workload, queries, length)
                     if self._probe(participant, smaller) is None:
                         continue
                     found = participant.worker.ask("memory", seconds=self._limits.deadline_seconds)
