@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from attnlab.contract.result import Outcome
+from attnlab.contract.result import Measurement, Outcome
 from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
+from attnlab.measuring.instruments import PEAK_MEMORY
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.prediction import History
@@ -26,6 +27,11 @@ class Budget:
     def history_of(self, participant: Participant) -> History:
         """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
         return self._history[participant.name, prediction.sort_of(participant.workload)]
+
+    def saw(self, participant: Participant, measurement: Measurement) -> None:
+        """Learn from what was measured, where it is memory."""
+        if measurement.quantity == PEAK_MEMORY.quantity:
+            self.history_of(participant).saw_peak(participant.workload, int(measurement.least))
 
     def over(self, participant: Participant) -> tuple[Outcome, str] | None:
         """Why the participant's workload is not to be tried, or None. Raises as `WorkerProcess.ask` does."""
@@ -80,8 +86,10 @@ class Budget:
                     smaller = prediction.smaller(workload, queries, length)
                     if self._probe(participant, smaller) is None:
                         continue
-                    found = participant.worker.ask("memory", seconds=self._limits.deadline_seconds)
-                    history.saw_peak(smaller, int(min(found["peak_bytes"])))
+                    found = participant.worker.ask(
+                        "measure", seconds=self._limits.deadline_seconds, instrument=PEAK_MEMORY.path
+                    )
+                    history.saw_peak(smaller, int(min(found["samples"])))
             peak = history.predict_peak(workload)
             needed = None if peak is None else peak + workload.input_bytes
         if needed is None or needed <= free:

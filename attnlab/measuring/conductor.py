@@ -2,8 +2,8 @@
 
 For each workload every contender is, in turn, predicted (over budget? never tried), prepared, judged
 against float64, and calibrated; those that are left run in interleaved rounds until every verdict is decided
-or the time is spent; then memory, in a pass of its own. A contender that fails leaves with its outcome and
-reason, and the others go on.
+or the time is spent; then the other instruments measure, each in a pass of its own. A contender that fails
+leaves with its outcome and reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from attnlab.accuracy import race_check
-from attnlab.contract.result import Measurement, Outcome, Result
+from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.budget import Budget
 from attnlab.measuring.contender import Contender
+from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.race import Race
@@ -32,9 +33,11 @@ _WARMUP_SECONDS = 0.03
 
 
 class Conductor:
-    """Keeps one worker a contender for a whole run; use as a context manager.
+    """Keeps one worker process a contender for a whole run; use as a context manager.
 
-    `account` holds the seconds that went into each activity; over a race they add up to its time.
+    `instruments` measure what is raced: latency in the race, which is always measured, and each other in a pass of
+    its own after it; `memory` False leaves out peak memory. `account` holds the seconds that went into each activity;
+    over a race they add up to its time.
     `on_event` is called with short texts as work goes on.
     """
 
@@ -46,12 +49,13 @@ class Conductor:
         folders: Sequence[str] = (),
         limits: Limits | None = None,
         memory: bool = True,
+        instruments: Sequence[Instrument] = (LATENCY, PEAK_MEMORY),
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.workers = [WorkerProcess(contender, folders) for contender in contenders]
         self.baseline = baseline or contenders[0].name
         self.limits = limits or Limits()
-        self.memory = memory
+        self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
         self._on_event = on_event
         self._absent: dict[str, tuple[Outcome, str]] = {}
@@ -104,9 +108,7 @@ class Conductor:
         for participant in participants:
             if participant.ended is None:
                 self._budget.history_of(participant).saw_seconds(workload, participant.call_seconds)
-            if participant.ended is None and self.memory:
-                self._on_event(f"{workload.label}: memory of {participant.name}")
-                self._measure_memory(participant)
+                self._measure(participant)
             self._release(participant)
         return [participant.result() for participant in participants]
 
@@ -182,17 +184,25 @@ class Conductor:
         participant.call_seconds = float(found["seconds"])
         self._budget.history_of(participant).saw_seconds(participant.workload, participant.call_seconds)
 
-    def _measure_memory(self, participant: Participant) -> None:
-        """Of a contender whose speed is known: where this fails, that is noted and the speed stays."""
-        try:
-            with self._activity("memory"):
-                found = participant.worker.ask("memory", seconds=self._deadline)
-        except (Refused, Died, Hung) as fault:
-            participant.note = f"its peak memory could not be measured: {fault}"
-            return
-        peaks = tuple(map(float, found["peak_bytes"]))
-        participant.memory = Measurement("peak_memory", "B", peaks, facts={"method": found["method"]})
-        self._budget.history_of(participant).saw_peak(participant.workload, int(min(peaks)))
+    def _measure(self, participant: Participant) -> None:
+        """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays."""
+        for instrument in self.instruments:
+            if instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory):
+                continue
+            self._on_event(f"{participant.workload.label}: {instrument.title} of {participant.name}")
+            try:
+                with self._activity(instrument.activity):
+                    found = participant.worker.ask(
+                        "measure", seconds=self._deadline, instrument=instrument.path
+                    )
+            except (Refused, Died, Hung) as fault:
+                participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
+                if not participant.worker.alive:
+                    return
+                continue
+            measurement = instrument.measurement(found)
+            participant.measurements.append(measurement)
+            self._budget.saw(participant, measurement)
 
     def _release(self, participant: Participant) -> None:
         """Free what the workload took. A worker that cannot even do this is replaced; its result stands."""

@@ -8,16 +8,23 @@ baseline leaves as soon as an interval exists, when it has cost more than its sh
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
-from attnlab.measuring import rounds
+import psutil
+
+from attnlab.measuring.instruments import LATENCY
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.statistics import pairing
 from attnlab.statistics.pairing import Verdict
 
+T = TypeVar("T")
+#: turns of the calibration loop
+_LOOPS = 100_000
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
 _CLEAR = 1.5
 
@@ -51,7 +58,7 @@ class Race:
         limits, started = self._limits, time.monotonic()
         workload = self._participants[0].workload
         least = pairing.least_rounds(max(1, len(self._participants) - 1))
-        order = rounds.latin_square(range(len(self._participants)), seed=workload.seed)
+        order = latin_square(range(len(self._participants)), seed=workload.seed)
         look = limits.min_rounds
         for index in range(limits.max_rounds):
             self._on_event(f"{workload.label}: round {index + 1}")
@@ -75,7 +82,7 @@ class Race:
                     return
 
     def _round(self, index: int, order: Sequence[int]) -> None:
-        self._calibration[index] = rounds.calibration_seconds()
+        self._calibration[index] = calibration_seconds()
         for place in order:
             participant = self._participants[place]
             if participant.racing and participant.ended is None:
@@ -85,27 +92,31 @@ class Race:
         limits = self._limits
         settle = limits.turn_seconds if participant.call_seconds < limits.settle_below_seconds else None
         iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
-        stolen, started = rounds.steal_seconds(), time.monotonic()
+        stolen, started = steal_seconds(), time.monotonic()
         found = participant.worker.ask(
-            "turn", seconds=limits.deadline_seconds, iterations=iterations, settle_seconds=settle
+            "measure",
+            seconds=limits.deadline_seconds,
+            instrument=LATENCY.path,
+            iterations=iterations,
+            settle_seconds=settle,
         )
         elapsed = time.monotonic() - started
-        timed = min(elapsed, float(found["seconds"]) * iterations)
-        settled = min(elapsed - timed, float(found["settled_seconds"]))
+        (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
+        timed = min(elapsed, seconds * iterations)
+        settled = min(elapsed - timed, noted.pop("settled_s"))
         self._account["timed"] += timed
         self._account["warm-up"] += settled
         self._account["waking and stopping"] += elapsed - timed - settled
         participant.spent += elapsed
         # a calibration that fell into a bad moment must not shorten every turn that follows
-        participant.call_seconds = min(participant.call_seconds, float(found["seconds"]))
+        participant.call_seconds = min(participant.call_seconds, seconds)
         participant.turns.append(
             {
-                "seconds": float(found["seconds"]),
+                "seconds": seconds,
                 "round": index,
                 "iterations": iterations,
-                "minor_faults": found["minor_faults"],
-                "involuntary_switches": found["involuntary_switches"],
-                "steal_s": rounds.steal_seconds() - stolen,
+                **noted,
+                "steal_s": steal_seconds() - stolen,
                 "calibration_s": self._calibration[index],
             }
         )
@@ -159,3 +170,34 @@ class Race:
             comparisons=max(1, running - 1),
             margin=self._limits.noise_margin,
         )
+
+
+def latin_square(entries: Sequence[T], seed: int) -> Iterator[list[T]]:
+    """Endless rounds in which every one of `entries` takes every place equally often.
+
+    The order is shuffled once a block of len(entries) rounds and rotated one place a round; two of them
+    alternate as A B, B A, B A, A B, which cancels a linear drift.
+    """
+    generator = random.Random(seed)
+    order = list(entries)
+    if len(order) == 2:
+        while True:
+            first, second = order
+            yield from ([first, second], [second, first], [second, first], [first, second])
+    while True:
+        generator.shuffle(order)
+        for shift in range(max(1, len(order))):
+            yield order[shift:] + order[:shift]
+
+
+def calibration_seconds() -> float:
+    """Seconds that a fixed pure-Python loop takes now: about a millisecond, undisturbed."""
+    start = time.perf_counter()
+    for _ in range(_LOOPS):
+        pass
+    return time.perf_counter() - start
+
+
+def steal_seconds() -> float:
+    """CPU seconds that a hypervisor has taken from this machine since it started; 0 where it does not say."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
-import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.inputs import inputs
 from attnlab.contract.library import Library, open_library
 from attnlab.contract.workload import Workload
-from attnlab.measuring import ceilings, memory, protocol
+from attnlab.measuring import ceilings, protocol
 
 if TYPE_CHECKING:
     from attnlab.measuring.probe import Specimen
@@ -139,37 +140,11 @@ class Bench:
             seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
         return {"seconds": seconds}, ()
 
-    def turn(self, iterations: int, settle_seconds: float | None) -> Reply:
-        """One turn on the clock: seconds per call and what disturbed it.
-
-        Before it, untimed, one call and as many more as fill `settle_seconds` (none at all for None): they
-        refill the caches after the other contenders and let the threads that were just woken find their cores.
-        """
-        library, call = self._library(), self._call()
-        gc.disable()
-        try:
-            settling = time.perf_counter()
-            while settle_seconds is not None:
-                library.time_calls(call, 1)
-                if time.perf_counter() - settling >= settle_seconds:
-                    break
-            settled = time.perf_counter() - settling
-            before = resource.getrusage(resource.RUSAGE_SELF)
-            seconds = library.time_calls(call, iterations)
-            after = resource.getrusage(resource.RUSAGE_SELF)
-        finally:
-            gc.enable()
-        return {
-            "seconds": seconds,
-            "settled_seconds": settled,
-            "minor_faults": after.ru_minflt - before.ru_minflt,
-            "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
-        }, ()
-
-    def memory(self) -> Reply:
-        """Peak bytes of the prepared call, once a repeat, and how they were measured."""
-        peaks, method = memory.peak_bytes(self._library(), self._call())
-        return {"peak_bytes": peaks, "method": method}, ()
+    def measure(self, instrument: str, **options: Any) -> Reply:
+        """The readings of an instrument, written ``module:class``, on the prepared call."""
+        module, _, name = instrument.partition(":")
+        found = getattr(importlib.import_module(module), name)()
+        return asdict(found.measure(self._library(), self._call(), **options)), ()
 
     def attest(self) -> Reply:
         """The kernels that the prepared call really ran."""
@@ -191,7 +166,7 @@ class Bench:
         return {}, ()
 
     def facts(self, device: str) -> Reply:
-        """Versions, thread pools and interpreter: what decides the figures on this side of the wall."""
+        """Versions, thread pools and interpreter: what decides the figures in this process."""
         from threadpoolctl import threadpool_info
 
         pools = [

@@ -32,7 +32,7 @@ class FakeWorker:
     """A worker that answers rightly at once, its calls costing `seconds` each on the fake clock.
 
     `noise` multiplies what is told of the n-th turn; `faults` are raised in place of the n-th answer to an
-    operation. `turns` holds what each turn was asked for: iterations and settling.
+    operation, or of an instrument's n-th readings. `turns` holds what each turn was asked for: iterations and settling.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
@@ -81,7 +81,8 @@ class FakeWorker:
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
         assert self.alive
-        self._fault(op)
+        instrument = arguments.pop("instrument", "").rpartition(":")[2]
+        self._fault(instrument or op)
         if op in ("declines", "prepare"):
             posed = Workload.from_dict(arguments["workload"])
             if reason := self.declined(posed):
@@ -90,10 +91,10 @@ class FakeWorker:
                 self.workload = posed
         if op == "calibrate":
             return {"seconds": self._call()}
-        if op == "turn":
+        if instrument == "Latency":
             return self._turn(**arguments)
-        if op == "memory":
-            return {"peak_bytes": [self.peak(self.workload)], "method": "memray"}
+        if op == "measure":
+            return {"samples": [self.peak(self.workload)], "columns": {}, "facts": {"method": "memray"}}
         return {"kernel": "fake", "bytes": self.free, "cache": "warm"}
 
     def _turn(self, iterations: int, settle_seconds: float | None) -> dict[str, Any]:
@@ -101,8 +102,8 @@ class FakeWorker:
         seconds = self._call()
         settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
         self.clock.now += settled + (iterations - 1) * seconds
-        told = seconds * self.noise(self.asked["turn"])
-        return {"seconds": told, "settled_seconds": settled, "minor_faults": 0, "involuntary_switches": 0}
+        told = seconds * self.noise(self.asked["Latency"])
+        return {"samples": [told], "columns": {"settled_s": [settled]}, "facts": {}}
 
 
 def conductor_of(workers: list[FakeWorker], **limits: Any) -> Conductor:

@@ -11,7 +11,7 @@ import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, race, rounds_of
 
 from attnlab.contract.result import Outcome
-from attnlab.measuring import rounds
+from attnlab.measuring import race as racing
 from attnlab.measuring.worker_process import Died, Hung, Refused
 from attnlab.statistics import pairing
 
@@ -24,7 +24,7 @@ def wild(turn: int) -> float:
 def calibrations(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
     """Lets the calibration loop tell `seconds` of its number, counted from 0."""
     numbers = count()
-    monkeypatch.setattr(rounds, "calibration_seconds", lambda: seconds(next(numbers)))
+    monkeypatch.setattr(racing, "calibration_seconds", lambda: seconds(next(numbers)))
 
 
 def test_a_decided_race_has_thirty_rounds(clock: Clock) -> None:
@@ -38,7 +38,7 @@ def test_a_contender_alone_has_thirty_rounds_too(clock: Clock) -> None:
     assert rounds_of(race([FakeWorker("a", clock)])[0][0]) == 30
     others = [
         FakeWorker("b", clock, faults={("prepare", 1): Refused("declined", "no")}),
-        FakeWorker("c", clock, faults={("turn", 9): Died("gone")}),
+        FakeWorker("c", clock, faults={("Latency", 9): Died("gone")}),
     ]
     results, _ = race([FakeWorker("a", clock), *others])
     assert rounds_of(results[0]) == 30
@@ -192,7 +192,7 @@ def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(
     """Not one that has left: its few rounds may all count as disturbed later, and there is nothing to pair."""
     calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
     workers = [
-        FakeWorker("a", clock, faults={("turn", 20): Died("gone")}),
+        FakeWorker("a", clock, faults={("Latency", 20): Died("gone")}),
         FakeWorker("slow", clock, 0.4),
         FakeWorker("c", clock),
         FakeWorker("d", clock, noise=wild),
@@ -212,7 +212,7 @@ def test_a_fault_in_a_turn_ends_one_and_leaves_the_others(clock: Clock) -> None:
     ):
         workers = [
             FakeWorker("a", clock),
-            FakeWorker("b", clock, faults={("turn", 8): fault}),
+            FakeWorker("b", clock, faults={("Latency", 8): fault}),
             FakeWorker("c", clock),
         ]
         results, _ = race(workers)
@@ -221,7 +221,7 @@ def test_a_fault_in_a_turn_ends_one_and_leaves_the_others(clock: Clock) -> None:
         assert rounds_of(results[0]) == rounds_of(results[2]) == 30
 
 
-@pytest.mark.parametrize("op", ["memory", "release"])
+@pytest.mark.parametrize("op", ["PeakMemory", "release"])
 @pytest.mark.parametrize(
     "fault", [Died("gone"), Hung("late"), Refused("raised", "raised RuntimeError: no memray")]
 )
@@ -229,7 +229,7 @@ def test_what_fails_after_the_clock_costs_no_speed(clock: Clock, op: str, fault:
     """A missing memory figure is noted beside the speed that was measured."""
     results, _ = race([FakeWorker("a", clock, faults={(op, 1): fault}), FakeWorker("b", clock)])
     assert rounds_of(results[0]) == 30
-    if op == "memory":
+    if op == "PeakMemory":
         assert results[0].peak_bytes is None
         assert results[0].reason == f"its peak memory could not be measured: {fault}"
     else:
@@ -256,7 +256,7 @@ def test_the_account_adds_up_to_the_time_of_the_race(clock: Clock) -> None:
     workers = [
         FakeWorker("a", clock, 0.004),
         FakeWorker("b", clock, 0.3),
-        FakeWorker("c", clock, faults={("turn", 2): Died("x")}),
+        FakeWorker("c", clock, faults={("Latency", 2): Died("x")}),
     ]
     _, conductor = race(workers)
     assert sum(conductor.account.values()) == pytest.approx(clock.now)
