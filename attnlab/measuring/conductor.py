@@ -161,23 +161,34 @@ class Conductor:
             prepared = worker.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
             participant.cache = prepared["cache"]
         with self._activity("checking"):
-            rows = race_check.sampled_rows(workload)
-            _, (first, second) = worker.ask_arrays("output", seconds=self._deadline, rows=rows)
-            participant.accuracy = race_check.judge(workload, rows, first)
-            when = ""
-            if participant.accuracy.passed and not np.array_equal(first, second):
-                participant.accuracy = race_check.judge(workload, rows, second)
-                when = "right at the first call, but at the second: "
-            if not participant.accuracy.passed:
-                participant.ended = (
-                    Outcome.WRONG,
-                    when + (participant.accuracy.reason or "failed the accuracy gate"),
-                )
-                return
+            self._check(participant)
+        if participant.ended:
+            return
         with self._activity("warm-up"):
             self._calibrate(participant)
         with self._activity("attesting"):
             participant.kernel = str(worker.ask("attest", seconds=self._deadline)["kernel"])
+
+    def _check(self, participant: Participant) -> None:
+        """Judge what the call that will be timed returns, the first time and the second."""
+        rows = race_check.sampled_rows(participant.workload)
+        reply, arrays = participant.worker.ask_arrays("check", seconds=self._deadline, rows=rows)
+        names = reply["names"]
+        first, second = (
+            dict(zip(names, arrays[at : at + len(names)], strict=True)) for at in (0, len(names))
+        )
+        participant.accuracy = race_check.judge(participant.workload, rows, first["output"])
+        when = ""
+        if participant.accuracy.passed and any(
+            not np.array_equal(first[name], second[name]) for name in names
+        ):
+            participant.accuracy = race_check.judge(participant.workload, rows, second["output"])
+            when = "right at the first call, but at the second: "
+        if not participant.accuracy.passed:
+            participant.ended = (
+                Outcome.WRONG,
+                when + (participant.accuracy.reason or "failed the accuracy gate"),
+            )
 
     def _calibrate(self, participant: Participant) -> None:
         found = participant.worker.ask("calibrate", seconds=self._deadline, warmup_seconds=_WARMUP_SECONDS)

@@ -255,10 +255,10 @@ def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
         huge = Workload(heads=64, queries=length, keys=length, head_dim=8, device="cuda")
         worker.ask("prepare", seconds=300, workload=huge.to_dict())
         with pytest.raises(Refused, match="ran out of memory") as refusal:
-            worker.ask("output", seconds=300, rows=[0])
+            worker.ask("check", seconds=300, rows=[0])
         assert refusal.value.kind == "memory"
         worker.ask("release", seconds=60)
         worker.ask("prepare", seconds=60, workload=HALF.to_dict())
-        worker.ask("output", seconds=60, rows=[0])
+        worker.ask("check", seconds=60, rows=[0])
     finally:
         worker.end()

@@ -268,7 +268,7 @@ def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> No
         worker.start()
         worker.finish_start()
         worker.ask("prepare", seconds=60, workload=SMALL.to_dict())
-        worker.ask("output", seconds=60, rows=[0])
+        worker.ask("check", seconds=60, rows=[0])
         family = psutil.Process().children(recursive=True)
         assert len(family) == 2
         until = time.monotonic() + 60  # the conductor waits for its worker only; the signal is on its way
@@ -366,7 +366,7 @@ def test_a_process_that_is_gone_says_how_it_ended_and_can_be_ended_twice(folder:
     worker.start()
     worker.finish_start()
     with pytest.raises(Refused, match="prepare comes first") as refusal:
-        worker.ask("output", seconds=60, rows=[0])
+        worker.ask("check", seconds=60, rows=[0])
     assert refusal.value.kind == "raised"
     worker._signal(signal.SIGKILL)
     with pytest.raises(Died, match="killed by SIGKILL"):
