@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from attnlab.report import units, wording
+from attnlab.contract import units
+from attnlab.report import wording
 from attnlab.report.evidence import Evidence, Family
 from attnlab.statistics.crossover import Crossover, crossovers
 from attnlab.statistics.pairing import Verdict
