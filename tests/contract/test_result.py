@@ -118,4 +118,4 @@ def test_a_line_of_a_newer_version_is_refused_not_half_read() -> None:
     with pytest.raises(ValueError, match="melted"):
         Result.from_json(json.dumps({**plain, "outcome": "melted"}))
     with pytest.raises(ValueError, match="unknown workload field"):
-        Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "window": 3}}))
+        Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "windows": 3}}))
