@@ -7,6 +7,7 @@ only where it holds in three fresh sets of processes.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +23,15 @@ from attnlab.statistics.pairing import Kind, Verdict
 #: claims of less than this must hold in `SETS` fresh sets of processes
 SMALL = 0.05
 SETS = 3
+#: for one set, unless another time is asked for
+SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
 
-    `results` are of the first set of processes; `sets` tells how many each verdict rests on.
+    `results` are of the first set of processes; `sets` tells how many each verdict rests on. `command` repeats it.
     """
 
     workload: Workload
@@ -36,6 +39,7 @@ class Comparison:
     results: tuple[Result, ...]
     verdicts: dict[str, Verdict]
     sets: int
+    command: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for other programs; a figure that does not exist is None."""
@@ -43,6 +47,7 @@ class Comparison:
             "workload": self.workload.to_dict(),
             "baseline": self.baseline,
             "sets": self.sets,
+            "command": self.command,
             "contenders": [self._contender(result) for result in self.results],
         }
 
@@ -108,7 +113,16 @@ def compare(
             break
     judged = [verdicts_of(one, baseline) for one in sets]
     verdicts = {name: agreed([one.get(name) for one in judged]) for name in first}
-    return Comparison(workload, baseline, sets[0], verdicts, len(sets))
+    command = _command(texts, workload, folders, limits)
+    return Comparison(workload, baseline, sets[0], verdicts, len(sets), command)
+
+
+def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits | None) -> str:
+    """What to type for the same again; of limits the command line has the time of a set alone."""
+    further = [word for folder in folders for word in ("--implementations", str(folder))]
+    if limits is not None and limits.workload_seconds != SECONDS:
+        further += ["--seconds", f"{limits.workload_seconds:g}"]
+    return " ".join(filter(None, (workload.command(*texts), shlex.join(further))))
 
 
 def verdicts_of(results: Sequence[Result], baseline: str) -> dict[str, Verdict]:
