@@ -23,7 +23,7 @@ from attnlab.contract.discovery import require
 from attnlab.contract.errors import Declined
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.probe import Gradients, Misbehaved
+from attnlab.measuring.probe import Misbehaved
 from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
 
 _SECONDS = 60.0
@@ -33,6 +33,7 @@ _LEAD = 16
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
+Gradients = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 Event = Callable[[str], None]
 
 
