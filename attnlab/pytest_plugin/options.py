@@ -109,7 +109,10 @@ def _after_bare(config: pytest.Config) -> dict[str, str]:
     found = {}
     for choice in choices(grid=True):
         value = config.getoption(choice.option)
-        if choice.bare and value is not None and not choice.is_value(value) and "=" not in value:
+        if not choice.bare or value is None or choice.is_value(value):
+            continue
+        place = config.invocation_params.dir / value.partition("::")[0]
+        if place.exists() or config.getoption("--pyargs"):
             found[choice.name] = "true"
             if config.args_source is not pytest.Config.ArgsSource.ARGS:
                 config.args.clear()
