@@ -66,8 +66,8 @@ class Workload:
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", whole(1)
     )
-    queries: int = declared(512, "Queries, where they differ from the length.", whole(1))
-    keys: int = declared(512, "Keys, where they differ from the length.", whole(1))
+    queries: int = declared(512, "Queries, where they differ from the length.", whole(1), several="lengths")
+    keys: int = declared(512, "Keys, where they differ from the length.", whole(1), several="lengths")
     head_dim: int = declared(64, "Dimension of one head.", whole(1))
     value_dim: int = declared(None, "Dimension of a value. [default: the head's]", whole(1))
     dtype: str = declared("float32", f"Number format: {', '.join(DTYPES)}.", str, brief=str, several="dtypes")
