@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attnlab.contract.discovery import backends, require
+from attnlab.contract.library import library_names
 from attnlab.contract.result import Ceiling, Outcome
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
@@ -21,7 +22,6 @@ from attnlab.program.plan import Plan
 from attnlab.program.store import RUN_FILE, Run
 
 DEFAULT_FOLDER = Path("reports/latest")
-_CEILING_LIBRARIES = ("numpy", "torch")
 
 
 class Progress(Protocol):
@@ -148,7 +148,7 @@ def _experiment(record: Run, progress: Progress) -> None:
 def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
     """The best matrix-multiply rate and copy bandwidth over the libraries here, each in a fresh worker."""
     found: dict[str, dict[str, float] | None] = {}
-    for library in _CEILING_LIBRARIES:
+    for library in library_names():
         worker = WorkerProcess(Contender(library, library))
         try:
             worker.start("ceiling", library=library, device=device, dtype=dtype)

@@ -12,8 +12,8 @@ import pytest
 
 from attnlab.contract.discovery import backends, load
 from attnlab.contract.errors import Unavailable
-from attnlab.contract.inputs import inputs
-from attnlab.contract.library import Torch, kernels_of, open_library
+from attnlab.contract.library import open_library
+from attnlab.libraries.torch_library import Torch, kernels_of
 from attnlab.contract.workload import Workload
 
 
@@ -206,7 +206,7 @@ def on_cuda(name: str, workload: Workload) -> Any:
     reason = backend.declines(workload)
     if reason:
         pytest.skip(reason)
-    return backend.bind(workload, *inputs(workload))
+    return backend.bind(workload)
 
 
 FORCED = [name for name in backends() if name.startswith("torch_sdpa_")]
