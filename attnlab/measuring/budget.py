@@ -34,10 +34,8 @@ class Budget:
             self.history_of(participant).saw_peak(participant.workload, int(measurement.least))
 
     def over(self, participant: Participant) -> tuple[Outcome, str] | None:
-        """Why the participant's workload is not to be tried, or None. Raises as `WorkerProcess.ask` does."""
-        answer = participant.worker.ask(
-            "free_bytes", seconds=self._limits.deadline_seconds, device=participant.workload.device
-        )
+        """Why the participant's workload is not to be tried, or None. Raises as `Participant.ask` does."""
+        answer = participant.ask("free_bytes", device=participant.workload.device)
         free = int(answer["bytes"] * _USABLE)
         # time first: its probes are cheap, and those of memory would be dear for a slow contender
         return self._out_of_time(participant, free) or self._out_of_memory(participant, free)
@@ -86,9 +84,7 @@ class Budget:
                     smaller = prediction.smaller(workload, queries, length)
                     if self._probe(participant, smaller) is None:
                         continue
-                    found = participant.worker.ask(
-                        "measure", seconds=self._limits.deadline_seconds, instrument=PEAK_MEMORY.path
-                    )
+                    found = participant.measure(PEAK_MEMORY)
                     history.saw_peak(smaller, int(min(found["samples"])))
             peak = history.predict_peak(workload)
             needed = None if peak is None else peak + workload.input_bytes
@@ -102,9 +98,7 @@ class Budget:
     def _probe(self, participant: Participant, workload: Workload) -> float | None:
         """Seconds of one call of a smaller workload, for the history only; None where that is declined."""
         try:
-            participant.worker.ask(
-                "prepare", seconds=self._limits.deadline_seconds, workload=workload.to_dict()
-            )
+            participant.ask("prepare", workload=workload.to_dict())
         except Refused as refusal:
             if refusal.kind == "declined":
                 return None
@@ -112,7 +106,7 @@ class Budget:
         return self._time_probe(participant, workload)
 
     def _time_probe(self, participant: Participant, workload: Workload) -> float:
-        found = participant.worker.ask("calibrate", seconds=self._limits.deadline_seconds, warmup_seconds=0.0)
+        found = participant.ask("calibrate", warmup_seconds=0.0)
         seconds = float(found["seconds"])
         self.history_of(participant).saw_seconds(workload, seconds)
         return seconds

@@ -93,13 +93,7 @@ class Race:
         settle = limits.turn_seconds if participant.call_seconds < limits.settle_below_seconds else None
         iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
         stolen, started = steal_seconds(), time.monotonic()
-        found = participant.worker.ask(
-            "measure",
-            seconds=limits.deadline_seconds,
-            instrument=LATENCY.path,
-            iterations=iterations,
-            settle_seconds=settle,
-        )
+        found = participant.measure(LATENCY, iterations=iterations, settle_seconds=settle)
         elapsed = time.monotonic() - started
         (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
         timed = min(elapsed, seconds * iterations)

@@ -35,7 +35,7 @@ _LONG = 0.1
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
 
 
-class Bench:
+class Worker:
     """What a worker holds: a backend, and the workload that lies prepared on it."""
 
     def __init__(self) -> None:
@@ -228,13 +228,13 @@ def _die_with_parent() -> None:
 def main(requests: int, replies: int) -> None:
     """Serve until the conductor closes its end."""
     _die_with_parent()
-    bench = Bench()
+    worker = Worker()
     with contextlib.suppress(protocol.Closed):
         protocol.send(replies, {"protocol": protocol.VERSION, "pid": os.getpid()})
         while True:
             request, arrays = protocol.receive(requests)
             try:
-                reply, sent = bench.do(request, arrays)
+                reply, sent = worker.do(request, arrays)
             except Exception as fault:
                 reply, sent = _refusal(fault), ()
             protocol.send(replies, reply, sent)

@@ -85,7 +85,8 @@ def test_every_workload_has_rungs_that_end_and_can_be_drawn(workload: Workload) 
         ({"window": (-1, 3)}, {"window": (-1, 3)}),
         ({"key_lengths": (500, 20)}, {"key_lengths": (64,)}),
         ({"key_lengths": (50, 20)}, {"key_lengths": (50,)}),
-        ({"mask": "prefix(100) & causal"}, {"mask": "causal(top_left)"}),
+        ({"mask": "prefix(100) & causal"}, {"mask": "", "causal": "top_left"}),
+        ({"mask": "prefix(100) & random(0.5)"}, {"mask": "random(0.5,0)"}),
         ({"mask": "prefix(10)"}, {"mask": "prefix(10)"}),
     ],
 )
