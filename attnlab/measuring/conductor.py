@@ -1,9 +1,9 @@
-"""The conductor: races contenders over a workload, only the one on the clock being runnable.
+"""Races contenders over workloads; while one of them is timed, the processes of all others are stopped.
 
-For each workload every contender is, in turn, predicted (over budget? never tried), prepared, judged
-against float64, and calibrated; those that are left run in interleaved rounds until every verdict is decided
-or the time is spent; then the other instruments measure, each in a pass of its own. A contender that fails
-leaves with its outcome and reason, and the others go on.
+For each workload every contender is, in turn, predicted (what would exceed time or memory is not tried), prepared,
+checked against float64 and calibrated. Those that are left run in interleaved rounds until every verdict is decided or
+the time is spent; then the other instruments measure, each in a pass of its own. A contender that fails gets its
+outcome and a reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Conductor:
         self._close()
 
     def _close(self) -> None:
-        with contextlib.ExitStack() as leaving:  # all, even where an interrupt comes in between
+        with contextlib.ExitStack() as leaving:  # all of them, also where an interrupt comes in between
             for worker in self.workers:
                 leaving.callback(worker.end)
 
@@ -113,7 +113,7 @@ class Conductor:
         return [participant.result() for participant in participants]
 
     def facts(self, device: str) -> dict[str, dict[str, Any]]:
-        """Library versions, BLAS pools and device of every contender, by name, where they can be told."""
+        """Library versions, BLAS pools and device of every contender, by name, where they can be read."""
         found = {}
         for worker in self.workers:
             if worker.alive:

@@ -110,8 +110,8 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C in a terminal goes to a whole process group: only the conductor is to hear it;
-                # and what the worker starts is stopped and ended with it
+                # a group of its own: Ctrl-C in a terminal reaches the conductor alone, and what the worker starts
+                # is stopped and ended with it
                 start_new_session=True,
             )
             undo.pop_all()
@@ -127,7 +127,7 @@ class WorkerProcess:
         self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
 
     def finish_start(self) -> protocol.Message:
-        """The answer to the first request; the process is stopped after it."""
+        """Wait for the answer to the first request; the process is stopped after it."""
         deadline = time.monotonic() + _START_SECONDS
         hello, _ = self._receive(deadline)
         if hello.get("protocol") != protocol.VERSION:
@@ -162,7 +162,7 @@ class WorkerProcess:
         return lambda: self._answer(deadline)
 
     def answered(self) -> bool:
-        """Whether the answer to what was begun begins to come, or never will: it need not be waited for."""
+        """Whether the answer to the request that was begun starts to arrive, or cannot arrive any more."""
         return protocol.ready(self._replies)
 
     def end(self) -> None:
@@ -210,7 +210,7 @@ class WorkerProcess:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
         assert self._process is not None and self._handle is not None
         self._signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # tells without polling (20 µs), and leaves an exit status to be read
+        if hasattr(os, "waitid"):  # waits without polling (20 µs), and leaves an exit status to be read
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             return
         until = time.monotonic() + _ENDING_SECONDS

@@ -1,4 +1,4 @@
-"""What a worker does on the clock: the calls that are made, those that are told, and what is kept between them."""
+"""What a worker does in a turn: the calls that it makes, those that it times, and what it keeps between them."""
 
 from __future__ import annotations
 
