@@ -95,9 +95,10 @@ def _bias_at(problem: Problem, place: Place) -> NDArray[Any] | None:
         slopes = np.asarray(bias.slopes)[place.heads, None, None]
         return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
     found = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    for axis, at in enumerate((place.batches, place.heads, place.rows, place.columns)):
+    parts: tuple[Any, ...] = (place.batches, place.heads, place.rows, place.columns)
+    for axis, at in enumerate(parts):
         if found.shape[axis] != 1:
-            found = found[(slice(None), slice(None), slice(None))[:axis] + (at,)]  # type: ignore[index]
+            found = found[(*(slice(None),) * axis, at)]
     return found
 
 
