@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from attnlab.accuracy.evidence import allowance
 from attnlab.accuracy.reference import refer
-from attnlab.contract.problem import Problem
 from attnlab.claims.laboratory import Array
+from attnlab.contract.problem import Problem
 from attnlab.numerics.black_box import Attend
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import GRADIENTS, OUTPUT, Backend
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.errors import Declined, Misbehaved, Unavailable
 from attnlab.contract.inputs import checked_problem
 from attnlab.contract.library import Library, open_library
