@@ -23,7 +23,7 @@ from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.budget import Budget
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument
+from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.race import Race
@@ -49,7 +49,7 @@ class Conductor:
         folders: Sequence[str] = (),
         limits: Limits | None = None,
         memory: bool = True,
-        instruments: Sequence[Instrument] = (LATENCY, PEAK_MEMORY),
+        instruments: Sequence[Instrument] = STANDARD,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.workers = [WorkerProcess(contender, folders) for contender in contenders]
