@@ -21,7 +21,7 @@ from attnlab.accuracy.question_budget import Asking
 from attnlab.accuracy.questions import CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, Question, posed, questions
 from attnlab.accuracy.reference import refer
 from attnlab.contract.errors import Declined
-from attnlab.contract.library import NumPy
+from attnlab.libraries.numpy_library import NumPy
 from attnlab.measuring.probe import Misbehaved, Witness
 
 #: part of float32's error that float32 inside leaves at the least
