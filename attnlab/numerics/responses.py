@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.backend import Backend
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.numerics.black_box import Attend
 
@@ -123,13 +124,10 @@ def logit_gradients(
     wide = dim + n_k
     wide_q, wide_k, wide_v, wide_upstream = (_padded(array, wide) for array in (q, k, v, upstream))
     wide_k[..., range(n_k), range(dim, wide)] = 1.0
-    workload = Workload.of_arrays(wide_q, wide_k, wide_v, scale=scale)
-    library = backend.open("cpu")
-    *arrays, output_gradient = (
-        library.from_numpy(one, workload.dtype) for one in (wide_q, wide_k, wide_v, wide_upstream)
-    )
-    _, gradient, *_ = backend.gradients(workload, tuple(arrays), output_gradient)
-    return library.to_numpy(gradient)[..., dim:].astype(np.float64) / scale
+    problem = Problem.of(wide_q, wide_k, wide_v, scale=scale, output_gradient=wide_upstream)
+    workload = Workload.of_problem(problem, direction="backward")
+    gradient = backend.named(workload, backend.bind(workload, problem)())["query gradient"]
+    return gradient[..., dim:].astype(np.float64) / scale
 
 
 def _padded(array: NDArray[Any], width: int) -> NDArray[Any]:
