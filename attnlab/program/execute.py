@@ -15,7 +15,7 @@ from attnlab.contract.result import Ceiling, Outcome
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
+from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.program.environment import environment
 from attnlab.program.folders import claim
 from attnlab.program.plan import Plan
@@ -149,14 +149,14 @@ def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
     """The best matrix-multiply rate and copy bandwidth over the libraries here, each in a fresh worker."""
     found: dict[str, dict[str, float] | None] = {}
     for library in library_names():
-        seat = Seat(Contender(library, library))
+        worker = WorkerProcess(Contender(library, library))
         try:
-            seat.start("ceiling", library=library, device=device, dtype=dtype)
-            found[library] = seat.finish_start()["found"]
+            worker.start("ceiling", library=library, device=device, dtype=dtype)
+            found[library] = worker.finish_start()["found"]
         except (Refused, Died, Hung):
             continue  # a library that is not here sets no ceiling
         finally:
-            seat.leave()
+            worker.end()
     return ceilings.best(device, dtype, found)
 
 

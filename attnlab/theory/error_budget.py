@@ -7,8 +7,10 @@ nearest has the relative rms c·u, c = 1/√(8 ln 2). Independent roundings add 
 
 u_O, u_P, u_S : unit roundoff at which output, weights and scores are stored; r : roundings of the scores.
 
-The inner term models arithmetic at u_i, summation in chains of N additions (recursion: N = d or n; blocks
-of b: N = b + n/b), each partial sum rounded. For terms a_t with total A the squares of N partial sums add
+The inner term is a bound: the error of arithmetic at u_i whose sums are chains of N additions, each partial sum
+rounded (in order, one term after another: N = d or n; in blocks of b: N = b + n/b). A sum in order is honest, so
+that its error has to be allowed; kernels that sum in 8 to 64 lanes have less, and the less of it the more the terms
+of a sum share a sign: with means of 3 at d = 64 a hundredth. How little says nothing about them. For terms a_t with total A the squares of N partial sums add
 to (N/2)Σa² by scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
 
     score s_j = scale Σ_c q_c k_jc :  σ_j² = scale²[(1 + N_d/2) Σ_c q_c²k_jc²] + (1 + N_d/3) s_j²
@@ -26,8 +28,7 @@ lost than ln l itself: (u_i ln Z)²/3 is (ln l)² at most.
 
 The last term is a loss and no scatter: of a sum that has grown, what is below half a unit is lost whole. How much of
 λ comes after that is between none and all of it, a third in mean square. It counts over 10^5 keys in float32.
-It is an upper model: vector units sum in 8 to 32 lanes, and fused multiply-adds save a rounding. In float16 and
-bfloat16 it is invisible beside the first three. Where the inner precision is float64 the truth has the same
+In float16 and bfloat16 the inner term is invisible beside the first three. Where the inner precision is float64 the truth has the same
 error, and the term counts twice.
 """
 
