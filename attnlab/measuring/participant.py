@@ -66,6 +66,7 @@ class Participant:
             "workload": self.workload,
             "accuracy": self.accuracy,
             "kernel": self.kernel,
+            "library": self.worker.library,
         }
         if self.ended is not None:
             outcome, reason = self.ended

@@ -54,6 +54,8 @@ class WorkerProcess:
 
     def __init__(self, contender: Contender, folders: Sequence[str] = ()) -> None:
         self.contender = contender
+        #: the array library of its backend, once that is loaded
+        self.library: str | None = None
         self._folders = list(folders)
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: psutil.Process | None = None
@@ -115,7 +117,9 @@ class WorkerProcess:
                 "unavailable",
                 f"its worker speaks protocol {hello.get('protocol')}, this conductor {protocol.VERSION}",
             )
-        return self._answer(deadline)[0]
+        answer, _ = self._answer(deadline)
+        self.library = answer.get("library")
+        return answer
 
     def ask(
         self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any

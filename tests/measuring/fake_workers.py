@@ -37,6 +37,7 @@ class FakeWorker:
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
         self.contender = Contender(name, name)
+        self.library = "numpy"
         self.clock, self.noise = clock, noise or (lambda turn: 1.0)
         self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})

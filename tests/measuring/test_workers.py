@@ -196,6 +196,7 @@ def test_samples_carry_all_that_was_noted_beside_them(folder: Path) -> None:
     assert all(sample > 0 for sample in result.latency.samples)
     assert result.accuracy is not None and result.accuracy.rows_checked == 8
     assert result.kernel
+    assert result.library == "numpy"
 
 
 # -- only one is runnable -------------------------------------------------------------------------------
