@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from attnlab.accuracy.evidence import allowance
 from attnlab.accuracy.reference import refer
 from attnlab.claims.laboratory import Array
+from attnlab.contract.problem import Problem
 from attnlab.numerics.black_box import Attend
 
 
@@ -25,7 +26,7 @@ def allowed(
     Shapes (batch, heads, length, dim); the budget of `attnlab.theory.error_budget` with the gate's margin.
     """
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    exact = refer(q, k, v, causal=causal, scale=factor, dtype=str(q.dtype))
+    exact = refer(Problem.of(q, k, v, causal=causal, scale=factor))["output"]
     return times * allowance(exact.lenient)
 
 
@@ -34,7 +35,7 @@ def error_in_budgets(
 ) -> float:
     """Relative error of `attend` against the formula in float64, over the largest that an honest one may have."""
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    exact = refer(q, k, v, causal=causal, scale=factor, dtype=str(q.dtype))
+    exact = refer(Problem.of(q, k, v, causal=causal, scale=factor))["output"]
     answer = attend(q, k, v, causal=causal, scale=factor)
     return distance(answer, exact.output) / allowance(exact.lenient)
 

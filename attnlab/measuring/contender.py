@@ -15,8 +15,8 @@ from attnlab.contract.library import thread_variables
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-#: glibc returns a freed score matrix to the system, or keeps it, by the accidents of a process's heap: identical
-#: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless told otherwise.
+#: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
+#: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
 _KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 

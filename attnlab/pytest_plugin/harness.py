@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from attnlab.accuracy import race_check
-from attnlab.contract.backend import OUTPUT, Backend
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import OUTPUT
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.result import Accuracy, Ceiling, Outcome, Result

@@ -77,7 +77,7 @@ class FakeWorker:
     def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         self._fault(op)
         self._call()
-        exact = race_check.reference(self.workload, tuple(arguments["rows"])).output
+        exact = race_check.references(self.workload, tuple(arguments["rows"]))["output"].output
         return {"names": ["output"]}, (exact, exact)
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
