@@ -179,12 +179,12 @@ class Conductor:
         first, second = (
             dict(zip(names, arrays[at : at + len(names)], strict=True)) for at in (0, len(names))
         )
-        participant.accuracy = race_check.judge(participant.workload, rows, first["output"])
+        participant.accuracy = race_check.judge(participant.workload, rows, first)
         when = ""
         if participant.accuracy.passed and any(
             not np.array_equal(first[name], second[name]) for name in names
         ):
-            participant.accuracy = race_check.judge(participant.workload, rows, second["output"])
+            participant.accuracy = race_check.judge(participant.workload, rows, second)
             when = "right at the first call, but at the second: "
         if not participant.accuracy.passed:
             participant.ended = (

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from attnlab.accuracy import race_check
+from attnlab.contract.backend import RESULTS
 from attnlab.contract.result import Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
@@ -77,8 +78,9 @@ class FakeWorker:
     def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         self._fault(op)
         self._call()
-        exact = race_check.references(self.workload, tuple(arguments["rows"]))["output"].output
-        return {"names": ["output"]}, (exact, exact)
+        references = race_check.references(self.workload, tuple(arguments["rows"]))
+        names = RESULTS[self.workload.direction]
+        return {"names": list(names)}, tuple(references[name].output for name in names) * 2
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
         assert self.alive
