@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attnlab.accuracy.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, weigh
 from attnlab.accuracy.reference import Reference, refer
-from attnlab.contract.backend import OUTPUT, RESULTS
+from attnlab.contract.directions import OUTPUT
 from attnlab.contract.inputs import checked_problem
 from attnlab.contract.result import Accuracy
 from attnlab.contract.workload import Workload
@@ -60,7 +60,7 @@ def judge(
     """
     exact = references(workload, tuple(rows))
     given = answers if isinstance(answers, Mapping) else {OUTPUT: np.asarray(answers)}
-    expected = set(RESULTS[workload.direction]) if isinstance(answers, Mapping) else {OUTPUT}
+    expected = set(workload.results) if isinstance(answers, Mapping) else {OUTPUT}
     if set(given) != expected:
         raise ValueError(f"answers must be {', '.join(sorted(expected))}, got {', '.join(sorted(given))}")
     judged = [_judged(workload, len(rows), name, answer, exact[name]) for name, answer in given.items()]

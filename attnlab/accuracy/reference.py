@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import GRADIENTS, OUTPUT
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.problem import Problem
 from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.exact_attention import at_rows, blocks, softmax_rows, visible_extremes

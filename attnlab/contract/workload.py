@@ -16,6 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import DIRECTIONS, OUTPUT
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
 from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
@@ -26,14 +27,11 @@ from attnlab.contract.problem import Alibi, Problem, masked_by
 
 DEVICES = ("cpu", "cuda")
 LAYOUTS = ("bhsd", "bshd")
-DIRECTIONS = ("forward", "backward", "training")
 #: how a workload's bias is made; "given" stands for an array of a caller's
 BIASES = ("none", "normal", "alibi", "given")
 #: the mask of a caller's own array, which has no text
 GIVEN = "given"
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim")
-#: a backward pass computes five products where the forward pass computes two (Dao 2023, section 4.1)
-_FLOPS = {"forward": 1.0, "backward": 2.5, "training": 3.5}
 
 
 def _causal(text: str) -> str | bool:
@@ -185,7 +183,7 @@ class Workload:
             "causal": (False, *ALIGNMENTS),
             "bias": BIASES,
             "layout": LAYOUTS,
-            "direction": DIRECTIONS,
+            "direction": tuple(DIRECTIONS),
             "distribution": tuple(DISTRIBUTIONS),
         }
         for name, allowed in known.items():
@@ -261,7 +259,21 @@ class Workload:
     @property
     def backward(self) -> bool:
         """Whether gradients are asked for."""
-        return self.direction != "forward"
+        return DIRECTIONS[self.direction].gradients
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of what a call returns."""
+        return DIRECTIONS[self.direction].results
+
+    def shape_of(self, name: str) -> tuple[int, int, int, int]:
+        """The shape of a named result."""
+        return {
+            OUTPUT: (self.batch, self.heads, self.queries, self.value_dim),
+            "query gradient": (self.batch, self.heads, self.queries, self.head_dim),
+            "key gradient": (self.batch, self.kv_heads, self.keys, self.head_dim),
+            "value gradient": (self.batch, self.kv_heads, self.keys, self.value_dim),
+        }[name]
 
     # -- what it costs at least --------------------------------------------------------------------
 
@@ -272,11 +284,8 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the matrix products, over the pairs that the mask keeps.
-
-        Two forward; a backward pass has 2.5 times as many (Dao 2023, section 4.1), training both.
-        """
-        return int(_FLOPS[self.direction] * 2 * self.pairs * (self.head_dim + self.value_dim))
+        """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction."""
+        return int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
 
     @property
     def input_bytes(self) -> int:
@@ -290,11 +299,7 @@ class Workload:
     @property
     def output_bytes(self) -> int:
         """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
-        output = self.heads * self.queries * self.value_dim
-        gradients = self.heads * self.queries * self.head_dim
-        gradients += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
-        counts = {"forward": output, "backward": gradients, "training": output + gradients}
-        return self.batch * counts[self.direction] * ITEM_BYTES[self.dtype]
+        return sum(math.prod(self.shape_of(name)) for name in self.results) * ITEM_BYTES[self.dtype]
 
     @property
     def least_bytes(self) -> int:

@@ -10,8 +10,8 @@ from attnlab.accuracy import race_check
 from attnlab.accuracy.evidence import directed, max_ulp, weigh
 from attnlab.accuracy.reference import refer
 from attnlab.contract.dtypes import round_to
-from attnlab.contract.problem import Problem
 from attnlab.contract.inputs import inputs
+from attnlab.contract.problem import Problem
 from attnlab.contract.result import Accuracy, Outcome, Result
 from attnlab.contract.workload import Workload
 
