@@ -24,9 +24,12 @@ from attnlab.accuracy.gradient_questions import (
     pose_gradients,
 )
 from attnlab.accuracy.question_budget import Asking
-from attnlab.contract.library import NumPy
-from attnlab.measuring.probe import RESULTS, Gradients, Misbehaved, Witness, laid_out
+from attnlab.libraries.numpy_library import NumPy
+from attnlab.measuring.probe import Misbehaved, Witness, laid_out
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
+
+RESULTS = ("output", "query gradient", "key gradient", "value gradient")
+Gradients = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 #: a question to the output and the three gradients; raises Declined, or Misbehaved for what no caller expects
 AskGradients = Callable[[GradientQuestion], Gradients]

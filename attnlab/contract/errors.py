@@ -1,10 +1,14 @@
-"""The two ways in which a backend honestly cannot answer. What is malformed is a ValueError."""
+"""Why a backend does not answer, or not as it should. What a caller gave wrongly is a ValueError."""
 
 from __future__ import annotations
 
 
 class Declined(Exception):
     """The backend does not do this workload; the message is its reason, for a person."""
+
+
+class Misbehaved(Exception):
+    """The backend did what no caller expects; the message says what."""
 
 
 class Unavailable(Exception):

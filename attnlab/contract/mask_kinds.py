@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ class Causal(Part):
     """Query i sees keys up to i (``top_left``) or up to i + keys − queries (``bottom_right``)."""
 
     kind: ClassVar[str] = "causal"
+    keywords: ClassVar[tuple[str, ...]] = ("causal", "causal_bottom_right")
     alignment: str = "top_left"
 
     def __post_init__(self) -> None:
@@ -36,9 +38,7 @@ class Causal(Part):
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``causal`` for top-left, ``causal_bottom_right``, and both where queries and keys are as many."""
-        own = {"top_left": "causal", "bottom_right": "causal_bottom_right"}
-        square = shape.queries == shape.keys
-        return {name: True for side, name in own.items() if square or side == self.alignment}
+        return _aligned(self.keywords, self.alignment, shape, True)
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
         """From the first key to the diagonal."""
@@ -64,6 +64,7 @@ class Window(Part):
     """
 
     kind: ClassVar[str] = "window"
+    keywords: ClassVar[tuple[str, ...]] = ("window", "window_bottom_right")
     left: int | None
     right: int | None
     alignment: str = "top_left"
@@ -102,9 +103,7 @@ class Window(Part):
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``window`` for top-left, ``window_bottom_right``, and both where queries and keys are as many."""
-        own = {"top_left": "window", "bottom_right": "window_bottom_right"}
-        square = shape.queries == shape.keys
-        return {name: self.sides for side, name in own.items() if square or side == self.alignment}
+        return _aligned(self.keywords, self.alignment, shape, self.sides)
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
         """Around the diagonal."""
@@ -126,16 +125,20 @@ class Window(Part):
         return cls.of(arguments)
 
     @classmethod
-    def of(cls, sides: Any, alignment: str = "top_left") -> Window:
+    def of(cls, told: Any, alignment: str = "top_left") -> Window:
         """From two numbers or texts and perhaps an alignment; -1 and None stand for no limit."""
-        given = list(sides)
+        given = list(told)
         if len(given) == 3:
             alignment = str(given.pop()).strip()
         try:
-            left, right = (None if one is None or int(one) == OPEN else int(one) for one in given)
+            sides = [
+                None if one is None else int(one) if isinstance(one, str) else operator.index(one)
+                for one in given
+            ]
+            left, right = (None if one == OPEN else one for one in sides)
         except (TypeError, ValueError):
             raise ValueError(
-                f"a window is two whole numbers, keys before and after, {OPEN} for no limit, got {sides!r}"
+                f"a window is two whole numbers, keys before and after, {OPEN} for no limit, got {told!r}"
             ) from None
         return cls(left, right, alignment)
 
@@ -151,6 +154,7 @@ class KeyLengths(Part):
     """Of batch element b the first `lengths[b]` keys are there; the rest is padding."""
 
     kind: ClassVar[str] = "key_lengths"
+    keywords: ClassVar[tuple[str, ...]] = ("key_lengths",)
     lengths: tuple[int, ...]
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
@@ -219,7 +223,7 @@ class Prefix(Part):
     def check(self, shape: Shape) -> None:
         """No longer than the keys."""
         if not 0 <= self.length <= shape.keys:
-            raise ValueError(f"a prefix must have 0 to {shape.keys} keys, got {self.length}")
+            raise ValueError(f"the mask prefix must have 0 to {shape.keys} keys, got {self.length}")
 
     @classmethod
     def parse(cls, *arguments: str) -> Prefix:
@@ -227,7 +231,9 @@ class Prefix(Part):
         try:
             (length,) = map(int, arguments)
         except ValueError:
-            raise ValueError(f"prefix takes one whole number, got {', '.join(arguments)!r}") from None
+            raise ValueError(
+                f"the mask prefix takes one whole number, got {', '.join(arguments)!r}"
+            ) from None
         return cls(length)
 
     @classmethod
@@ -246,7 +252,9 @@ class Random(Part):
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"random takes the share of pairs that are kept, 0 to 1, got {self.share:g}")
+            raise ValueError(
+                f"the mask random takes the share of pairs that are kept, 0 to 1, got {self.share:g}"
+            )
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """One array for all batches and heads."""
@@ -267,7 +275,7 @@ class Random(Part):
             return cls(float(share), int(seed))
         except ValueError:
             raise ValueError(
-                f"random takes a share from 0 to 1 and a seed, got {', '.join(arguments)}"
+                f"the mask random takes a share from 0 to 1 and a seed, got {', '.join(arguments)}"
             ) from None
 
     @classmethod
@@ -310,6 +318,13 @@ class Given(Part):
     def check(self, shape: Shape) -> None:
         """It can be broadcast."""
         broadcastable("mask", self.array, shape)
+
+
+def _aligned(keywords: tuple[str, ...], alignment: str, shape: Shape, value: Any) -> dict[str, Any]:
+    """The keyword of an alignment, or of both where queries and keys are as many and they mean the same."""
+    square = shape.queries == shape.keys
+    both = zip(ALIGNMENTS, keywords, strict=True)
+    return {keyword: value for side, keyword in both if square or side == alignment}
 
 
 @lru_cache(maxsize=2)

@@ -94,6 +94,9 @@ class Problem:
         Raises ValueError, in one line, for whatever does not fit.
         """
         arrays = {"query": np.asarray(query), "key": np.asarray(key), "value": np.asarray(value)}
+        if all(array.dtype.name == "bfloat16" for array in arrays.values()):  # as ml_dtypes has it
+            arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+            dtype = dtype or "bfloat16"
         shape = _shape_of(arrays)
         q, k, v = arrays.values()
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]

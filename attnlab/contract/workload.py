@@ -16,23 +16,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import DIRECTIONS, OUTPUT
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
 from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
-from attnlab.contract.mask_part import ALIGNMENTS, OPEN, Shape
+from attnlab.contract.mask_kinds import Causal, KeyLengths, Window
+from attnlab.contract.mask_part import ALIGNMENTS, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem, masked_by
 
 DEVICES = ("cpu", "cuda")
 LAYOUTS = ("bhsd", "bshd")
-DIRECTIONS = ("forward", "backward", "training")
 #: how a workload's bias is made; "given" stands for an array of a caller's
 BIASES = ("none", "normal", "alibi", "given")
 #: the mask of a caller's own array, which has no text
 GIVEN = "given"
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim")
-#: a backward pass computes five products where the forward pass computes two (Dao 2023, section 4.1)
-_FLOPS = {"forward": 1.0, "backward": 2.5, "training": 3.5}
 
 
 def _causal(text: str) -> str | bool:
@@ -65,8 +64,8 @@ class Workload:
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", whole(1)
     )
-    queries: int = declared(512, "Queries, where they differ from the length.", whole(1))
-    keys: int = declared(512, "Keys, where they differ from the length.", whole(1))
+    queries: int = declared(512, "Queries, where they differ from the length.", whole(1), several="lengths")
+    keys: int = declared(512, "Keys, where they differ from the length.", whole(1), several="lengths")
     head_dim: int = declared(64, "Dimension of one head.", whole(1))
     value_dim: int = declared(None, "Dimension of a value. [default: the head's]", whole(1))
     dtype: str = declared("float32", f"Number format: {', '.join(DTYPES)}.", str, brief=str, several="dtypes")
@@ -184,7 +183,7 @@ class Workload:
             "causal": (False, *ALIGNMENTS),
             "bias": BIASES,
             "layout": LAYOUTS,
-            "direction": DIRECTIONS,
+            "direction": tuple(DIRECTIONS),
             "distribution": tuple(DISTRIBUTIONS),
         }
         for name, allowed in known.items():
@@ -201,12 +200,13 @@ class Workload:
             raise ValueError(
                 f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
             )
-        if self.mask != GIVEN:
-            object.__setattr__(self, "mask", Mask.parse(self.mask).text)
-        if self.window is not None:
-            sides = (OPEN if one is None else one for one in self.window)
-            object.__setattr__(self, "window", tuple(sides))
-        self.masked.check(self.shape)
+        masked = self.masked
+        masked.check(self.shape)
+        if self.mask != GIVEN:  # one way to write a mask, so that equal questions are equal
+            for name, value in _fields_of(masked).items():
+                object.__setattr__(self, name, value)
+        elif self.window is not None:
+            object.__setattr__(self, "window", Window.of(self.window).sides)
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -226,15 +226,6 @@ class Workload:
         cls, problem: Problem, *, device: str = "cpu", direction: str = "forward", layout: str = "bhsd"
     ) -> Workload:
         """The workload that a problem poses; of arrays beside query, key and value it says only that they are given."""
-        words: dict[str, Any] = {}
-        further = []
-        for part in problem.mask.parts:
-            name = {"causal": "causal", "window": "window", "key_lengths": "key_lengths"}.get(
-                part.kind, "mask"
-            )
-            if name == "mask" or name in words or not _said(name, part, words):
-                further.append(part)
-        text = GIVEN if any(part.kind == GIVEN for part in further) else Mask(tuple(further)).text
         shape = problem.shape
         return cls(
             **shape._asdict(),
@@ -243,14 +234,13 @@ class Workload:
             value_dim=problem.value.shape[-1],
             dtype=problem.dtype,
             device=device,
-            mask=text,
             bias="none" if problem.bias is None else "alibi" if isinstance(problem.bias, Alibi) else GIVEN,
             softcap=problem.softcap,
             sinks=problem.sinks is not None,
             scale=problem.scale,
             direction=direction,
             layout=layout,
-            **words,
+            **_fields_of(problem.mask),
         )
 
     @classmethod
@@ -269,7 +259,21 @@ class Workload:
     @property
     def backward(self) -> bool:
         """Whether gradients are asked for."""
-        return self.direction != "forward"
+        return DIRECTIONS[self.direction].gradients
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of what a call returns."""
+        return DIRECTIONS[self.direction].results
+
+    def shape_of(self, name: str) -> tuple[int, int, int, int]:
+        """The shape of a named result."""
+        return {
+            OUTPUT: (self.batch, self.heads, self.queries, self.value_dim),
+            "query gradient": (self.batch, self.heads, self.queries, self.head_dim),
+            "key gradient": (self.batch, self.kv_heads, self.keys, self.head_dim),
+            "value gradient": (self.batch, self.kv_heads, self.keys, self.value_dim),
+        }[name]
 
     # -- what it costs at least --------------------------------------------------------------------
 
@@ -280,11 +284,8 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the matrix products, over the pairs that the mask keeps.
-
-        Two forward; a backward pass has 2.5 times as many (Dao 2023, section 4.1), training both.
-        """
-        return int(_FLOPS[self.direction] * 2 * self.pairs * (self.head_dim + self.value_dim))
+        """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction."""
+        return int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
 
     @property
     def input_bytes(self) -> int:
@@ -298,11 +299,7 @@ class Workload:
     @property
     def output_bytes(self) -> int:
         """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
-        output = self.heads * self.queries * self.value_dim
-        gradients = self.heads * self.queries * self.head_dim
-        gradients += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
-        counts = {"forward": output, "backward": gradients, "training": output + gradients}
-        return self.batch * counts[self.direction] * ITEM_BYTES[self.dtype]
+        return sum(math.prod(self.shape_of(name)) for name in self.results) * ITEM_BYTES[self.dtype]
 
     @property
     def least_bytes(self) -> int:
@@ -376,17 +373,26 @@ class Workload:
 _FORMER = {"regime": "distribution"}
 
 
-def _said(name: str, part: Any, words: dict[str, Any]) -> bool:
-    """Put a part of a mask into the field that has its name; False where the field cannot say it."""
-    if name == "causal":
-        words["causal"] = part.alignment
-    elif name == "key_lengths":
-        words["key_lengths"] = part.lengths
-    elif part.alignment == (words.get("causal") or "top_left"):
-        words["window"] = part.sides
-    else:
-        return False
-    return True
+def _fields_of(mask: Mask) -> dict[str, Any]:
+    """The fields that say `mask`: of their own for one condition of each kind, the rest as text."""
+    found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
+    further = []
+    for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
+        if isinstance(part, Causal) and not found["causal"]:
+            found["causal"] = part.alignment
+        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
+            found["key_lengths"] = part.lengths
+        elif isinstance(part, Window) and _along(part, found["causal"]) and found["window"] is None:
+            found["window"] = part.sides
+        else:
+            further.append(part)
+    given = any(part.kind == GIVEN for part in further)
+    return {**found, "mask": GIVEN if given else Mask(tuple(further)).text}
+
+
+def _along(window: Window, causal: str | bool) -> bool:
+    """Whether the window lies along the causal diagonal, which the field takes it to do."""
+    return window.alignment == (causal or "top_left")
 
 
 @lru_cache(maxsize=512)

@@ -8,23 +8,22 @@ from typing import Any
 
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
-
-_OUTCOMES = {
-    "declined": Outcome.DECLINED,
-    "unavailable": Outcome.UNAVAILABLE,
-    "wrong": Outcome.WRONG,
-    "memory": Outcome.OVER_BUDGET,
-    "raised": Outcome.CRASHED,
-}
+from attnlab.measuring.instruments import LATENCY, Instrument
+from attnlab.measuring.protocol import Message
+from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
 
 
 @dataclass
-class Entry:
-    """One contender's way through one workload, as far as it has come."""
+class Participant:
+    """One contender's way through one workload, as far as it has come.
 
-    seat: Seat
+    `call_seconds` is the least seconds a call so far, `spent` the seconds of its turns together. It has left the race
+    where `racing` is False, and has an outcome other than measured, with a reason, where it has `ended`.
+    """
+
+    worker: WorkerProcess
     workload: Workload
+    deadline_seconds: float
     accuracy: Accuracy | None = None
     kernel: str | None = None
     cache: str = "warm"
@@ -32,31 +31,35 @@ class Entry:
     spent: float = 0.0
     racing: bool = True
     ended: tuple[Outcome, str] | None = None
-    note: str | None = None
+    notes: list[str] = field(default_factory=list)
     turns: list[dict[str, float]] = field(default_factory=list)
-    memory: Measurement | None = None
+    measurements: list[Measurement] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """The contender's name in this run."""
-        return self.seat.contender.name
+        return self.worker.contender.name
+
+    def ask(self, op: str, **arguments: Any) -> Message:
+        """The worker's answer. Raises NoAnswer, also where there is none within the deadline."""
+        return self.worker.ask(op, seconds=self.deadline_seconds, **arguments)
+
+    def measure(self, instrument: Instrument, **options: Any) -> Message:
+        """The instrument's readings on what is prepared, as plain data. Raises as `ask`."""
+        return self.ask("measure", instrument=instrument.path, **options)
 
     def latency(self) -> Measurement:
         """Seconds per call of its turns so far."""
         columns = {name: tuple(turn[name] for turn in self.turns) for name in self.turns[0]}
         samples = columns.pop("seconds")
-        return Measurement("latency", "s", samples, columns, {"cache": self.cache})
+        return LATENCY.measurement({"samples": samples, "columns": columns, "facts": {"cache": self.cache}})
 
-    def attempt(self, step: Callable[[Entry], Any]) -> None:
-        """Take `step` with this entry; what goes wrong in it ends this entry and no other."""
+    def attempt(self, step: Callable[[Participant], Any]) -> None:
+        """Take `step` with this participant; what goes wrong in it ends this participant and no other."""
         try:
             step(self)
-        except Refused as refusal:
-            self.ended = self.ended or (_OUTCOMES[refusal.kind], str(refusal))
-        except Died as death:
-            self.ended = self.ended or (Outcome.CRASHED, str(death))
-        except Hung as hang:
-            self.ended = self.ended or (Outcome.TIMED_OUT, str(hang))
+        except NoAnswer as fault:
+            self.ended = self.ended or (fault.outcome, str(fault))
 
     def result(self) -> Result:
         """What is filed for it."""
@@ -65,9 +68,11 @@ class Entry:
             "workload": self.workload,
             "accuracy": self.accuracy,
             "kernel": self.kernel,
+            "library": self.worker.library,
         }
         if self.ended is not None:
             outcome, reason = self.ended
             return Result(outcome=outcome, reason=reason, **common)
-        measured = [self.latency()] + ([self.memory] if self.memory else [])
-        return Result(outcome=Outcome.MEASURED, reason=self.note, measurements=tuple(measured), **common)
+        measured = (self.latency(), *self.measurements)
+        notes = "; ".join(self.notes) or None
+        return Result(outcome=Outcome.MEASURED, reason=notes, measurements=measured, **common)

@@ -1,7 +1,7 @@
 """The child process of one contender: it holds one backend and does what the conductor asks, in order.
 
 Started as ``python -P -m attnlab.measuring.worker REQUESTS REPLIES`` with two inherited pipes. It needs
-attnlab's ground and this package only; array libraries load with the backend.
+`attnlab.contract` and this package only; array libraries load with the backend.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
-import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import Backend, checked_output
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.inputs import inputs
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.errors import Declined, Misbehaved, Unavailable
+from attnlab.contract.inputs import checked_problem
 from attnlab.contract.library import Library, open_library
+from attnlab.contract.packing import unpack
 from attnlab.contract.workload import Workload
-from attnlab.measuring import ceilings, memory, protocol
-
-if TYPE_CHECKING:
-    from attnlab.measuring.probe import Specimen
+from attnlab.measuring import ceilings, protocol
+from attnlab.measuring.probe import Probe
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
@@ -35,19 +36,15 @@ _LONG = 0.1
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
 
 
-class Wrong(Exception):
-    """The backend answered, but with something that cannot be its output."""
-
-
-class Bench:
-    """What a worker holds: a backend, and the workload that lies prepared on it."""
+class Worker:
+    """What a worker process holds: a backend, and the workload that is prepared for it."""
 
     def __init__(self) -> None:
         self.backend: Backend | None = None
         self.threads: int | None = None
         self.workload: Workload | None = None
         self.call: Callable[[], Any] | None = None
-        self.specimen: Specimen | None = None
+        self.probe: Probe | None = None
 
     def do(self, request: protocol.Message, arrays: tuple[NDArray[Any], ...]) -> Reply:
         """Answer one request: its ``op`` names a method, its other entries are the arguments."""
@@ -67,64 +64,57 @@ class Bench:
 
     def declines(self, workload: dict[str, Any]) -> Reply:
         """Refuse what the backend does not do; nothing is drawn or computed."""
-        posed = Workload.from_dict(workload)
-        self._library(posed.device)
-        reason = self._backend().declines(posed)
+        asked = Workload.from_dict(workload)
+        self._library(asked.device)
+        reason = self._backend().declines(asked)
         if reason:
             raise Declined(reason)
         return {}, ()
 
     def prepare(self, workload: dict[str, Any]) -> Reply:
-        """Draw the inputs of `workload` and hand them to the backend; the workload before is let go."""
+        """Draw the inputs of `workload` and hand them to the backend; the workload before is freed."""
         self.workload = self.call = None
         self.declines(workload)
-        posed = Workload.from_dict(workload)
-        self.call, self.workload = self._backend().bind(posed, *inputs(posed)), posed
+        asked = Workload.from_dict(workload)
+        self.call, self.workload = self._backend().bind(asked), asked
         return {"cache": self._library().cache}, ()
 
-    def output(self, rows: list[int]) -> Reply:
-        """The prepared workload's output at these query rows, of two calls one after the other.
+    def check(self, rows: list[int]) -> Reply:
+        """The prepared workload's named results at these query rows, of two calls one after the other.
 
-        The second tells on a backend that writes into its inputs: the calls on the clock would compute something else.
+        The second shows a backend that writes into its inputs: the timed calls would compute something else.
+        Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the second.
         """
-        outputs = []
-        for _ in range(2):
-            output = self._checked(self._workload(), self._call()())
-            outputs.append(output[:, :, rows])
-        return {}, tuple(outputs)
+        workload, call = self._workload(), self._call()
+        if workload.backward:
+            call = self._backend().bind(workload, checked_problem(workload, rows))
+        answers = [self._named(workload, call()) for _ in range(2)]
+        of_queries = (OUTPUT, GRADIENTS[0])
+        cut = [
+            one[:, :, rows] if name in of_queries else one
+            for answer in answers
+            for name, one in answer.items()
+        ]
+        return {"names": list(answers[0])}, tuple(cut)
 
-    def attend(self, *arrays: NDArray[Any], workload: dict[str, Any], layout: str = "contiguous") -> Reply:
-        """The output for query, key and value that came with the request, lying in memory as `layout` says.
-
-        A backend that changes its inputs, or an output it returned earlier, is wrong.
-        """
-        posed, (query, key, value) = Workload.from_dict(workload), arrays
-        with self._observed(posed) as specimen:
-            started = time.process_time()
-            output = specimen.ask(posed, (query, key, value), layout)
-            return {"cpu_seconds": time.process_time() - started}, (output,)
-
-    def gradients(
-        self, *arrays: NDArray[Any], workload: dict[str, Any], layout: str, gradient_layout: str
+    def answer(
+        self,
+        *arrays: NDArray[Any],
+        problem: dict[str, Any],
+        workload: dict[str, Any],
+        layout: str = "contiguous",
+        gradient_layout: str = "contiguous",
     ) -> Reply:
-        """As `attend` for query, key, value and the output's gradient: the output and the three gradients."""
-        posed, (query, key, value, upstream) = Workload.from_dict(workload), arrays
-        with self._observed(posed) as specimen:
-            started = time.process_time()
-            found = specimen.gradients(posed, (query, key, value), upstream, layout, gradient_layout)
-            return {"cpu_seconds": time.process_time() - started}, found
+        """The named results for a packed problem that came with the request, lying in memory as the layouts say.
 
-    @contextlib.contextmanager
-    def _observed(self, workload: Workload) -> Iterator[Specimen]:
-        """The backend under the gate's eyes; what no caller expects of it is Wrong."""
-        from attnlab.measuring.probe import Misbehaved, Specimen
-
-        self._library(workload.device)
-        self.specimen = self.specimen or Specimen(self._backend())
-        try:
-            yield self.specimen
-        except Misbehaved as fault:
-            raise Wrong(str(fault)) from None
+        A backend that changes its inputs, or a result it returned earlier, is wrong.
+        """
+        asked = Workload.from_dict(workload)
+        self._library(asked.device)
+        self.probe = self.probe or Probe(self._backend())
+        started = time.process_time()
+        found = self.probe.answer(unpack(problem, arrays), asked, layout, gradient_layout)
+        return {"cpu_seconds": time.process_time() - started, "names": list(found)}, tuple(found.values())
 
     def calibrate(self, warmup_seconds: float) -> Reply:
         """Warm up for at least `warmup_seconds`, then seconds per call: the least of those seen.
@@ -139,37 +129,11 @@ class Bench:
             seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
         return {"seconds": seconds}, ()
 
-    def turn(self, iterations: int, settle_seconds: float | None) -> Reply:
-        """One turn on the clock: seconds per call and what disturbed it.
-
-        Before it, untimed, one call and as many more as fill `settle_seconds` (none at all for None): they
-        refill the caches after the other contenders and let the threads that were just woken find their cores.
-        """
-        library, call = self._library(), self._call()
-        gc.disable()
-        try:
-            settling = time.perf_counter()
-            while settle_seconds is not None:
-                library.time_calls(call, 1)
-                if time.perf_counter() - settling >= settle_seconds:
-                    break
-            settled = time.perf_counter() - settling
-            before = resource.getrusage(resource.RUSAGE_SELF)
-            seconds = library.time_calls(call, iterations)
-            after = resource.getrusage(resource.RUSAGE_SELF)
-        finally:
-            gc.enable()
-        return {
-            "seconds": seconds,
-            "settled_seconds": settled,
-            "minor_faults": after.ru_minflt - before.ru_minflt,
-            "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
-        }, ()
-
-    def memory(self) -> Reply:
-        """Peak bytes of the prepared call, once a repeat, and how they were measured."""
-        peaks, method = memory.peak_bytes(self._library(), self._call())
-        return {"peak_bytes": peaks, "method": method}, ()
+    def measure(self, instrument: str, **options: Any) -> Reply:
+        """The readings of an instrument, written ``module:class``, on the prepared call."""
+        module, _, name = instrument.partition(":")
+        found = getattr(importlib.import_module(module), name)()
+        return asdict(found.measure(self._library(), self._call(), **options)), ()
 
     def attest(self) -> Reply:
         """The kernels that the prepared call really ran."""
@@ -180,7 +144,7 @@ class Bench:
         return {"bytes": self._library(device).free_bytes()}, ()
 
     def release(self) -> Reply:
-        """Let the prepared workload go, and the device memory that its calls left behind."""
+        """Free the prepared workload, and the device memory that its calls left behind."""
         device = self.workload.device if self.workload else None
         self.workload = self.call = None
         gc.collect()
@@ -191,7 +155,7 @@ class Bench:
         return {}, ()
 
     def facts(self, device: str) -> Reply:
-        """Versions, thread pools and interpreter: what decides the figures on this side of the wall."""
+        """Versions, thread pools and interpreter: what decides the figures in this process."""
         from threadpoolctl import threadpool_info
 
         pools = [
@@ -233,11 +197,11 @@ class Bench:
             self.threads = None  # once, after the library is loaded
         return library
 
-    def _checked(self, workload: Workload, output: Any) -> NDArray[Any]:
+    def _named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         try:
-            return checked_output(self._backend(), workload, output)
+            return self._backend().named(workload, returned)
         except ValueError as fault:
-            raise Wrong(str(fault)) from None
+            raise Misbehaved(str(fault)) from None
 
 
 def _refusal(fault: BaseException) -> protocol.Message:
@@ -248,7 +212,7 @@ def _refusal(fault: BaseException) -> protocol.Message:
         return {"error": "declined", "message": text}
     if isinstance(fault, Unavailable):
         return {"error": "unavailable", "message": text}
-    if isinstance(fault, Wrong):
+    if isinstance(fault, Misbehaved):
         return {"error": "wrong", "message": text}
     if isinstance(fault, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in text:
         return {"error": "memory", "message": f"ran out of memory: {text}"}
@@ -256,7 +220,7 @@ def _refusal(fault: BaseException) -> protocol.Message:
 
 
 def _die_with_parent() -> None:
-    """Linux: a worker that is stopped when its conductor is killed would otherwise stay for ever."""
+    """Linux: a worker that is stopped when its conductor is killed would otherwise stay."""
     with contextlib.suppress(OSError, AttributeError):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -265,13 +229,13 @@ def _die_with_parent() -> None:
 def main(requests: int, replies: int) -> None:
     """Serve until the conductor closes its end."""
     _die_with_parent()
-    bench = Bench()
+    worker = Worker()
     with contextlib.suppress(protocol.Closed):
         protocol.send(replies, {"protocol": protocol.VERSION, "pid": os.getpid()})
         while True:
             request, arrays = protocol.receive(requests)
             try:
-                reply, sent = bench.do(request, arrays)
+                reply, sent = worker.do(request, arrays)
             except Exception as fault:
                 reply, sent = _refusal(fault), ()
             protocol.send(replies, reply, sent)

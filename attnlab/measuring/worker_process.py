@@ -1,8 +1,8 @@
-"""A contender's seat in a run: its process, and the wall between it and the conductor.
+"""The conductor's side of a contender's child process: start it, ask it, stop it between requests, end it.
 
-The process is runnable only while it answers a request; between requests it is stopped, with its device
-work done, so that no idle thread pool spins beside another contender on the clock. It may crash or hang: then
-the seat is empty, says why, and can be filled again.
+The process may run only while it answers a request; between requests it is stopped (SIGSTOP), with its device
+work done, so that no idle thread pool spins beside another contender on the clock. When it crashes or hangs,
+the request raises an error that says why, and the process can be started again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import psutil
 from numpy.typing import NDArray
 
+from attnlab.contract.result import Outcome
 from attnlab.measuring import protocol
 from attnlab.measuring.contender import Contender
 
@@ -28,32 +29,52 @@ _START_SECONDS = 120.0
 _PIPE_BYTES = 1 << 20
 #: a process that has closed its pipe has this long to end by itself and say how
 _ENDING_SECONDS = 2.0
-#: how much of its log is read for its last words
+#: how much of the end of its log is read for the last line
 _LAST_BYTES = 4096
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
-class Refused(Exception):
-    """The worker answered that it cannot. `kind` is declined, unavailable, wrong, memory or raised."""
+class NoAnswer(Exception):
+    """A request has no answer; `outcome` is what becomes of the contender on this workload."""
+
+    outcome: Outcome
+
+
+class Refused(NoAnswer):
+    """The worker says that it cannot. `kind` is declined, unavailable, wrong, memory or raised."""
+
+    _outcomes: ClassVar[dict[str, Outcome]] = {
+        "declined": Outcome.DECLINED,
+        "unavailable": Outcome.UNAVAILABLE,
+        "wrong": Outcome.WRONG,
+        "memory": Outcome.OVER_BUDGET,
+        "raised": Outcome.CRASHED,
+    }
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.outcome = kind, self._outcomes[kind]
 
 
-class Died(Exception):
+class Died(NoAnswer):
     """The worker's process ended while it was asked; the message says how."""
 
+    outcome = Outcome.CRASHED
 
-class Hung(Exception):
+
+class Hung(NoAnswer):
     """The worker did not answer before its deadline and was killed."""
 
+    outcome = Outcome.TIMED_OUT
 
-class Seat:
-    """One contender's process. Raises Refused, Died or Hung from every request."""
+
+class WorkerProcess:
+    """One contender's process. Every request raises NoAnswer where there is none."""
 
     def __init__(self, contender: Contender, folders: Sequence[str] = ()) -> None:
         self.contender = contender
+        #: the array library of its backend, once that is loaded
+        self.library: str | None = None
         self._folders = list(folders)
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: psutil.Process | None = None
@@ -61,7 +82,7 @@ class Seat:
         self._requests = self._replies = -1
 
     @property
-    def filled(self) -> bool:
+    def alive(self) -> bool:
         """Whether its process is there."""
         return self._process is not None
 
@@ -70,7 +91,7 @@ class Seat:
 
         `finish_start` waits for the answer, so that several processes can start side by side.
         """
-        with contextlib.ExitStack() as undo:  # of what is opened here, only what `leave` closes may stay
+        with contextlib.ExitStack() as undo:  # of what is opened here, only what `end` closes may stay
             to_worker, requests = os.pipe()
             theirs = [to_worker]
             undo.callback(os.close, requests)
@@ -89,8 +110,8 @@ class Seat:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C in a terminal goes to a whole process group: only the conductor is to hear it;
-                # and what the worker starts is stopped and ended with it
+                # a group of its own: Ctrl-C in a terminal reaches the conductor alone, and what the worker starts
+                # is stopped and ended with it
                 start_new_session=True,
             )
             undo.pop_all()
@@ -106,16 +127,18 @@ class Seat:
         self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
 
     def finish_start(self) -> protocol.Message:
-        """The answer to the first request; the process is stopped after it."""
+        """Wait for the answer to the first request; the process is stopped after it."""
         deadline = time.monotonic() + _START_SECONDS
         hello, _ = self._receive(deadline)
         if hello.get("protocol") != protocol.VERSION:
-            self.leave()
+            self.end()
             raise Refused(
                 "unavailable",
                 f"its worker speaks protocol {hello.get('protocol')}, this conductor {protocol.VERSION}",
             )
-        return self._answer(deadline)[0]
+        answer, _ = self._answer(deadline)
+        self.library = answer.get("library")
+        return answer
 
     def ask(
         self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any
@@ -134,15 +157,15 @@ class Seat:
     ) -> Callable[[], tuple[protocol.Message, tuple[NDArray[Any], ...]]]:
         """Let the process run on `op`; a call of what is returned waits for the answer and stops it again."""
         deadline = time.monotonic() + seconds
-        self._wake()
+        self._resume()
         self._begin({"op": op, **arguments}, arrays, deadline)
         return lambda: self._answer(deadline)
 
     def answered(self) -> bool:
-        """Whether the answer to what was begun begins to come, or never will: it need not be waited for."""
+        """Whether the answer to the request that was begun starts to arrive, or cannot arrive any more."""
         return protocol.ready(self._replies)
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End the process, whatever it does, and free what it held."""
         if self._process is None:
             return
@@ -160,12 +183,12 @@ class Seat:
         except protocol.Closed:
             raise self._died() from None
         except protocol.Late:
-            self.leave()
+            self.end()
             raise Hung("it took in no request before the deadline and was killed") from None
 
     def _answer(self, deadline: float) -> tuple[protocol.Message, tuple[NDArray[Any], ...]]:
         reply, arrays = self._receive(deadline)
-        self._stop()
+        self._suspend()
         if "error" in reply:
             raise Refused(reply["error"], reply["message"])
         return reply, arrays
@@ -177,17 +200,17 @@ class Seat:
         except protocol.Closed:
             raise self._died() from None
         except protocol.Late:
-            self.leave()
+            self.end()
             raise Hung(f"no answer within {deadline - started:.0f} s; killed") from None
 
-    def _wake(self) -> None:
+    def _resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def _stop(self) -> None:
+    def _suspend(self) -> None:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
         assert self._process is not None and self._handle is not None
         self._signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # tells without polling (20 µs), and leaves an exit status to be read
+        if hasattr(os, "waitid"):  # waits without polling (20 µs), and leaves an exit status to be read
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             return
         until = time.monotonic() + _ENDING_SECONDS
@@ -208,8 +231,8 @@ class Seat:
         until = time.monotonic() + _ENDING_SECONDS
         while (alive := self._handle.status() != psutil.STATUS_ZOMBIE) and time.monotonic() < until:
             time.sleep(0.001)
-        last, process = self._last_words(), self._process
-        self.leave()
+        last, process = self._last_line(), self._process
+        self.end()
         code = process.returncode
         if alive:
             how = "its process closed its pipe to the conductor, and was killed"
@@ -221,8 +244,8 @@ class Seat:
             how = f"its process exited with status {code}"
         return Died(f"{how}: {last}" if last else how)
 
-    def _last_words(self) -> str:
-        """The last line it printed: most libraries say there why they abort."""
+    def _last_line(self) -> str:
+        """The last line that it printed, where most libraries say why they abort."""
         assert self._log is not None
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]

@@ -23,8 +23,8 @@ from attnlab.contract.discovery import require
 from attnlab.contract.errors import Declined
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.probe import Gradients, Misbehaved
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
+from attnlab.measuring.probe import Misbehaved
+from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 
 _SECONDS = 60.0
 _START_SECONDS = 2.0
@@ -33,6 +33,7 @@ _LEAD = 16
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
+Gradients = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 Event = Callable[[str], None]
 
 
@@ -86,15 +87,15 @@ def check(
 
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     require(asked.backend, folders)
-    seat = Seat(_patient(asked), folders)
-    found = _Examination(seat, device, seed, on_event)
+    worker = WorkerProcess(_patient(asked), folders)
+    found = _Examination(worker, device, seed, on_event)
     reason: str | None = None
     passed: bool | None = False
     try:
-        seat.start()
+        worker.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
             _begin_ahead(dtypes[0], seed)
-            seat.finish_start()
+            worker.finish_start()
             for dtype in dtypes:
                 reason = found.examine(dtype)
                 if reason:
@@ -111,7 +112,7 @@ def check(
             if not any(one.asked for one in found.outputs):
                 passed, reason = None, found.refusal
     finally:
-        seat.leave()
+        worker.end()
         if not keep:
             forget_all()
     return _summary(asked.name, passed, reason, found.outputs, found.gradients)
@@ -136,18 +137,18 @@ def _begin_ahead(dtype: str, seed: int) -> None:
 class _Examination:
     """What the gate has found of a backend so far, one `Examined` a dtype."""
 
-    def __init__(self, seat: Seat, device: str, seed: int, on_event: Event) -> None:
-        self._seat, self._device, self._seed, self._on_event = seat, device, seed, on_event
+    def __init__(self, worker: WorkerProcess, device: str, seed: int, on_event: Event) -> None:
+        self._worker, self._device, self._seed, self._on_event = worker, device, seed, on_event
         self.outputs: list[Examined] = []
         self.gradients: list[Examined] = []
 
     def examine(self, dtype: str) -> str | None:
         """Its output in `dtype`, then its gradients; the first fault is returned."""
-        asked = _Asked(self._seat, self._device, questions(dtype, self._seed))
+        asked = _Asked(self._worker, self._device, questions(dtype, self._seed))
         self.outputs.append(gate.examine(asked.output, dtype, **self._options(asked)))
         if self.outputs[-1].fault or not self.outputs[-1].asked:
             return self.outputs[-1].fault
-        asked = _Asked(self._seat, self._device, gradient_questions(dtype, self._seed))
+        asked = _Asked(self._worker, self._device, gradient_questions(dtype, self._seed))
         self.gradients.append(gradient_gate.examine_gradients(asked.gradients, dtype, **self._options(asked)))
         return self.gradients[-1].fault
 
@@ -159,7 +160,7 @@ class _Examination:
 
     def _options(self, asked: _Asked) -> dict[str, Any]:
         def told(text: str) -> None:
-            self._on_event(f"{self._seat.contender.name}: {text}")
+            self._on_event(f"{self._worker.contender.name}: {text}")
 
         return {"seed": self._seed, "on_event": told, "clock": asked.clock}
 
@@ -171,8 +172,10 @@ class _Asked:
     questions of `coming`, which are in the order of asking; some of them may not be asked.
     """
 
-    def __init__(self, seat: Seat, device: str, coming: Iterator[Question | GradientQuestion]) -> None:
-        self._seat, self._device, self._coming = seat, device, coming
+    def __init__(
+        self, worker: WorkerProcess, device: str, coming: Iterator[Question | GradientQuestion]
+    ) -> None:
+        self._worker, self._device, self._coming = worker, device, coming
         self._ready: deque[Question | GradientQuestion] = deque()
         self._declining = False
         self._taken = 0.0
@@ -219,7 +222,7 @@ class _Asked:
         arrays = (question.q, question.k, question.v, *more)
         options = {"workload": workload.to_dict(), "layout": question.layout, **options}
         try:
-            answer = self._seat.begin(op, seconds=_SECONDS, arrays=arrays, **options)
+            answer = self._worker.begin(op, seconds=_SECONDS, arrays=arrays, **options)
             if not self._declining:
                 _work_out(whole)
                 self._work_ahead()
@@ -250,7 +253,7 @@ class _Asked:
 
     def _work_ahead(self) -> None:
         """Right answers to the next questions, until this one's answer is there."""
-        while len(self._ready) < _LEAD and not self._seat.answered():
+        while len(self._ready) < _LEAD and not self._worker.answered():
             following = next(self._coming, None)
             if following is None:
                 return

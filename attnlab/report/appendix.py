@@ -20,7 +20,7 @@ _WORDS = {
     Outcome.TIMED_OUT: "timed out",
 }
 #: activities in which a contender itself was at work
-AT_WORK = ("timed", "warm-up", "memory")
+AT_WORK = ("timed", "warm-up", "memory", "instruments")
 
 
 def left_out(analysis: Analysis) -> str:

@@ -1,0 +1,56 @@
+"""NumPy on the CPU: float16, float32, float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.errors import Unavailable
+from attnlab.libraries.host import HostLibrary
+
+#: of the BLAS libraries that its wheels and distributions come with
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def open_on(device: str) -> NumPy:
+    """NumPy. Raises Unavailable for any device but the CPU."""
+    if device != "cpu":
+        raise Unavailable(f"NumPy computes on the CPU only, not on {device}")
+    return NumPy()
+
+
+class NumPy(HostLibrary):
+    """See `attnlab.contract.library.Library`."""
+
+    name = "numpy"
+
+    def declines(self, dtype: str) -> str | None:
+        return "NumPy has no bfloat16" if dtype == "bfloat16" else None
+
+    def no_gradients(self) -> str | None:
+        return "NumPy has no automatic differentiation"
+
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:
+        return np.ascontiguousarray(array if array.dtype == np.bool_ else round_to(array, dtype))
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        return np.asarray(array)
+
+    def dtype_of(self, array: Any) -> str:
+        return str(np.asarray(array).dtype)
+
+    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return np.broadcast_to(array, shape)
+
+    def fill(self, array: Any, where: Any, number: float) -> Any:
+        return np.where(where, array.dtype.type(number), array)
+
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+        return arrays and bool(np.shares_memory(one, other))
+
+    def versions(self) -> dict[str, str]:
+        return {"numpy": np.__version__}
