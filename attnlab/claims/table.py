@@ -199,22 +199,6 @@ CLAIMS = (
         ),
     ),
     Claim(
-        id="variances-add",
-        theme=VARIANCE,
-        says="The terms of the dot product are uncorrelated, so that their variances add.",
-        truth="They add: Var(Σ_c q_c k_c) = Σ_c Var(q_c k_c) for independent components, whatever their law.",
-        reference=VASWANI,
-        experiment="variance_scaling",
-        claimed=(
-            Test(
-                "variance of q·k",
-                "=",
-                lambda where: where["head_dim"],  # each term has the variance 1
-                {"family": ("normal", "uniform", "Rademacher", "Laplace")},
-            ),
-        ),
-    ),
-    Claim(
         id="variance-sigma-squared",
         theme=VARIANCE,
         says="If the components have variance σ², the dot product has variance σ²d_k.",
@@ -331,15 +315,6 @@ CLAIMS = (
         experiment="multihead",
         claimed=(Test("Concat(z) I − Concat(z)"),),
         beyond=(Test("‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", "<", 0.5),),
-    ),
-    Claim(
-        id="concatenation-raises-dimension",
-        theme=MANY_HEADS,
-        says="Concatenating the heads raises the dimension, and W_O brings it down again.",
-        truth="H·d_v = d_model: the concatenation is as wide as the input, and W_O is square.",
-        reference=HEADS,
-        experiment="multihead",
-        claimed=(Test("width of Concat(z) / d_model", ">", 1),),
     ),
     Claim(
         id="output-mixes-heads",

@@ -72,6 +72,22 @@ class Chapter:
 _SIZE = {"keys": (1024,)}
 
 CHAPTERS: Mapping[str, Chapter] = {
+    "formula": Chapter(
+        theory="There is a score for every pair, s_ij = q_i·k_j/√d_k, and each query has weights of its own that add up "
+        "over the keys. So n_q and n_k are independent of each other, as are d_v and d_k; the output has a row for each "
+        "query; reordering the tokens reorders the rows and does nothing else; and under a causal mask the first half "
+        "of the tokens gives the first half of the rows.",
+        caption="Left: relative error of each backend over the error budget of an implementation that rounds all it "
+        "may. Right: share of the pairs of query and key that have a weight; lines are predicted.",
+        lesson="The formula is the same in every backend, whatever the kernel. Without a mask attention does not know "
+        "the order of its tokens.",
+        picks=(
+            Pick("error / error budget"),
+            Pick("output of reordered tokens − reordered output"),
+            Pick("share of pairs with a weight"),
+            Pick("share answered right"),
+        ),
+    ),
     "variance_scaling": Chapter(
         theory="A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where these "
         "are independent with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever their "
