@@ -136,15 +136,7 @@ def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
 
     What rounding the inputs costs is within what a q, a k and weights may cost that are stored again.
     """
-    narrow = refer(
-        question.q,
-        question.k,
-        question.v,
-        causal=question.causal,
-        scale=question.scale,
-        dtype="float32",
-        rows=question.rows,
-    )
+    narrow = refer(question.problem.with_(dtype="float32"), question.rows)["output"]
     evidence = weigh(narrow, answer, directions=None)
     return evidence.fault is None and evidence.relative_error > _NO_BETTER * narrow.full.relative
 

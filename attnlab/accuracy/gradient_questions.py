@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from attnlab.accuracy import questions
 from attnlab.accuracy.evidence import DIRECTED
 from attnlab.accuracy.form import Form
-from attnlab.accuracy.gradient_reference import refer_gradients
 from attnlab.accuracy.questions import Question, posed
-from attnlab.accuracy.reference import Reference
+from attnlab.accuracy.reference import Reference, refer
 from attnlab.contract.dtypes import round_to
 
 Array = NDArray[np.float64]
@@ -100,7 +99,8 @@ class GradientQuestion:
     @cached_property
     def references(self) -> tuple[Reference, Reference, Reference]:
         """The right gradients of query, key and value, and their bounds."""
-        return refer_gradients(self.question, self.upstream, tilted=self.directions is not None)
+        found = refer(self.question.problem.with_(output_gradient=self.upstream))
+        return found["query gradient"], found["key gradient"], found["value gradient"]
 
     @property
     def text(self) -> str:

@@ -21,6 +21,7 @@ from attnlab.accuracy.evidence import DIRECTED, DIRECTED_SHARED
 from attnlab.accuracy.form import Form
 from attnlab.accuracy.reference import Reference, refer
 from attnlab.contract.dtypes import round_to
+from attnlab.contract.problem import Problem
 
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
@@ -50,9 +51,13 @@ class Question:
     @cached_property
     def reference(self) -> Reference:
         """The right answer and its bounds, at `rows`."""
-        return refer(
-            self.q, self.k, self.v, causal=self.causal, scale=self.scale, dtype=self.dtype, rows=self.rows
-        )
+        return refer(self.problem, self.rows)["output"]
+
+    @property
+    def problem(self) -> Problem:
+        """What is asked."""
+        options = {"causal": self.causal, "scale": self.scale, "dtype": self.dtype}
+        return Problem.of(self.q, self.k, self.v, **options)  # type: ignore[arg-type]
 
     @property
     def rows(self) -> list[int]:

@@ -1,7 +1,7 @@
 """What is measured of a prepared call: one class an instrument.
 
 An instrument names its quantity and its base unit, and its `measure` does the work: in the worker process, on the
-call that lies prepared there, output included and inputs not. Latency is measured in the race, a sample a turn; every
+call that is prepared there, output included and inputs not. Latency is measured in the race, a sample a turn; every
 other instrument has a pass of its own after the race, because none may disturb another.
 
 A new instrument is a class, wherever the worker process can import it: given to the conductor, its readings appear as

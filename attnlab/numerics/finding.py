@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: a measured value must lie within this many standard errors of the predicted one
-STANDARD_ERRORS = 5.0
+# what a bar shows is what a row is judged by
+from attnlab.figures.drawing import STANDARD_ERRORS as STANDARD_ERRORS
 
 
 #: what `Row.relation` may be; < and > must hold beyond the error

@@ -172,7 +172,9 @@ class _Asked:
     questions of `coming`, which are in the order of asking; some of them may not be asked.
     """
 
-    def __init__(self, worker: WorkerProcess, device: str, coming: Iterator[Question | GradientQuestion]) -> None:
+    def __init__(
+        self, worker: WorkerProcess, device: str, coming: Iterator[Question | GradientQuestion]
+    ) -> None:
         self._worker, self._device, self._coming = worker, device, coming
         self._ready: deque[Question | GradientQuestion] = deque()
         self._declining = False

@@ -157,8 +157,8 @@ CHAPTERS: Mapping[str, Chapter] = {
         caption="Left and middle: ln Z, β⟨s⟩, entropy and heat capacity of rows of normal logits; lines are exact, "
         "bars five standard errors, the dashed line the freezing point of infinitely many keys. Right: the largest "
         "violation of each identity through each backend; a violation of exactly 0 is drawn at the left edge.",
-        lesson="Every backend is its own thermometer: ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from outputs alone, "
-        "without the n × n matrix. The experiments on this page measure fused kernels that way.",
+        lesson="ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from the outputs of any backend, without the n × n matrix. The "
+        "experiments on this page measure fused kernels that way.",
         picks=(
             *(
                 Pick(identity, {"beta": (2.0,)})

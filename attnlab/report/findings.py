@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract import units
-from attnlab.figures import canvas
+from attnlab.figures import drawing
 from attnlab.numerics import catalogue
 from attnlab.numerics.finding import Finding, Row
 from attnlab.report import wording
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
-from attnlab.report.tables import NONE, markdown
+from attnlab.report.layout import markdown
+from attnlab.report.tables import NONE
 
 #: through whom the short table is shown, where he was measured
 _SHOWN = "torch_sdpa"
@@ -22,7 +23,7 @@ _SHOWN = "torch_sdpa"
 def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Path | None]:
     """Each experiment's own figure in `folder`; one that this version does not know has its table alone."""
     return {
-        one.experiment: canvas.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png")
+        one.experiment: drawing.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png")
         for one in findings
         if one.experiment in catalogue.EXPERIMENTS
     }

@@ -11,6 +11,7 @@ from attnlab.accuracy.evidence import directed, max_ulp, weigh
 from attnlab.accuracy.reference import refer
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.inputs import inputs
+from attnlab.contract.problem import Problem
 from attnlab.contract.result import Accuracy, Outcome, Result
 from attnlab.contract.workload import Workload
 
@@ -101,7 +102,7 @@ def test_ulp_is_that_of_the_largest_component_of_a_row() -> None:
 def test_an_output_of_zeros_is_right_where_the_values_are() -> None:
     """V = 0: relative errors have no denominator, and nothing divides by it."""
     q, k, _ = inputs(WORKLOAD)
-    reference = refer(q, k, np.zeros_like(k), causal=False, scale=0.25, dtype="bfloat16")
+    reference = refer(Problem.of(q, k, np.zeros_like(k), scale=0.25, dtype="bfloat16"))["output"]
     assert weigh(reference, np.zeros_like(q)).fault is None
     assert weigh(reference, np.full_like(q, 1e-3)).fault is not None
 

@@ -1,4 +1,4 @@
-"""What is told to be too slow or too large is never tried, and nothing else is ruled out: on fake workers."""
+"""What is predicted to be too slow or too large is never tried, and nothing else is ruled out: on fake workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def by_flops(rate: float) -> Any:
 
 
 def test_what_would_take_too_long_is_never_tried(clock: Clock) -> None:
-    """A loop in Python: told from the first rung whose successor would not be affordable."""
+    """A loop in Python: predicted from the first rung whose successor would not be affordable."""
     worker = FakeWorker("loop", clock, by_flops(1e7))
     (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.OVER_BUDGET

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 from attnlab.contract.result import Outcome
-from attnlab.figures.canvas import settled
+from attnlab.figures.labels import settled
 from attnlab.figures.palette import styles
 from attnlab.numerics.catalogue import EXPERIMENTS
 from attnlab.numerics.finding import Row
 from attnlab.program.store import read_run
 from attnlab.report import verdict_text, write
+from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
-from attnlab.report.evidence import gather
 from attnlab.report.findings import conditions
 from attnlab.report.page import render
 
@@ -41,7 +41,7 @@ CHAPTERS = (
 
 def unpainted(run):
     """The page without its figures, which are most of the work."""
-    return check_text(render(gather(run), {}))
+    return check_text(render(analyse(run), {}))
 
 
 def check(page):
@@ -124,7 +124,7 @@ def test_an_interrupted_run_says_so_at_the_top(made):
 
 def test_a_broken_self_test_is_the_first_thing_said(made):
     text = unpainted(made(**SMALL, second_entry=1.3))
-    assert text.index("not to be believed on this machine") < text.index("## Verdict")
+    assert text.index("cannot be told from noise on this machine") < text.index("## Verdict")
 
 
 def test_a_wrong_contender_never_appears_with_a_speed(made):

@@ -1,4 +1,4 @@
-"""One laboratory a session: contenders are started once, and every workload is raced once and kept.
+"""One harness a session: contenders are started once, and every workload is raced once and kept.
 
 Nothing is started before the first race. Where pytest-benchmark is disabled no process is started at all:
 a backend is called once, here, and its answer goes through the gate.
@@ -6,8 +6,6 @@ a backend is called once, here, and its answer goes through the gate.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -23,10 +21,7 @@ from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.limits import Limits
 from attnlab.program.execute import measure_ceiling
 from attnlab.pytest_plugin.options import Settings
-from attnlab.statistics import pairing
-
-#: a rate further above the best that this machine reached is a failed measurement
-BELIEVED = 1.05
+from attnlab.pytest_plugin.workload_results import WorkloadResults
 
 
 @dataclass(frozen=True)
@@ -38,66 +33,41 @@ class Answer:
     accuracy: Accuracy | None = None
 
 
-@dataclass(frozen=True)
-class Race:
-    """All contenders' results on one workload, by name, and their verdicts against the baseline."""
-
-    results: Mapping[str, Result]
-    baseline: str
-
-    @property
-    def disturbed(self) -> set[int]:
-        """Rounds in which the machine itself was off its pace; verdicts leave them out."""
-        latencies = [one.latency for one in self.results.values() if one.latency is not None]
-        return pairing.disturbed_rounds(pairing.calibration_of(latencies))
-
-    def verdict(self, name: str) -> pairing.Verdict | None:
-        """The contender against the baseline; None for the baseline itself and where either has no speed."""
-        base, other = self.results[self.baseline].latency, self.results[name].latency
-        if name == self.baseline or base is None or other is None:
-            return None
-        raced = sum(one.latency is not None for one in self.results.values())
-        try:
-            return pairing.compare(base, other, disturbed=self.disturbed, comparisons=max(1, raced - 1))
-        except ValueError:  # no undisturbed round in common
-            return None
-
-
-class Laboratory:
-    """Races, glances and ceilings for one session. `races` holds what was raced, by workload."""
+class Harness:
+    """Races, single rounds and ceilings for one session. `races` holds what was raced, by workload."""
 
     def __init__(self, settings: Settings, limits: Limits, *, enabled: bool = True) -> None:
         self.settings = settings
         self.limits = limits
         self.enabled = enabled
-        self.races: dict[Workload, Race] = {}
-        self._glances: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
+        self.races: dict[Workload, WorkloadResults] = {}
+        self._single_rounds: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
         self._ceilings: dict[tuple[str, str], Ceiling | None] = {}
         self._conductor: Conductor | None = None
 
-    def race(self, workload: Workload) -> Race:
+    def race(self, workload: Workload) -> WorkloadResults:
         """All contenders on `workload`, interleaved; measured once a session."""
         if workload not in self.races:
             results = self._run(workload, self.limits, memory=True)
-            self.races[workload] = Race(results, self.settings.baseline)
+            self.races[workload] = WorkloadResults(results, self.settings.baseline)
         return self.races[workload]
 
-    def glance(self, workload: Workload, *, memory: bool = False) -> Mapping[str, Result]:
+    def single_round(self, workload: Workload, *, memory: bool = False) -> Mapping[str, Result]:
         """All contenders' outcomes, errors and, with `memory`, peaks on `workload`: one round, no verdicts."""
         if workload in self.races:
             return self.races[workload].results
         for wanted in (memory, True):
-            if (workload, wanted) in self._glances:
-                return self._glances[workload, wanted]
+            if (workload, wanted) in self._single_rounds:
+                return self._single_rounds[workload, wanted]
         hasty = replace(self.limits, min_rounds=1, max_rounds=1, turn_seconds=1e-9)
-        found = self._glances[workload, memory] = self._run(workload, hasty, memory=memory)
+        found = self._single_rounds[workload, memory] = self._run(workload, hasty, memory=memory)
         return found
 
     def answer(self, name: str, workload: Workload) -> Answer:
         """Whether the contender is right on `workload`: in its own process, or here if benchmarks are disabled."""
         if not self.enabled:
             return self._answer_here(name, workload)
-        result = self.glance(workload)[name]
+        result = self.single_round(workload)[name]
         outcome = None if result.outcome is Outcome.MEASURED else result.outcome
         return Answer(outcome, result.reason or "", result.accuracy)
 
@@ -167,15 +137,14 @@ class Laboratory:
 
 def _predicted_seconds(backend: Backend, workload: Workload, limit: float) -> float:
     """Seconds that a call of `workload` will take, from smaller sizes; 0 where it is small itself."""
+    library, history = backend.open(workload.device), prediction.History()
     predicted = 0.0
     for rung in prediction.rungs(workload):
         call = backend.bind(rung)
-        seconds = math.inf
-        for _ in range(2):  # the first call of all carries the library's own start-up
-            start = time.perf_counter()
-            call()
-            seconds = min(seconds, time.perf_counter() - start)
-        predicted = seconds * workload.flops / rung.flops
+        # the first call of all carries the library's own start-up
+        seconds = min(library.time_calls(call, 1) for _ in range(2))
+        history.saw_seconds(rung, seconds)
+        predicted = history.predict_seconds(workload) or 0.0
         if predicted > limit and seconds > limit / 1000:
             break  # no longer overhead: what it grows to can be told
     return predicted

@@ -22,7 +22,7 @@ def test_a_sampled_row_is_named_by_its_number_in_the_output() -> None:
     workload = Workload(heads=2, queries=4096, keys=512, head_dim=8)
     rows = race_check.sampled_rows(workload)
     assert len(rows) < workload.queries
-    exact = race_check.reference(workload, tuple(rows)).output.astype(np.float32)
+    exact = race_check.references(workload, tuple(rows))["output"].output.astype(np.float32)
     wrong = rows.index(rows[len(rows) // 2])
     exact[0, 1, wrong] += 1
     found = race_check.judge(workload, rows, exact)
