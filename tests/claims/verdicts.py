@@ -8,7 +8,7 @@ from attnlab.numerics.finding import Finding, Row
 
 _IDS = {
     ClaimVerdict.CONFIRMED: "scaled-dot-product weights-sum-to-one output-expectation self-and-cross one-query-key-dim "
-    "boltzmann temperature-sharpens dot-products-grow variance-proportional-to-d heads-split-weights "
+    "boltzmann temperature-sharpens dot-products-grow variance-proportional-to-d variances-add heads-split-weights "
     "heads-independent output-mixes-heads",
     ClaimVerdict.CONDITIONAL: "same-row-count value-dimension every-token-sees-every match-means-high-score "
     "magnitude-manageable scale-prevents-vanishing concatenation-is-output half-the-table",
