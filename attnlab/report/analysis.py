@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -149,18 +149,19 @@ def _groups(cells: list[Cell]) -> tuple[str, tuple[Group, ...]]:
         key = tuple(conditions(cell.workload).items())
         grouped.setdefault(key, {})[cell.workload.heads, cell.workload.keys] = cell
     differing = {name for key in grouped for name, value in key if value != dict(next(iter(grouped)))[name]}
-    groups = tuple(
-        Group(
-            ", ".join(
-                wording.condition(name, value, always=True) for name, value in key if name in differing
-            ),
-            members,
-        )
-        for key, members in grouped.items()
-    )
+    groups = tuple(Group(_name(key, differing), members) for key, members in grouped.items())
     common = next(iter(grouped), ())
     said = [wording.condition(name, value) for name, value in common if name not in differing]
     return ", ".join(filter(None, said)), groups
+
+
+def _name(key: Iterable[tuple[str, Any]], differing: Collection[str]) -> str:
+    """What tells a group from the others: what is not at its default, or else every default of what differs."""
+    mine = [(name, value) for name, value in key if name in differing]
+    said = [text for name, value in mine if (text := wording.condition(name, value))]
+    if said and ("direction", "forward") in mine:
+        said.append("forward")
+    return ", ".join(said or (wording.condition(name, value, always=True) for name, value in mine))
 
 
 def conditions(workload: Workload) -> dict[str, Any]:

@@ -20,9 +20,6 @@ WORDS: Mapping[str, str] = {
     "participation": "Σp²",
     "participation against temperature": "Σp² against temperature",
     "variance": "variance of the logits",
-    "largest error / worst-case bound": "largest error / worst-case bound (predicted: at most)",
-    "largest weight under a soft cap": "largest weight under a soft cap (predicted: at most)",
-    "time / time of one head": "time / time of one head (predicted: at least)",
     "log_partition": "ln Z",
     "mean_energy": "β⟨s⟩",
     "heat_capacity": "heat capacity β² Var_p(s)",
@@ -73,17 +70,20 @@ _SIZE = {"keys": (1024,)}
 
 CHAPTERS: Mapping[str, Chapter] = {
     "formula": Chapter(
-        theory="There is a score for every pair, s_ij = q_i·k_j/√d_k, and each query has weights of its own that add up "
-        "over the keys. So n_q and n_k are independent of each other, as are d_v and d_k; the output has a row for each "
-        "query; reordering the tokens reorders the rows and does nothing else; and under a causal mask the first half "
-        "of the tokens gives the first half of the rows.",
-        caption="Left: relative error of each backend over the error budget of an implementation that rounds all it "
-        "may. Right: share of the pairs of query and key that have a weight; lines are predicted.",
-        lesson="The formula is the same in every backend, whatever the kernel. Without a mask attention does not know "
-        "the order of its tokens.",
+        theory="There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a query are "
+        "positive and add up to 1 over the keys it sees, p_ij = e^{s_ij} / Σ_l e^{s_il}, and its output is the mean of "
+        "the values with these weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1). So the numbers of "
+        "queries and keys are independent, as are the widths of keys and values; the same permutation of all tokens "
+        "permutes the output; and under a causal mask the output of a prefix does not depend on what follows it.",
+        caption="Left: relative error of each backend over the budget of an implementation that rounds all it may; "
+        "below the line the error is explained by rounding. Right: share of the pairs of query and key that have a "
+        "weight, without a mask and with a causal one; lines are predicted.",
+        lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are equal. "
+        "A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is linear in "
+        "the values, and never larger than the largest of them.",
         picks=(
-            Pick("error / error budget"),
-            Pick("output of reordered tokens − reordered output"),
+            Pick("error / error budget", every=True),
+            Pick("‖S − Sᵀ‖² / n²"),
             Pick("share of pairs with a weight"),
             Pick("share answered right"),
         ),

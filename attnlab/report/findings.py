@@ -111,7 +111,7 @@ def table(rows: Iterable[Row]) -> str:
         [
             _word(row.quantity),
             *(_short(row.where.get(key, NONE)) for key in keys),
-            units.figures(row.predicted, 4),
+            units.figures(row.predicted, 4) if row.relation == "=" else _bound(row),
             units.figures(row.measured, 4),
             units.figures(row.standard_error, 2) if row.standard_error else NONE,
             "pass" if row.passed else "**FAIL**",
@@ -127,6 +127,10 @@ def table(rows: Iterable[Row]) -> str:
         "verdict",
     ]
     return markdown(headers, cells)
+
+
+def _bound(row: Row) -> str:
+    return f"{row.relation} {units.figures(row.predicted, 4)}"
 
 
 def _word(name: str) -> str:

@@ -78,6 +78,7 @@ def _group(analysis: Analysis, group: Group) -> dict[str, str]:
         "suffix": f": {group.name}" if group.name else "",
         "latencies": tables.latencies(analysis, group),
         "peaks": tables.peaks(analysis, group),
+        "further": tables.further(analysis, group),
         "fastest": tables.fastest(analysis, group),
         "speedups": tables.speedups(analysis, group),
         "shares": tables.shares(analysis, group),

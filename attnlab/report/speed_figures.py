@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -74,7 +75,9 @@ def _draw(
     if not every:
         return None
     chosen = every[:_MOST_PANELS]
-    columns = min(len(chosen), 3)
+    each = {sum(one is group for one, _, _ in chosen) for group, _, _ in chosen}
+    # the head counts of a group stand side by side, where every group has as many
+    columns = each.pop() if each in ({2}, {3}) else min(len(chosen), 3)
     rows = -(-len(chosen) // columns)
     width = _WIDTHS[columns]
     figure, panels = drawing.new_figure(columns, rows, width=width, height=_HEIGHT * rows, sharey="row")
@@ -112,8 +115,8 @@ def _panel(
     # a line that ends early has its label above, and needs no room at the right
     at_end = [*guides, *(name for name, curve in curves.items() if max(curve) == lengths[-1])]
     labels.make_room(axes, lengths, at_end, inches)
-    heads = wording.counted(count, "head")
-    drawing.entitle(axes, f"{heads}\n{group.name}" if group.name else heads, "n, length")
+    title = ": ".join(filter(None, (wording.counted(count, "head"), group.name)))
+    drawing.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
     return texts
 
 

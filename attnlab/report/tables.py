@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnlab.contract import units
+from attnlab.contract.result import Measurement
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown
@@ -95,32 +96,46 @@ def latencies(analysis: Analysis, group: Group) -> str:
 
 
 def peaks(analysis: Analysis, group: Group) -> str:
-    """Peak memory of a call at the longest length of each head count that has figures, and what is known of it."""
+    """Least peak of memory beside what is known of it by arithmetic, at the longest length of each head count."""
+    rows = [
+        [*row, units.bytes_text(cell.workload.score_bytes), units.bytes_text(cell.workload.output_bytes)]
+        for cell, row in _at_longest(analysis, group, "peak_memory")
+    ]
     names = measured_names(analysis, group)
-    rows = []
-    for count in group.heads:
-        lengths = [n for n in group.grid[count] if any(_peaks(group.cells[count, n]))]
-        if not lengths:
-            continue
-        cell = group.cells[count, lengths[-1]]
-        row = [
-            count,
-            lengths[-1],
-            *(units.bytes_text(p) if p else NONE for p in (_peak(cell, n) for n in names)),
-        ]
-        rows.append(
-            [*row, units.bytes_text(cell.workload.score_bytes), units.bytes_text(cell.workload.output_bytes)]
-        )
     headers = ["heads", "n", *(f"`{name}`" for name in names), "score matrix", "results"]
     return markdown(headers, rows, left=0)
 
 
-def _peak(cell: Cell, name: str) -> int | None:
-    return cell.measured[name].peak_bytes if name in cell.measured else None
+def further(analysis: Analysis, group: Group) -> str:
+    """Whatever else was measured, as medians at the longest length of each head count."""
+    measured = (result for cell in group.cells.values() for result in cell.measured.values())
+    quantities = dict.fromkeys(one.quantity for result in measured for one in result.measurements)
+    rows = [
+        [quantity.replace("_", " "), *row]
+        for quantity in quantities
+        if quantity not in ("latency", "peak_memory")
+        for _, row in _at_longest(analysis, group, quantity)
+    ]
+    names = measured_names(analysis, group)
+    return markdown(["quantity", "heads", "n", *(f"`{name}`" for name in names)], rows)
 
 
-def _peaks(cell: Cell) -> list[int | None]:
-    return [result.peak_bytes for result in cell.measured.values()]
+def _at_longest(analysis: Analysis, group: Group, quantity: str) -> list[tuple[Cell, list[object]]]:
+    """Rows of `quantity` through each contender, at the longest length of each head count that has figures."""
+    rows = []
+    for count in group.heads:
+        for n in reversed(group.grid[count]):
+            cell = group.cells[count, n]
+            found = {name: result.measurement(quantity) for name, result in cell.measured.items()}
+            if any(found.values()):
+                known = (found.get(name) for name in measured_names(analysis, group))
+                rows.append((cell, [count, n, *(_value(one) if one else NONE for one in known)]))
+                break
+    return rows
+
+
+def _value(one: Measurement) -> str:
+    return units.quantity_text(one.least if one.quantity == "peak_memory" else one.median, one.unit)
 
 
 def accuracy(analysis: Analysis) -> str:
@@ -168,7 +183,7 @@ def ceilings(analysis: Analysis) -> str:
         [
             f"{one.dtype} on {one.device}",
             f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
-            f"{units.figures(one.copy_bytes / 1e9)} GB/s ({one.copy_library})",
+            f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
         ]
         for one in analysis.run.ceilings
     ]

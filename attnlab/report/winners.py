@@ -11,9 +11,7 @@ from attnlab.report.analysis import Analysis, At, Group
 from attnlab.statistics.crossover import Crossover, crossovers
 from attnlab.statistics.pairing import Kind, Verdict, least_rounds
 from attnlab.statistics.ranking import Ranking, Standing, decidable
-
-#: a lead smaller than this needs more than one set of processes
-SMALL_LEAD = 0.05
+from attnlab.statistics.verdicts import SETS, SMALL, small_claim
 
 Cells = dict[At, Ranking]
 
@@ -22,23 +20,23 @@ def winners(analysis: Analysis, group: Group) -> list[str]:
     """The sentences on `group`, those that hold for most workloads first."""
     groups: dict[frozenset[str], Cells] = {}
     alone: Cells = {}
-    open_: Cells = {}
+    undecided: Cells = {}
     for at, ranking in group.ranked.items():
         if len(ranking.standings) == 1:
             alone[at] = ranking
         elif not ranking.decided:
-            open_[at] = ranking
+            undecided[at] = ranking
         else:
             key = frozenset(one.implementation for one in ranking.first)
             groups.setdefault(key, {})[at] = ranking
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), sorted(item[0])))
     sentences = [_group(analysis, group, key, cells) for key, cells in ordered]
-    if len(groups) > 1 and not alone and not open_:
+    if len(groups) > 1 and not alone and not undecided:
         sentences[:0] = _everywhere(analysis, group, groups)
     if alone:
-        sentences.append(_alone(group, alone))
-    if open_:
-        sentences.append(_open(group, open_))
+        sentences.append(_only_one(group, alone))
+    if undecided:
+        sentences.append(_too_few_rounds(group, undecided))
     return sentences
 
 
@@ -184,7 +182,7 @@ def _caution(analysis: Analysis, cells: Cells) -> str:
     for at, ranking in cells.items():
         runner_up = ranking.runner_up
         verdict = runner_up.against_best if runner_up is not None else None
-        if runner_up is not None and verdict is not None and verdict.ratio < 1 + SMALL_LEAD:
+        if runner_up is not None and verdict is not None and small_claim(verdict):
             small.append((at, ranking, runner_up))
     if not small:
         return ""
@@ -194,12 +192,12 @@ def _caution(analysis: Analysis, cells: Cells) -> str:
     if len(small) > 4:
         places += f" and {len(small) - 4} more"
     return (
-        f" Leads under {units.percent(SMALL_LEAD)} ({places}) come from one set of processes: before you rely on"
-        f" one, repeat it at least three times, for instance with `{command}`."
+        f" Leads under {units.percent(SMALL)} ({places}) come from one set of processes: before you rely on one,"
+        f" confirm it in {SETS} fresh sets, for instance with `{command}`."
     )
 
 
-def _alone(group: Group, cells: Cells) -> str:
+def _only_one(group: Group, cells: Cells) -> str:
     names = list(dict.fromkeys(ranking.best.contender for ranking in cells.values()))
     return (
         f"Only {wording.named(names, 'or')} was measured for {wording.where(cells, group.grid)}: "
@@ -207,7 +205,7 @@ def _alone(group: Group, cells: Cells) -> str:
     )
 
 
-def _open(group: Group, cells: Cells) -> str:
+def _too_few_rounds(group: Group, cells: Cells) -> str:
     fewest = min(one.rounds for ranking in cells.values() for one in ranking.standings)
     needed = max(least_rounds(len(ranking.standings) - 1) for ranking in cells.values())
     names = list(dict.fromkeys(ranking.best.contender for ranking in cells.values()))

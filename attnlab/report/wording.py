@@ -97,7 +97,7 @@ def condition(name: str, value: Any, *, always: bool = False) -> str:
         return {"cpu": "CPU", "cuda": "CUDA"}.get(value, str(value))
     if name == "distribution":
         return f"{value} inputs" if always or value != "normal" else ""
-    if name in _CONDITIONS and value:
+    if name in _CONDITIONS and value is not None and (name, value) != ("seed", 0):
         text = _CONDITIONS[name].format(value)
         return text.replace("heads", "head").replace("queries", "query") if value == 1 else text
     declared = {field.name: declaration(field) for field in Workload.__dataclass_fields__.values()}[name]
