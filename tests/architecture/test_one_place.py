@@ -102,3 +102,13 @@ def test_a_new_direction_is_posed_and_answered(monkeypatch: pytest.MonkeyPatch) 
     exact, _, _ = exact_gradients(problem_of(workload))
     assert set(answers) == {"query gradient"}
     np.testing.assert_allclose(answers["query gradient"], exact, atol=1e-5)
+
+
+def test_a_new_instrument_reads_a_call_and_says_in_what() -> None:
+    """How its readings come into a result through a worker process, `tests/measuring/test_instruments.py` shows."""
+    instrument = example("page_faults_instrument").PageFaults()
+    call = load("naive_loop").bind(Workload(heads=1, queries=3, keys=3, head_dim=2))
+    readings = instrument.measure(libraries.open_library("numpy"), call)
+    measurement = instrument.measurement({"samples": readings.samples, "columns": {}, "facts": {}})
+    assert (measurement.quantity, measurement.unit) == ("page_faults", "1")
+    assert len(measurement.samples) == 1 and measurement.least >= 0

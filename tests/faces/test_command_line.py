@@ -153,7 +153,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         "sinks": st.booleans(),
         "scale": st.none() | st.floats(-8, 8),
         "layout": st.sampled_from(LAYOUTS),
-        "direction": st.sampled_from(DIRECTIONS),
+        "direction": st.sampled_from(sorted(DIRECTIONS)),
         "distribution": st.sampled_from(sorted(DISTRIBUTIONS)),
         "seed": st.integers(0, 2**32),
     }

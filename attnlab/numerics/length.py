@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import Contestant, agreement, generator
+from attnlab.numerics.estimates import mean_over_clusters
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.observables import observe
-from attnlab.numerics.survey import Survey
+from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import (
     largest_possible_weight,
     random_energy,
@@ -31,8 +29,9 @@ from attnlab.theory import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "The softmax and the length of the sequence"
 LENGTHS = tuple(2**power for power in range(4, 15))
+#: a short and a long row
+ENDS = (128, 16384)
 SLOPE = 0.5
 #: the logits' standard deviation over n keys
 RULES: Mapping[str, Callable[[int], float]] = {
@@ -46,28 +45,23 @@ _SLACK = 2e-5
 WEIGHT = 0.9
 GAP_LENGTHS, CAPS = (16, 1024, 131072), (2.0, 5.0, 8.0)
 _CAPPED_KEYS = 96
+#: between the logit of one key and that of all others
+FIXED_GAP = 8.0
 
 
-def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+def measure(survey: Survey) -> None:
     """H and the largest weight against n for four rules of scaling; the largest weight that a gap allows.
 
-    The first through one backend, against `random_energy`; the second through each of `backends` in float64, where
-    two values of the logits attain the bound and capped random logits stay below. Raises ValueError for an
-    unknown backend or a bad seed.
+    The first through one backend, against `random_energy`; the second through each in float64, where two values of the
+    logits attain the bound and capped random logits stay below.
     """
-    survey = Survey(backends, seed=seed, folders=folders, facts={"dtype": "float32 and float64"})
-    survey.ask_each(_bounds)
-    survey.ask_one(_lengths, dtype="float32")
-    return survey.finding(
-        "length",
-        TITLE,
-        question="Can a softmax stay sharp as the sequence grows?",
-        conclusion=_conclusion,
-    )
+    survey.each(_bounds)
+    survey.one(_lengths, "float32")
 
 
-def _lengths(one: Contestant, seed: int) -> Iterator[Row]:
+def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Queries have length 1, so that the scale is β and the logits are iid N(0, β²)."""
+    ends: list[tuple[float, float, float]] = []
     for keys in LENGTHS:
         rng = generator(seed, 1000, keys)
         q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM), dtype=np.float32) for n in (_QUERIES, keys))
@@ -84,9 +78,22 @@ def _lengths(one: Contestant, seed: int) -> Iterator[Row]:
                 yield Row.compare(
                     quantity, where, predicted=expected, measured=mean, standard_error=error, slack=_SLACK
                 )
+            if rule == next(iter(RULES)) and keys in ENDS:
+                ends.append(
+                    (exact.entropy / math.log(keys), *mean_over_clusters(seen.entropy[0] / math.log(keys)))
+                )
+    (short, low, low_error), (long, high, high_error) = ends
+    yield Row.compare(
+        "H/ln n of long rows over that of short ones",
+        {"backend": one.name, "rule": next(iter(RULES)), "lengths": " and ".join(map(str, ENDS))},
+        predicted=long / short,
+        measured=high / low,
+        standard_error=high / low * math.hypot(low_error / low, high_error / high),
+        slack=_SLACK,
+    )
 
 
-def _bounds(one: Contestant, seed: int) -> Iterator[Row]:
+def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Logits of two values attain the bound; the gap that a weight of .9 needs, and soft caps."""
     for keys in GAP_LENGTHS:
         gap = required_gap(keys, WEIGHT)
@@ -95,7 +102,13 @@ def _bounds(one: Contestant, seed: int) -> Iterator[Row]:
             {"backend": one.name, "keys": keys, "gap": gap},
             predicted=largest_possible_weight(keys, gap),
             measured=_weight_at_gap(one, keys, gap),
-            standard_error=0.0,
+            slack=1e-10,
+        )
+        yield Row.compare(
+            "weight at a fixed gap",
+            {"backend": one.name, "keys": keys, "fixed gap": FIXED_GAP},
+            predicted=largest_possible_weight(keys, FIXED_GAP),
+            measured=_weight_at_gap(one, keys, FIXED_GAP),
             slack=1e-10,
         )
     rng = generator(seed, 1100)
@@ -107,17 +120,17 @@ def _bounds(one: Contestant, seed: int) -> Iterator[Row]:
         weights = one.attend(logits[None, None], unit, unit, causal=False, scale=1.0)
         largest = float(weights.max())
         where: dict[str, str | float] = {"backend": one.name, "keys": _CAPPED_KEYS, "cap": cap}
-        yield Row(
+        yield Row.compare(
             "largest weight under a soft cap",
             where,
-            bound,
-            largest,
-            0.0,
-            passed=0 < largest <= bound * (1 + 1e-12),
+            predicted=bound,
+            measured=largest if largest > 0 else math.nan,
+            slack=1e-12 * bound,
+            relation="≤",
         )
 
 
-def _weight_at_gap(one: Contestant, keys: int, gap: float) -> float:
+def _weight_at_gap(one: OpenBackend, keys: int, gap: float) -> float:
     """Weight of one key whose logit is `gap`, all others being 0."""
     q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
     k[0, 0, keys // 2] = gap
@@ -125,7 +138,9 @@ def _weight_at_gap(one: Contestant, keys: int, gap: float) -> float:
     return float(one.attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0])
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row]) -> str:
+    """H/ln n at both ends of the lengths, at a fixed β and at one that grows with ln n."""
+
     def at(rule: str, keys: int, quantity: str) -> float:
         wanted = (quantity, rule, keys)
         found = [r.measured for r in rows if (r.quantity, r.where.get("rule"), r.where.get("keys")) == wanted]
@@ -133,7 +148,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
 
     if not any("rule" in row.where for row in rows):
         return f"No backend could be measured against the length. {agreement(rows, 'the predictions')}."
-    low, high = LENGTHS[3], LENGTHS[-1]
+    low, high = ENDS
     first, *_, last = RULES
     return (
         f"From n = {low} to {high} H/ln n of the softmax at the fixed scale β = 1 goes from "
@@ -145,7 +160,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
     )
 
 
-def figure(finding: Finding) -> Figure:
+def draw(finding: Finding) -> Figure:
     """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
     from attnlab.figures.drawing import (
         CYCLE,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from attnlab.contract.result import Ceiling, Outcome, Result
 from attnlab.contract.workload import Workload
@@ -12,6 +14,9 @@ from attnlab.report import wording
 from attnlab.statistics.ranking import Ranking, entered_once, is_second_entry, rank
 from attnlab.statistics.roofline import Rate, rate
 from attnlab.statistics.selftest import SelfTest, self_test
+
+#: a workload's place in its group: (heads, length), the length being that of the keys
+At = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Family:
-    """Workloads that differ in heads and length only: `cells` by (heads, length), `title` what they share."""
+class Group:
+    """Workloads that differ in heads and length only: `cells` by (heads, length).
 
-    title: str
-    conditions: Workload
-    cells: Mapping[tuple[int, int], Cell]
+    `name` says what tells it from the other groups of the run, and is empty where there is one.
+    """
+
+    name: str
+    cells: Mapping[At, Cell]
 
     @property
     def heads(self) -> list[int]:
@@ -54,17 +61,18 @@ class Family:
         return {count: sorted(n for h, n in self.cells if h == count) for count in self.heads}
 
     @property
-    def ranked(self) -> dict[tuple[int, int], Ranking]:
+    def ranked(self) -> dict[At, Ranking]:
         """The rankings of the cells that have one, by heads, then length."""
         return {at: cell.ranking for at, cell in sorted(self.cells.items()) if cell.ranking is not None}
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Analysis:
     """A run, read. `names` are its contenders, each once, in the plan's order.
 
     `margin` is the relative difference that counts as none: the plan's, or what the self-test showed this
     machine cannot tell apart, whichever is larger. Where the self-test failed the cell's own may be larger still.
+    `shared` says in words what all workloads have in common, heads and length apart.
     """
 
     run: Run
@@ -72,12 +80,13 @@ class Evidence:
     baseline: str
     margin: float
     self_test: SelfTest
-    families: tuple[Family, ...]
+    groups: tuple[Group, ...]
+    shared: str
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, family by family."""
-        return [cell for family in self.families for _, cell in sorted(family.cells.items())]
+        """All cells, group by group."""
+        return [cell for group in self.groups for _, cell in sorted(group.cells.items())]
 
     @property
     def anything_measured(self) -> bool:
@@ -85,7 +94,7 @@ class Evidence:
         return any(cell.measured for cell in self.cells)
 
 
-def gather(run: Run) -> Evidence:
+def analyse(run: Run) -> Analysis:
     """Read `run`: believe or refuse each measurement, hold the self-test, rank every workload."""
     answers: dict[Workload, dict[str, Result]] = {workload: {} for workload in run.plan.workloads}
     for result in run.results:
@@ -100,12 +109,10 @@ def gather(run: Run) -> Evidence:
         _cell(workload, answers[workload], run, baseline, tested.resolution_at(workload))
         for workload in answers
     ]
-    names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *_raced(run)))
-    return Evidence(run, tuple(names), baseline, tested.resolution, tested, _families(cells))
-
-
-def _raced(run: Run) -> list[str]:
-    return [result.contender for result in run.results]
+    raced = (result.contender for result in run.results)
+    names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *raced))
+    shared, groups = _groups(cells)
+    return Analysis(run, tuple(names), baseline, tested.resolution, tested, groups, shared)
 
 
 def _cell(workload: Workload, answers: Mapping[str, Result], run: Run, baseline: str, margin: float) -> Cell:
@@ -135,22 +142,45 @@ def _ceiling(run: Run, workload: Workload) -> Ceiling | None:
     return None
 
 
-def _families(cells: list[Cell]) -> tuple[Family, ...]:
-    grouped: dict[Workload, dict[tuple[int, int], Cell]] = {}
+def _groups(cells: list[Cell]) -> tuple[str, tuple[Group, ...]]:
+    """What all cells share, in words, and the groups of those that share everything but heads and length."""
+    grouped: dict[tuple[tuple[str, Any], ...], dict[At, Cell]] = {}
     for cell in cells:
-        conditions, at = _place(cell.workload)
-        grouped.setdefault(conditions, {})[at] = cell
-    return tuple(
-        Family(wording.conditions(conditions), conditions, members) for conditions, members in grouped.items()
-    )
+        key = tuple(conditions(cell.workload).items())
+        grouped.setdefault(key, {})[cell.workload.heads, cell.workload.keys] = cell
+    differing = {name for key in grouped for name, value in key if value != dict(next(iter(grouped)))[name]}
+    groups = tuple(Group(_name(key, differing), members) for key, members in grouped.items())
+    common = next(iter(grouped), ())
+    said = [wording.condition(name, value) for name, value in common if name not in differing]
+    return ", ".join(filter(None, said)), groups
 
 
-def _place(workload: Workload) -> tuple[Workload, tuple[int, int]]:
-    """The conditions a workload was measured under, heads and length taken out, and its (heads, length).
+def _name(key: Iterable[tuple[str, Any]], differing: Collection[str]) -> str:
+    """What tells a group from the others: what is not at its default, or else every default of what differs."""
+    mine = [(name, value) for name, value in key if name in differing]
+    said = [text for name, value in mine if (text := wording.condition(name, value))]
+    if said and ("direction", "forward") in mine:
+        said.append("forward")
+    return ", ".join(said or (wording.condition(name, value, always=True) for name, value in mine))
 
-    The length is that of the keys; where queries differ in number from keys they are a condition (queries
-    of the conditions are 1 for a square workload, and one more than their number otherwise).
+
+def conditions(workload: Workload) -> dict[str, Any]:
+    """Every field but heads and length, those that a reader looks for first in front.
+
+    Fields that follow from others are None where they do: kv_heads from the heads, queries from the keys, value_dim and
+    scale from head_dim.
     """
-    square = workload.queries == workload.keys
-    conditions = workload.with_(heads=1, kv_heads=None, keys=1, queries=1 if square else workload.queries + 1)
-    return conditions, (workload.heads, workload.keys)
+    derived = {
+        "kv_heads": workload.heads,
+        "queries": workload.keys,
+        "value_dim": workload.head_dim,
+        "scale": 1 / math.sqrt(workload.head_dim),
+    }
+    first = ("dtype", "device", "batch", "head_dim")
+    rest = (one.name for one in fields(workload) if one.name not in (*first, "heads", "keys"))
+    return {
+        name: None
+        if name in derived and getattr(workload, name) == derived[name]
+        else getattr(workload, name)
+        for name in (*first, *rest)
+    }

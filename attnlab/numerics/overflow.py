@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,48 +17,35 @@ from numpy.typing import NDArray
 
 from attnlab.contract.dtypes import DTYPES, carrier, round_to
 from attnlab.numerics.black_box import Attend
-from attnlab.numerics.contestants import Contestant, Facts, agreement, contestants, rows_or_failure
 from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.survey import OpenBackend, Survey, agreement
 from attnlab.theory import float_format, overflow_threshold, underflow_threshold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "Overflow and underflow"
 #: keys of a row, of which one lies below all others; two leave vectorised code to its scalar remainder
 KEYS = (2, 64)
 #: a polynomial exponential may stop this far before the last normal number
 _FLUSH_SLACK = 0.5
 
 
-def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+def measure(survey: Survey) -> None:
     """The gap at which a weight becomes 0, and whether logits beyond ln(max) survive, by backend and format.
 
     A row passes within one spacing of the format of the exact threshold, subnormal numbers kept or flushed (said in
-    `where`). `seed` has no effect: nothing is random here. Raises ValueError for an unknown backend.
+    `where`). Nothing is random here.
     """
-    facts: Facts = {"seed": seed}
-    rows = [_textbook_overflow(dtype) for dtype in ("float16", "float32", "float64")]
-    large: dict[str, list[str]] = {}
+    survey.rows += [_textbook_overflow(dtype) for dtype in ("float16", "float32", "float64")]
     for dtype in DTYPES:
-        missing: Facts = {}
-        for one in contestants(backends, missing, dtype=dtype, folders=folders):
-            rows += rows_or_failure(one, _through, dtype)
-            if dtype == "float16":
-                large.setdefault(_fate_of_large_products(one.attend), []).append(one.name)
-        facts |= {f"{key} in {dtype}": reason for key, reason in missing.items() if key != "backends"}
+        survey.each(partial(_through, dtype=dtype), dtype=dtype)
+    large: dict[str, list[str]] = {}
+    for one in survey.opened("float16"):
+        large.setdefault(_fate_of_large_products(one.attend), []).append(one.name)
     if large:
-        facts["outputs where q·k is beyond 65504 in float16"] = "; ".join(
+        survey.facts["outputs where q·k is beyond 65504 in float16"] = "; ".join(
             f"{fate} through {', '.join(names)}" for fate, names in large.items()
         )
-    return Finding(
-        experiment="overflow",
-        title=TITLE,
-        question="Which backend overflows or underflows, in which format, at which logit?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
-    )
 
 
 def unshifted_softmax(logits: NDArray[Any]) -> NDArray[Any]:
@@ -103,7 +90,7 @@ def _textbook_overflow(dtype: str) -> Row:
     )
 
 
-def _through(one: Contestant, dtype: str) -> Iterator[Row]:
+def _through(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
     for keys in KEYS:
         yield _vanishing(one, dtype, keys)
     logit = 2 * overflow_threshold(dtype)
@@ -117,7 +104,7 @@ def _through(one: Contestant, dtype: str) -> Iterator[Row]:
     )
 
 
-def _vanishing(one: Contestant, dtype: str, keys: int) -> Row:
+def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
     """The gap at which the lowest weight of `keys` becomes 0."""
 
     def alive(gap: float) -> bool:
@@ -167,7 +154,8 @@ def _fate_of_large_products(attend: Attend) -> str:
     return "finite" if np.isfinite(output).all() else "NaN"
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row]) -> str:
+    """Where the textbook's softmax overflows, and what the backends do there."""
     textbook = ", ".join(
         f"{row.measured:.2f} in {row.where['dtype']}" for row in rows if row.quantity.startswith("unshifted")
     )
@@ -181,7 +169,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
     )
 
 
-def figure(finding: Finding) -> Figure:
+def draw(finding: Finding) -> Figure:
     """For each format the gaps at which weights vanish, by backend, with the thresholds as lines."""
     from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 
