@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from attnlab.__main__ import main
 from attnlab.commands.compare import compare
-from attnlab.commands.options import read_workload, split_names
+from attnlab.commands.options import read_workload
 from attnlab.commands.run import run
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.fields import split_names
 from attnlab.contract.mask_part import OPEN, Part, Shape
 from attnlab.contract.workload import BIASES, DEVICES, DIRECTIONS, GIVEN, LAYOUTS, Workload
 from attnlab.program.grid import choices
