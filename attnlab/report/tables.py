@@ -191,7 +191,7 @@ def ceilings(analysis: Analysis) -> str:
 
 
 def shares(analysis: Analysis, group: Group) -> str:
-    """Achieved rate, share of the matrix-multiply ceiling and what binds, at each contender's best workload."""
+    """Achieved rate, share of the matrix-multiply ceiling and what limits it, at each contender's best workload."""
     rows = []
     for name in measured_names(analysis, group):
         known = [(cell.rates[name], cell) for cell in group.cells.values() if _rated(cell, name)]
@@ -205,7 +205,7 @@ def shares(analysis: Analysis, group: Group) -> str:
                 units.flops_text(best.flops),
                 units.percent(best.compute),
                 units.percent(best.bandwidth),
-                best.binds,
+                best.limited_by,
             ]
         )
     headers = ["contender", "best at", "rate", "of matrix product", "of copy", "limited by"]

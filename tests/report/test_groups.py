@@ -51,7 +51,7 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
 def test_a_group_has_its_own_tables_growth_and_panel(made):
     """What lies on one curve differs in length only: a mixed fit would be refused as worse than 10 %."""
     costs = {"a": lambda w: 1e-4 + 1e-9 * w.flops, "b": lambda w: 2e-4 + 1e-9 * w.flops}
-    run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], **TWO, **SIZES)
+    run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], **TWO, **{**SIZES, "heads": (4,)})
     page = write(run)
     text = page.read_text(encoding="utf-8")
     assert text.count("<summary>Coefficients and local exponents: ") == 3
