@@ -24,14 +24,14 @@ class Budget:
         self._limits = limits
         self._history: dict[tuple[str, Workload], History] = defaultdict(History)
 
-    def history_of(self, participant: Participant) -> History:
-        """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
-        return self._history[participant.name, prediction.sort_of(participant.workload)]
+    def saw_seconds(self, participant: Participant) -> None:
+        """Learn from the seconds of the participant's calls so far."""
+        self._history_of(participant).saw_seconds(participant.workload, participant.call_seconds)
 
     def saw(self, participant: Participant, measurement: Measurement) -> None:
         """Learn from what was measured, where it is memory."""
         if measurement.quantity == PEAK_MEMORY.quantity:
-            self.history_of(participant).saw_peak(participant.workload, int(measurement.least))
+            self._history_of(participant).saw_peak(participant.workload, int(measurement.least))
 
     def over(self, participant: Participant) -> tuple[Outcome, str] | None:
         """Why the participant's workload is not to be tried, or None. Raises as `Participant.ask` does."""
@@ -41,8 +41,8 @@ class Budget:
         return self._out_of_time(participant, free) or self._out_of_memory(participant, free)
 
     def _out_of_time(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
-        history, limit = self.history_of(participant), self._limits.call_seconds
-        predicted = history.predict_seconds(participant.workload)
+        limit = self._limits.call_seconds
+        predicted = self._history_of(participant).predict_seconds(participant.workload)
         if predicted is None:
             for rung in prediction.rungs(participant.workload):
                 if prediction.worst_peak_bytes(rung) > free:
@@ -73,17 +73,19 @@ class Budget:
         return seconds * workload.flops / rung.flops > limit and seconds * prediction.REACH > limit
 
     def _out_of_memory(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
-        workload, history = participant.workload, self.history_of(participant)
+        workload = participant.workload
+        if workload.backward:
+            # what the forward pass leaves behind is there before the call: a training call holds all of it
+            workload = workload.with_(direction="training")
         if prediction.worst_peak_bytes(workload) <= free:
             return None
         needed: int | None = prediction.least_peak_bytes(workload)
         if needed is not None and needed <= free:
-            if history.sizes_seen < 3:
-                for length in (256, 512, 1024):
-                    queries = 1 if workload.queries == 1 else length
-                    smaller = prediction.smaller(workload, queries, length)
-                    if self._probe(participant, smaller) is None:
-                        continue
+            history = self._history_of(participant, workload)
+            for length in (256, 512, 1024) if history.sizes_seen < 3 else ():
+                queries = 1 if workload.queries == 1 else length
+                smaller = prediction.smaller(workload, queries, length)
+                if self._probe(participant, smaller) is not None:
                     found = participant.measure(PEAK_MEMORY)
                     history.saw_peak(smaller, int(min(found["samples"])))
             peak = history.predict_peak(workload)
@@ -107,7 +109,10 @@ class Budget:
         return self._time_probe(participant, workload)
 
     def _time_probe(self, participant: Participant, workload: Workload) -> float:
-        found = participant.ask("calibrate", warmup_seconds=0.0)
-        seconds = float(found["seconds"])
-        self.history_of(participant).saw_seconds(workload, seconds)
+        seconds = float(participant.ask("calibrate", warmup_seconds=0.0)["seconds"])
+        self._history_of(participant, workload).saw_seconds(workload, seconds)
         return seconds
+
+    def _history_of(self, participant: Participant, workload: Workload | None = None) -> History:
+        """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
+        return self._history[participant.name, prediction.sort_of(workload or participant.workload)]

@@ -23,7 +23,7 @@ from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.budget import Budget
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument
+from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.race import Race
@@ -49,7 +49,7 @@ class Conductor:
         folders: Sequence[str] = (),
         limits: Limits | None = None,
         memory: bool = True,
-        instruments: Sequence[Instrument] = (LATENCY, PEAK_MEMORY),
+        instruments: Sequence[Instrument] = STANDARD,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.workers = [WorkerProcess(contender, folders) for contender in contenders]
@@ -107,7 +107,7 @@ class Conductor:
         ).run()
         for participant in participants:
             if participant.ended is None:
-                self._budget.history_of(participant).saw_seconds(workload, participant.call_seconds)
+                self._budget.saw_seconds(participant)
                 self._measure(participant)
             self._release(participant)
         return [participant.result() for participant in participants]
@@ -195,7 +195,7 @@ class Conductor:
     def _calibrate(self, participant: Participant) -> None:
         found = participant.ask("calibrate", warmup_seconds=_WARMUP_SECONDS)
         participant.call_seconds = float(found["seconds"])
-        self._budget.history_of(participant).saw_seconds(participant.workload, participant.call_seconds)
+        self._budget.saw_seconds(participant)
 
     def _measure(self, participant: Participant) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from attnlab.accuracy import race_check
 from attnlab.contract.backend import Backend
-from attnlab.contract.directions import OUTPUT
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.inputs import checked_problem
 from attnlab.contract.result import Accuracy, Ceiling, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
@@ -122,14 +123,17 @@ class Harness:
                     f"predicted {seconds:.3g} s a call from smaller sizes, "
                     f"over the limit of {self.limits.call_seconds:g} s",
                 )
-            output = backend.bind(workload)()
+            rows = race_check.sampled_rows(workload)
+            returned = backend.bind(workload, checked_problem(workload, rows))()
         except Declined as fault:
             return Answer(Outcome.DECLINED, str(fault))
         except Exception as fault:
             return Answer(Outcome.CRASHED, f"raised {type(fault).__name__}: {' '.join(str(fault).split())}")
-        rows = race_check.sampled_rows(workload)
+        of_queries = (OUTPUT, GRADIENTS[0])
         try:
-            judged = race_check.judge(workload, rows, backend.named(workload, output)[OUTPUT][:, :, rows])
+            named = backend.named(workload, returned).items()
+            cut = {name: one[:, :, rows] if name in of_queries else one for name, one in named}
+            judged = race_check.judge(workload, rows, cut)
         except ValueError as fault:
             return Answer(Outcome.WRONG, str(fault))
         return Answer(None if judged.passed else Outcome.WRONG, judged.reason or "", judged)

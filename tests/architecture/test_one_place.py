@@ -19,7 +19,6 @@ from attnlab.contract.discovery import load
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.mask_part import Part
 from attnlab.contract.workload import Workload
-from attnlab.measuring.instruments import Instrument
 from attnlab.theory import exact_gradients
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -105,9 +104,8 @@ def test_a_new_direction_is_posed_and_answered(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_allclose(answers["query gradient"], exact, atol=1e-5)
 
 
-def test_a_new_instrument_reads_a_call_and_says_in_what(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_instrument_reads_a_call_and_says_in_what() -> None:
     """How its readings come into a result through a worker process, `tests/measuring/test_instruments.py` shows."""
-    monkeypatch.setattr(Instrument, "known", dict(Instrument.known))
     instrument = example("page_faults_instrument").PageFaults()
     call = load("naive_loop").bind(Workload(heads=1, queries=3, keys=3, head_dim=2))
     readings = instrument.measure(libraries.open_library("numpy"), call)

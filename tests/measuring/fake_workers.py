@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 from attnlab.accuracy import race_check
-from attnlab.contract.directions import DIRECTIONS
 from attnlab.contract.result import Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
@@ -79,7 +78,7 @@ class FakeWorker:
         self._fault(op)
         self._call()
         references = race_check.references(self.workload, tuple(arguments["rows"]))
-        names = DIRECTIONS[self.workload.direction].results
+        names = self.workload.results
         return {"names": list(names)}, tuple(references[name].output for name in names) * 2
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:

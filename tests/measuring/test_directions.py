@@ -9,8 +9,9 @@ import pytest
 from fake_workers import Clock, FakeWorker, race
 
 from attnlab.contract.backend import Backend
+from attnlab.contract.directions import DIRECTIONS
 from attnlab.contract.result import Outcome
-from attnlab.contract.workload import DIRECTIONS, Workload
+from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.instruments import LATENCY

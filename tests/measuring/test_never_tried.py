@@ -78,6 +78,19 @@ def test_what_would_not_fit_is_never_tried(clock: Clock) -> None:
     assert max(quadratic(tried) for tried in workers[0].tried) < free
 
 
+def test_the_memory_of_a_backward_pass_includes_what_its_forward_pass_leaves(clock: Clock) -> None:
+    """The call that is measured holds one score matrix, but three more lie there before it."""
+    workload = BIG.with_(queries=8192, keys=8192, direction="backward")
+
+    def peak(workload: Workload) -> int:
+        return {"backward": 1, "training": 4}[workload.direction] * workload.score_bytes
+
+    for matrices, expected in ((3, Outcome.OVER_BUDGET), (6, Outcome.MEASURED)):
+        worker = FakeWorker("a", clock, by_flops(1e14), free=matrices * workload.score_bytes, peak=peak)
+        (result,), _ = race([worker], workload)
+        assert result.outcome is expected, result.reason
+
+
 def test_inputs_that_do_not_fit_are_not_even_drawn(clock: Clock) -> None:
     """Nothing is prepared where input and output alone are too large."""
     worker = FakeWorker("any", clock, by_flops(1e18), free=2**20)

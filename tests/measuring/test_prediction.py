@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnlab.contract.directions import DIRECTIONS
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.mask_kinds import KeyLengths, Window
 from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
-from attnlab.contract.workload import BIASES, DIRECTIONS, GIVEN, Workload
+from attnlab.contract.workload import BIASES, GIVEN, Workload
 from attnlab.measuring.prediction import (
     REACH,
     History,
