@@ -16,7 +16,7 @@ from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE
 
-#: through whom the short table is shown, where he was measured
+#: the backend whose rows the short table shows, where it was measured
 _SHOWN = "torch_sdpa"
 
 

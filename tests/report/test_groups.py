@@ -9,9 +9,10 @@ from dataclasses import fields
 import pytest
 
 from attnlab.contract.workload import Workload
-from attnlab.report import verdict_text, write
+from attnlab.report import verdict_text
 from attnlab.report.analysis import analyse, conditions
 from attnlab.report.page import render
+from attnlab.report.speed_figures import latency
 from attnlab.report.winners import find_crossovers
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
@@ -48,18 +49,17 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
     assert said == {name: "b" if "backward" in name else "a" for name in NAMES}
 
 
-def test_a_group_has_its_own_tables_growth_and_panel(made):
+def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
     """What lies on one curve differs in length only: a mixed fit would be refused as worse than 10 %."""
     costs = {"a": lambda w: 1e-4 + 1e-9 * w.flops, "b": lambda w: 2e-4 + 1e-9 * w.flops}
     run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], **TWO, **{**SIZES, "heads": (4,)})
-    page = write(run)
-    text = page.read_text(encoding="utf-8")
+    text = render(analyse(run), {})
     assert text.count("<summary>Coefficients and local exponents: ") == 3
     assert "no good fit" not in text
     assert "The workloads form 3 groups, each ranked by itself" in text
     worst = text[text.index("## Accuracy") : text.index("## Share of")]
     assert re.search(r"n = 512, \d heads, (backward|1 query over n keys, forward|.*not causal)", worst)
-    assert (page.parent / "figures" / "latency.png").exists()
+    assert latency(analyse(run), tmp_path).exists()
 
 
 def test_no_crossover_is_made_of_two_groups(made):
