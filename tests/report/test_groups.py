@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -115,6 +115,8 @@ def test_the_command_for_repeating_says_every_field(made):
     costs = {"a": lambda w: 1.03e-4, "b": lambda w: 1e-4}
     fields_of = {"kv_heads": 2, "causal": "bottom_right", "window": (9, 0), "softcap": 20.0, "scale": 0.1}
     run = made(costs=costs, variants=(fields_of,), ceiling_flops=1e18, **TWO, **SIZES)
+    run.plan = replace(run.plan, folders=("my backends",))
     command = shlex.split(re.search(r"with (attnlab compare .*?)\.$", verdict_text(run), re.M).group(1))
     assert command[2:4] == ["a", "b"]
-    assert command[4:] in [one.options() for one in run.plan.workloads]
+    assert command[4:-2] in [one.options() for one in run.plan.workloads]
+    assert command[-2:] == ["--implementations", "my backends"]
