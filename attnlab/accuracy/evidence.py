@@ -92,13 +92,13 @@ def weigh(
     reference: Reference,
     output: NDArray[Any],
     *,
-    certain: bool = False,
+    exact: bool = False,
     directions: float | None = DIRECTED,
     immaterial: float = IMMATERIAL,
 ) -> Evidence:
     """Hold `output`, (batch, heads, rows, value_dim), against `reference`.
 
-    certain : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
+    exact : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
     every component is an independent error. directions : the z beyond which a gain or a wrong scale is told; None:
     not looked for. immaterial : the part of the dtype's roundoff that a shared shift may have.
     """
@@ -106,15 +106,15 @@ def weigh(
     if not np.isfinite(answer).all():
         return _not_finite(reference, answer)
     error = answer - reference.output
-    budget = reference.full if certain else reference.lenient
+    budget = reference.full if exact else reference.lenient
     relative = _relative(error, reference.output)
-    mantissa = 1.0 if certain else reference.mantissa
+    mantissa = 1.0 if exact else reference.mantissa
     allowed = allowance(budget) * mantissa
     kind, ratio = _kind(relative, allowed, reference)
     rms = np.maximum(budget.rms, max(float_format(reference.dtype).smallest_subnormal, _LEAST))
     rms = rms * mantissa
     normalised = np.abs(error) / rms
-    shared = () if certain else reference.shared
+    shared = () if exact else reference.shared
     gain = directed(error, reference.output, rms, shared)
     scale = directed(error, reference.tilt, rms, shared)
     found = Evidence(
@@ -128,8 +128,8 @@ def weigh(
         gain=gain,
         scale=scale,
     )
-    statistical = certain or reference.first_order
-    systematic = _systematic(reference.dtype, None if certain else immaterial)
+    statistical = exact or reference.first_order
+    systematic = _systematic(reference.dtype, None if exact else immaterial)
     fact = _broken_fact(reference, answer, error)
     fault = fact and fact + _explained(found, reference, error)
     fault = fault or (
@@ -151,7 +151,7 @@ def told_apart(answers: Sequence[NDArray[Any]], when: Sequence[str], reference: 
     first, *others = (np.asarray(one, dtype=np.float64) for one in answers)
     allowed = 2**0.5 * allowance(reference.lenient)
     for again, asked in zip(others, when, strict=True):
-        off = float(np.linalg.norm(again - first) / np.linalg.norm(first))
+        off = _relative(again - first, first)
         if off > allowed:
             return f"asked again {asked}, the answer differs by {off:.3g} relative"
     return None

@@ -1,4 +1,4 @@
-"""The two ways in which a backend honestly cannot answer. What is malformed is a ValueError."""
+"""What a backend may do instead of answering: two honest ways, and one that is a fault. What is malformed is a ValueError."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class Declined(Exception):
 
 class Unavailable(Exception):
     """A library, a device or a file is missing here; the message says which and what to do."""
+
+
+class Misbehaved(Exception):
+    """The backend did what no caller expects; the message says what."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.backend import Backend, checked_gradient, checked_output
-from attnlab.contract.errors import Declined
+from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.library import Library
 from attnlab.contract.workload import Workload
 
@@ -27,10 +27,6 @@ RESULTS = ("output", "query gradient", "key gradient", "value gradient")
 
 #: calls whose results are looked at again: buffers that are used in turn are two or three
 _REMEMBERED = 8
-
-
-class Misbehaved(Exception):
-    """The backend did what no caller expects; the message says what."""
 
 
 class Witness:
