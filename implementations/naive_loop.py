@@ -8,35 +8,65 @@ It computes in float64 whatever the dtype and rounds once, at the end.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 LIBRARY = "numpy"
+EMPTY_ROWS = "zeros"
+MEMORY = {"scores": 0, "outputs": 24}  # the inputs in float64, in lists
 
 
 def attend(
-    query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], *, causal: bool, scale: float
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    scale: float,
+    causal: bool = False,
+    visible: Callable[..., NDArray[np.bool_] | None] | None = None,
+    bias: NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
 ) -> NDArray[Any]:
-    """o_i = Σ_j softmax_j(scale · q_i·k_j) v_j, over the keys j ≤ i where causal (top-left alignment).
+    """o_i = Σ_j p_ij v_j, p_ij = e^{s_ij}/(Σ_l e^{s_il} + e^{sink}), s_ij = cap(scale · q_i·k_j) + bias_ij.
 
-    query: (batch, heads, n_q, d), key: (batch, heads, n_k, d), value: (batch, heads, n_k, d_v),
-    returns (batch, heads, n_q, d_v).
+    query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (batch, kv_heads, n_k, d_v), bias:
+    broadcastable to (batch, heads, n_q, n_k), sinks: (heads,); returns (batch, heads, n_q, d_v). Sums run over the
+    keys that the query sees; cap(s) = c tanh(s/c). causal sees the keys j ≤ i; `visible` gives rows of any other mask.
+    A query that sees no key gets 0.
     """
     q, k, v = (array.astype(np.float64) for array in (query, key, value))
     batch, heads, n_q, _ = q.shape
+    n_k, group = k.shape[2], heads // k.shape[1]
+    added = np.broadcast_to(0.0 if bias is None else bias, (batch, heads, n_q, n_k))
     output = np.zeros((batch, heads, n_q, v.shape[-1]))
     for b in range(batch):
         for h in range(heads):
-            keys, values = list(k[b, h]), list(v[b, h])
+            keys, values = list(k[b, h // group]), list(v[b, h // group])
             for i in range(n_q):
-                visible = i + 1 if causal else len(keys)
-                scores = [scale * float(q[b, h, i].dot(key_j)) for key_j in keys[:visible]]
+                row = visible(b, h, slice(i, i + 1), slice(None)) if visible else None
+                seen = (
+                    range(min(i + 1, n_k) if causal else n_k)
+                    if row is None
+                    else np.flatnonzero(row[0]).tolist()
+                )
+                scores = []
+                for j in seen:
+                    score = scale * float(q[b, h, i].dot(keys[j]))
+                    if softcap is not None:
+                        score = softcap * math.tanh(score / softcap)
+                    scores.append(score + float(added[b, h, i, j]))
+                rest = [] if sinks is None else [float(sinks[h])]
                 # the shift changes nothing in exact arithmetic and keeps exp from overflowing
-                highest = max(scores)
+                highest = max([*scores, *rest], default=0.0)
                 weights = [math.exp(score - highest) for score in scores]
-                for weight, value_j in zip(weights, values, strict=False):  # a causal row is shorter
-                    output[b, h, i] += weight * value_j
-                output[b, h, i] /= sum(weights)
+                total = sum(weights) + sum(math.exp(sink - highest) for sink in rest)
+                for weight, j in zip(weights, seen, strict=True):
+                    output[b, h, i] += weight * values[j]
+                if scores:
+                    output[b, h, i] /= total
     return output.astype(query.dtype)

@@ -12,21 +12,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIBRARY = "numpy"
+EMPTY_ROWS = "zeros"
+MEMORY = {"scores": 3.1, "outputs": 1.1}
 
 
 def attend(
-    query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], *, causal: bool, scale: float
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    causal: bool,
+    scale: float,
+    mask: NDArray[np.bool_] | None = None,
+    bias: NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
 ) -> NDArray[Any]:
-    """softmax(scale · Q Kᵀ) V; query (batch, heads, n_q, d), key (…, n_k, d), value (…, n_k, d_v)."""
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
+    (batch, heads, n_q, n_k), sinks (heads,).
+    """
     dtype = query.dtype
     if dtype == np.float16:
         query, key, value = (array.astype(np.float32) for array in (query, key, value))
+    if enable_gqa:
+        group = query.shape[1] // key.shape[1]
+        key, value = (np.repeat(array, group, axis=1) for array in (key, value))
     scores = (query @ key.swapaxes(-1, -2)) * query.dtype.type(scale)
+    if softcap is not None:
+        scores = query.dtype.type(softcap) * np.tanh(scores / query.dtype.type(softcap))
+    if bias is not None:
+        scores = scores + bias
     if causal:
         n_q, n_k = scores.shape[-2:]
         scores = np.where(np.tri(n_q, n_k, dtype=bool), scores, -np.inf)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
     # the shift changes nothing in exact arithmetic and keeps exp from overflowing
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights = weights / weights.sum(axis=-1, keepdims=True)
+    highest = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        highest = np.maximum(highest, sinks[:, None, None].astype(scores.dtype))
+    if mask is not None:
+        highest = np.maximum(highest, np.finfo(scores.dtype).min)  # -inf in a row that sees no key
+    weights = np.exp(scores - highest)
+    total = weights.sum(axis=-1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks[:, None, None].astype(scores.dtype) - highest)
+    if mask is not None:
+        total = np.where(total > 0, total, 1)
+    weights = weights / total
     output: NDArray[Any] = weights @ value
     return output.astype(dtype, copy=False)

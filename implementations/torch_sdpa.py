@@ -5,7 +5,8 @@ Memory: the output and workspace linear in n where a fused kernel runs; where no
 value_dim differs from head_dim, on CUDA in float64) the math kernel runs, O(n_q·n_k). Which one ran is
 attested with the result, and the torch_sdpa_* backends force each.
 
-`is_causal` is top-left in PyTorch whatever the lengths. A scale of 0 or below is folded into the query,
+`is_causal` is top-left in PyTorch whatever the lengths; any other mask is given as an array, and with it a bias, which
+the kernels read once more. A scale of 0 or below is folded into the query,
 because the CPU flash kernel would answer NaN to it under a causal mask.
 """
 
@@ -15,10 +16,27 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 LIBRARY = "torch"
+EMPTY_ROWS = {"cpu": "zeros"}
+MEMORY = {"scores": 0, "outputs": 4.1}
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """softmax(scale · Q Kᵀ) V; query (batch, heads, n_q, d), key (…, n_k, d), value (…, n_k, d_v)."""
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    attn_mask: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(scale · Q Kᵀ + bias) V over the keys that are seen.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask broadcastable to
+    (batch, heads, n_q, n_k).
+    """
     if scale < LEAST_SCALE:
         query, scale = positive_scale(query, scale)
-    return scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa
+    )

@@ -7,22 +7,13 @@ differ from head_dim. Its causal mask is top-left.
 Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_sdpa.
 """
 
-from torch import Tensor
-
-from attnlab.contract.workload import Workload
 from attnlab.libraries.torch_sdpa import ForcedKernel
 
 LIBRARY = "torch"
 KERNEL = "_scaled_dot_product_efficient_attention"
+EMPTY_ROWS = {"cpu": "zeros"}
+MEMORY = {"scores": 0, "outputs": 4.1}
 
 _forced = ForcedKernel("efficient")
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """softmax(scale · Q Kᵀ) V; query (batch, heads, n_q, d), key (…, n_k, d), value (…, n_k, d_v)."""
-    return _forced.attend(query, key, value, causal=causal, scale=scale)
-
-
-def declines(workload: Workload) -> str | None:
-    """Why this kernel cannot do `workload`, or None."""
-    return _forced.declines(workload)
+attend = _forced.attend
+declines = _forced.declines

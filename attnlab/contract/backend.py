@@ -3,23 +3,30 @@
 A backend file needs no import from attnlab. It holds
 
 ``LIBRARY``
-    ``"numpy"`` or ``"torch"``: whose arrays `attend` takes and returns.
+    whose arrays `attend` takes and returns: a name of `attnlab.contract.library.library_names`.
 ``attend(query, key, value, *, causal, scale)``
-    the computation on arrays laid out (batch, heads, length, dim). An option that its signature does not
-    take is declined by the harness where a workload asks for it, so ``attend(q, k, v)`` is a valid backend.
+    the computation on arrays laid out (batch, heads, length, dim). Each further keyword that its signature names is
+    something that it supports, see `attnlab.contract.keywords`; what it does not name is declined for it where a
+    workload asks for it, so that ``attend(q, k, v)`` is a valid backend.
 ``declines(workload)``, optional
     the reason why it cannot do a workload, or None.
 ``prepare(workload, query, key, value)``, optional
-    the arrays in the layout that `attend` wants; runs outside the clock.
+    the arrays in the layout that `attend` wants; runs outside the clock, but where gradients pass through it.
 ``KERNEL``, optional
     the operator that must be seen running (``attest``), for a backend that forces one.
+``EMPTY_ROWS``, optional
+    ``"zeros"`` where a query that sees no key gets the output 0 and gradients 0, as the contract says; by device,
+    ``{"cpu": "zeros"}``, where it does not everywhere. Otherwise the harness writes the zeros into the output, within
+    the call, and gradients of such rows are declined.
+``MEMORY``, optional
+    what a call holds at most: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -28,15 +35,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.errors import Declined
-from attnlab.contract.library import Library, open_library
+from attnlab.contract.inputs import problem_of
+from attnlab.contract.keywords import given, known_keywords, unsupported
+from attnlab.contract.library import Library, array_type, library_names, open_library
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
+
+#: the names of what a call returns
+OUTPUT, GRADIENTS = "output", ("query gradient", "key gradient", "value gradient")
+RESULTS = {"forward": (OUTPUT,), "backward": GRADIENTS, "training": (OUTPUT, *GRADIENTS)}
 
 
 @dataclass(frozen=True)
 class Backend:
     """One implementation. Made from a file by `Backend.of_module`, or by hand from a function.
 
-    `options` are the keyword options that `attend` takes, of ``causal`` and ``scale``.
+    `options` are the keywords that `attend` takes.
     """
 
     name: str
@@ -47,18 +61,21 @@ class Backend:
     own_reason: Callable[[Workload], str | None] | None = None
     prepare: Callable[..., tuple[Any, Any, Any]] | None = None
     kernel: str | None = None
+    empty_rows: str | Mapping[str, str] | None = None
+    memory: Mapping[str, float] | None = None
 
     @classmethod
     def of_module(cls, name: str, module: ModuleType) -> Backend:
-        """The backend that a file defines. Raises ValueError where ``attend`` or ``LIBRARY`` is missing."""
+        """The backend that a file defines. Raises ValueError where ``attend`` or ``LIBRARY`` is missing or unknown."""
         attend = getattr(module, "attend", None)
         if not callable(attend):
             raise ValueError(
                 f"{name}: a backend file must define attend(query, key, value, *, causal, scale)"
             )
         library = getattr(module, "LIBRARY", None)
-        if library not in ("numpy", "torch"):
-            raise ValueError(f'{name}: LIBRARY must be "numpy" or "torch", got {library!r}')
+        if library not in library_names():
+            known = " or ".join(f'"{one}"' for one in library_names())
+            raise ValueError(f"{name}: LIBRARY must be {known}, got {library!r}")
         return cls(
             name=name,
             library=library,
@@ -68,6 +85,8 @@ class Backend:
             own_reason=getattr(module, "declines", None),
             prepare=getattr(module, "prepare", None),
             kernel=getattr(module, "KERNEL", None),
+            empty_rows=getattr(module, "EMPTY_ROWS", None),
+            memory=getattr(module, "MEMORY", None),
         )
 
     def open(self, device: str) -> Library:
@@ -76,103 +95,149 @@ class Backend:
 
     def declines(self, workload: Workload) -> str | None:
         """Why this backend does not do `workload`, or None. Raises Unavailable for a missing device."""
-        reason = self.open(workload.device).declines(workload.dtype)
+        library = self.open(workload.device)
+        reason = library.declines(workload.dtype) or unsupported(workload, self.options)
         if reason:
             return reason
-        if workload.causal and "causal" not in self.options:
-            return "its attend() takes no causal mask"
         if "scale" not in self.options and not math.isclose(workload.scale, workload.head_dim**-0.5):
             return "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
+        if workload.backward:
+            reason = library.no_gradients()
+            if reason:
+                return reason
+            if (
+                not self.zeros_empty_rows(workload.device)
+                and workload.masked.empty_rows(workload.shape) is not None
+            ):
+                return "a query sees no key, and what its gradients are then is not known"
         return self.own_reason(workload) if self.own_reason else None
 
-    def bind(
-        self, workload: Workload, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]
-    ) -> Callable[[], Any]:
-        """A call without arguments that computes `workload` on these NumPy arrays, ready for a clock.
+    def zeros_empty_rows(self, device: str) -> bool:
+        """Whether a query that sees no key gets zeros from it, on `device`, without anybody's help."""
+        said = self.empty_rows.get(device) if isinstance(self.empty_rows, Mapping) else self.empty_rows
+        return said == "zeros"
 
-        Conversion, device transfer and `prepare` happen here, once. Raises Declined with the reason.
-        """
+    def require(self, workload: Workload) -> None:
+        """Raises Declined, with the reason, where this backend does not do `workload`."""
         reason = self.declines(workload)
         if reason:
             raise Declined(f"{self.name} declines {workload.label}: {reason}")
+
+    def bind(self, workload: Workload, problem: Problem | None = None) -> Callable[[], Any]:
+        """A call without arguments that computes `workload` on the arrays of `problem`, ready for a clock.
+
+        problem : by default the workload's own, see `problem_of`. Conversion, device transfer and `prepare` happen
+        here, once; in direction backward the forward pass too. The call returns what `named` names. Raises Declined
+        with the reason.
+        """
+        self.require(workload)
+        problem = problem_of(workload) if problem is None else problem
         library = self.open(workload.device)
-        arrays = tuple(library.from_numpy(array, workload.dtype) for array in (q, k, v))
-        if self.prepare:
-            arrays = self.prepare(workload, *arrays)
-        query, key, value = arrays
-        options, attend = self.options_of(workload), self.attend
-        return lambda: attend(query, key, value, **options)
+        arrays = tuple(
+            laid_out(library, array, workload.dtype, workload.layout)
+            for array in (problem.query, problem.key, problem.value)
+        )
+        return self.call(workload, problem, arrays)
 
-    def options_of(self, workload: Workload) -> dict[str, Any]:
-        """What `attend` is given beside its arrays."""
-        given = {"causal": workload.causal, "scale": workload.scale}
-        return {name: option for name, option in given.items() if name in self.options}
+    def call(
+        self, workload: Workload, problem: Problem, arrays: tuple[Any, ...], upstream: Any = None
+    ) -> Callable[[], Any]:
+        """As `bind`, on query, key and value (and the output's gradient) that are the library's already."""
+        library = self.open(workload.device)
+        attend = self._attending(workload, problem, library)
+        if not workload.backward:
+            query, key, value = self.prepare(workload, *arrays) if self.prepare else arrays
+            return lambda: attend(query, key, value)
 
-    def gradients(self, workload: Workload, arrays: tuple[Any, ...], output_gradient: Any) -> tuple[Any, ...]:
-        """The output and the gradients of query, key and value, by automatic differentiation through `attend`.
+        def differentiable(*leaves: Any) -> Any:
+            return attend(*(self.prepare(workload, *leaves) if self.prepare else leaves))
 
-        arrays : query, key, value in this backend's library, (batch, heads, length, dim) to the eye; its
-        `prepare` is differentiated through. A gradient is None where none arrived. Raises Declined where this
-        backend does not do `workload` or cannot be differentiated.
+        if upstream is None:
+            if problem.output_gradient is None:
+                raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
+            upstream = laid_out(library, problem.output_gradient, workload.dtype, workload.layout)
+        make = library.backward_call if workload.direction == "backward" else library.training_call
+        return make(differentiable, arrays, upstream)
+
+    def _attending(self, workload: Workload, problem: Problem, library: Library) -> Callable[..., Any]:
+        """`attend` with its keywords, and with zeros where a query sees no key."""
+        options = given(problem, self.options, library, workload.dtype)
+        attend = self.attend
+        zeros = self.zeros_empty_rows(workload.device)
+        empty = None if zeros else problem.mask.empty_rows(problem.shape)
+        if empty is None:
+            return lambda query, key, value: attend(query, key, value, **options)
+        rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
+        return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
+
+    def named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
+        """What a call of `bind` returned, by name, as NumPy arrays.
+
+        Raises ValueError where it is another library's array, or its shape or its dtype is not what the workload asks.
         """
-        reason = self.declines(workload)
-        if reason:
-            raise Declined(f"{self.name} declines {workload.label}: {reason}")
+        names = RESULTS[workload.direction]
+        results = (returned,) if workload.direction == "forward" else tuple(returned)
+        return {
+            name: self._checked(workload, name, result) for name, result in zip(names, results, strict=True)
+        }
 
-        def attend(*leaves: Any) -> Any:
-            prepared = self.prepare(workload, *leaves) if self.prepare else leaves
-            return self.attend(*prepared, **self.options_of(workload))
+    def _checked(self, workload: Workload, name: str, result: Any) -> NDArray[Any]:
+        library, expected = self.open(workload.device), result_shape(workload, name)
+        if name != OUTPUT and result is None:
+            array = name.partition(" ")[0]
+            raise ValueError(f"no {name} arrived: the output does not depend on the {array}")
+        arrays = array_type(library)
+        if not isinstance(result, arrays):
+            raise ValueError(
+                f"{self.name} returned a {_kind(type(result))}, expected a {_kind(arrays)}, as its LIBRARY says"
+            )
+        what = "" if name == OUTPUT else f" as {name}"
+        shape, dtype = tuple(getattr(result, "shape", ())), library.dtype_of(result)
+        if shape != expected:
+            raise ValueError(f"{self.name} returned shape {shape}{what}, expected {expected}")
+        if dtype != workload.dtype:
+            raise ValueError(f"{self.name} returned dtype {dtype}{what}, expected {workload.dtype}")
+        return library.to_numpy(result)
 
-        return self.open(workload.device).gradients(attend, arrays, output_gradient)
+
+def result_shape(workload: Workload, name: str) -> tuple[int, int, int, int]:
+    """The shape of a named result."""
+    w = workload
+    return {
+        OUTPUT: (w.batch, w.heads, w.queries, w.value_dim),
+        "query gradient": (w.batch, w.heads, w.queries, w.head_dim),
+        "key gradient": (w.batch, w.kv_heads, w.keys, w.head_dim),
+        "value gradient": (w.batch, w.kv_heads, w.keys, w.value_dim),
+    }[name]
+
+
+def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:
+    """`array` in the library, (batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
+    if layout == "bhsd":
+        return library.from_numpy(array, dtype)
+    return library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2)
 
 
 def _options(name: str, attend: Callable[..., Any]) -> frozenset[str]:
     try:
-        parameters = inspect.signature(attend).parameters
+        parameters = list(inspect.signature(attend).parameters.values())
     except (TypeError, ValueError):
         raise ValueError(
             f"{name}: Python cannot tell which options its attend takes; "
             "wrap it in a function: def attend(query, key, value, *, causal, scale)"
         ) from None
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return frozenset({"causal", "scale"})
-    return frozenset({"causal", "scale"} & set(parameters))
-
-
-def checked_output(backend: Backend, workload: Workload, output: Any) -> NDArray[Any]:
-    """`output` as a NumPy array. Raises ValueError where it is another library's, or
-    its shape or its dtype is not the workload's.
-    """
-    library = backend.open(workload.device)
-    arrays = type(library.from_numpy(np.zeros(1, np.float32), "float32"))
-    if not isinstance(output, arrays):
-        raise ValueError(
-            f"{backend.name} returned a {_kind(type(output))}, expected a {_kind(arrays)}, as its LIBRARY says"
-        )
-    expected = (workload.batch, workload.heads, workload.queries, workload.value_dim)
-    shape = tuple(output.shape)
-    if shape != expected:
-        raise ValueError(f"{backend.name} returned shape {shape}, expected {expected}")
-    dtype = library.dtype_of(output)
-    if dtype != workload.dtype:
-        raise ValueError(f"{backend.name} returned dtype {dtype}, expected {workload.dtype}")
-    return library.to_numpy(output)
-
-
-def checked_gradient(library: Library, name: str, gradient: Any, array: Any) -> NDArray[Any]:
-    """The gradient of the array `name`, of `library`, as a NumPy array.
-
-    Raises ValueError where none arrived, or its shape or its dtype is not that of `array`.
-    """
-    if gradient is None:
-        raise ValueError(f"no {name} gradient arrived: the output does not depend on the {name}")
-    shape, dtype = tuple(gradient.shape), library.dtype_of(gradient)
-    expected = tuple(array.shape), library.dtype_of(array)
-    if (shape, dtype) != expected:
-        raise ValueError(
-            f"the {name} gradient has shape {shape} and dtype {dtype}, expected {expected[0]} and {expected[1]}"
-        )
-    return library.to_numpy(gradient)
+    by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [parameter for parameter in parameters[3:] if parameter.kind in by_keyword]
+    known = known_keywords()
+    for parameter in named:
+        if parameter.name not in known and parameter.default is parameter.empty:
+            raise ValueError(
+                f"{name}: its attend needs {parameter.name!r}, which nobody gives it; "
+                f"known are {', '.join(sorted(known))}; give it a default"
+            )
+    return frozenset(parameter.name for parameter in named) & known
 
 
 def _kind(cls: type) -> str:

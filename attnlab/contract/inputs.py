@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,19 @@ def problem_of(workload: Workload) -> Problem:
         sinks=round_to(_normal(w, _SINKS, (w.heads,)), w.dtype) if w.sinks else None,
         output_gradient=round_to(_normal(w, _GRADIENT, upstream), w.dtype) if w.backward else None,
     )
+
+
+def checked_problem(workload: Workload, rows: Sequence[int]) -> Problem:
+    """`problem_of`, the output's gradient being 0 but on the query rows `rows`.
+
+    What answers are judged on before a race: the gradients of key and value depend on no other row then.
+    """
+    problem = problem_of(workload)
+    if problem.output_gradient is None:
+        return problem
+    upstream = np.zeros_like(problem.output_gradient)
+    upstream[:, :, rows] = problem.output_gradient[:, :, rows]
+    return problem.with_(output_gradient=upstream)
 
 
 def _normal(workload: Workload, stream: int, shape: tuple[int, ...]) -> NDArray[np.float64]:

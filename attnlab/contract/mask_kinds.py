@@ -17,6 +17,7 @@ class Causal(Part):
     """Query i sees keys up to i (``top_left``) or up to i + keys − queries (``bottom_right``)."""
 
     kind: ClassVar[str] = "causal"
+    keywords: ClassVar[tuple[str, ...]] = ("causal", "causal_bottom_right")
     alignment: str = "top_left"
 
     def __post_init__(self) -> None:
@@ -36,9 +37,7 @@ class Causal(Part):
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``causal`` for top-left, ``causal_bottom_right``, and both where queries and keys are as many."""
-        own = {"top_left": "causal", "bottom_right": "causal_bottom_right"}
-        square = shape.queries == shape.keys
-        return {name: True for side, name in own.items() if square or side == self.alignment}
+        return _aligned(self.keywords, self.alignment, shape, True)
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
         """From the first key to the diagonal."""
@@ -64,6 +63,7 @@ class Window(Part):
     """
 
     kind: ClassVar[str] = "window"
+    keywords: ClassVar[tuple[str, ...]] = ("window", "window_bottom_right")
     left: int | None
     right: int | None
     alignment: str = "top_left"
@@ -102,9 +102,7 @@ class Window(Part):
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``window`` for top-left, ``window_bottom_right``, and both where queries and keys are as many."""
-        own = {"top_left": "window", "bottom_right": "window_bottom_right"}
-        square = shape.queries == shape.keys
-        return {name: self.sides for side, name in own.items() if square or side == self.alignment}
+        return _aligned(self.keywords, self.alignment, shape, self.sides)
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
         """Around the diagonal."""
@@ -151,6 +149,7 @@ class KeyLengths(Part):
     """Of batch element b the first `lengths[b]` keys are there; the rest is padding."""
 
     kind: ClassVar[str] = "key_lengths"
+    keywords: ClassVar[tuple[str, ...]] = ("key_lengths",)
     lengths: tuple[int, ...]
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
@@ -310,6 +309,13 @@ class Given(Part):
     def check(self, shape: Shape) -> None:
         """It can be broadcast."""
         broadcastable("mask", self.array, shape)
+
+
+def _aligned(keywords: tuple[str, ...], alignment: str, shape: Shape, value: Any) -> dict[str, Any]:
+    """The keyword of an alignment, or of both where queries and keys are as many and they mean the same."""
+    square = shape.queries == shape.keys
+    both = zip(ALIGNMENTS, keywords, strict=True)
+    return {keyword: value for side, keyword in both if square or side == alignment}
 
 
 @lru_cache(maxsize=2)

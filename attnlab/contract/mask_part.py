@@ -59,6 +59,8 @@ class Part(ABC):
 
     #: the name in text and of the keyword by which a backend may take it
     kind: ClassVar[str]
+    #: keywords by which a backend may take it instead of the array, see `flag`
+    keywords: ClassVar[tuple[str, ...]] = ()
     #: by name; filled as classes are defined
     kinds: ClassVar[dict[str, type[Part]]] = {}
 

@@ -78,6 +78,17 @@ class Mask:
         """`visible` on the whole score matrix."""
         return self.visible(Place.whole(shape))
 
+    def tile(
+        self, shape: Shape, batch: int, head: int, rows: slice, columns: slice
+    ) -> NDArray[np.bool_] | None:
+        """`visible` of some rows and columns of one head, (rows, columns); None where all are seen."""
+        at = (np.arange(shape.queries)[rows], np.arange(shape.keys)[columns])
+        place = Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1))
+        seen = self.visible(place)
+        if seen is None:
+            return None
+        return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
+
     def pairs(self, shape: Shape) -> int:
         """How many pairs of query and key are kept, over all batches and heads; exactly."""
         lengths = self._lengths(shape)
@@ -110,7 +121,7 @@ class Mask:
             queries = np.zeros((shape.batch, shape.queries), bool)
             keys = np.zeros((shape.batch, shape.keys), bool)
             for rows, seen in self._row_blocks(shape):
-                tile = seen.reshape((1,) * (4 - seen.ndim) + seen.shape).any(axis=1)
+                tile = np.any(seen.reshape((1,) * (4 - seen.ndim) + seen.shape), axis=1)
                 queries[:, rows] = tile.any(axis=-1)
                 keys |= tile.any(axis=-2)
             return int(queries.sum()), int(keys.sum())

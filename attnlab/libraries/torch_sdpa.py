@@ -14,12 +14,14 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from attnlab.contract.mask_kinds import Causal
+from attnlab.contract.masks import Mask
+from attnlab.contract.workload import GIVEN, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from attnlab.contract.workload import Workload
 
 Kernel = Literal["flash", "efficient", "math", "cudnn"]
 
@@ -45,11 +47,22 @@ class ForcedKernel:
         self._allow = [getattr(cuda, f"enable_{switch}") for switch in _SWITCHES]
         self._wanted = [name == kernel for name in _KERNELS]
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> Tensor:
-        """softmax(scale · Q Kᵀ) V by this kernel; raises RuntimeError where it cannot.
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        causal: bool,
+        scale: float,
+        attn_mask: Tensor | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """softmax(scale · Q Kᵀ + bias) V over the keys that are seen, by this kernel.
 
-        query: (batch, heads, n_q, d), key: (…, n_k, d), value: (…, n_k, d_v). A scale of 0 or below is
-        folded into the query (`positive_scale`), and an input whose last axis is not contiguous is copied.
+        query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (…, n_k, d_v), attn_mask broadcastable to
+        (batch, heads, n_q, n_k). A scale of 0 or below is folded into the query (`positive_scale`), and an input whose
+        last axis is not contiguous is copied. Raises RuntimeError where the kernel cannot.
         """
         if scale < LEAST_SCALE:
             query, scale = positive_scale(query, scale)
@@ -59,7 +72,9 @@ class ForcedKernel:
         try:
             for allow, wanted in zip(self._allow, self._wanted, strict=True):
                 allow(wanted)
-            output: Tensor = self._attention(query, key, value, is_causal=causal, scale=scale)
+            output: Tensor = self._attention(
+                query, key, value, attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa
+            )
             return output
         finally:
             for allow, was_allowed in zip(self._allow, before, strict=True):
@@ -68,16 +83,8 @@ class ForcedKernel:
     def declines(self, workload: Workload) -> str | None:
         """Why this kernel cannot do `workload`, or None: by what is known of it, else by a tiny trial."""
         if self._kernel == "math":
-            return None
-        return _known_limit(self._kernel, workload) or _refusal(
-            self._kernel,
-            workload.device,
-            workload.dtype,
-            workload.head_dim,
-            workload.value_dim,
-            _trial_lengths(workload.queries, workload.keys),
-            workload.causal,
-        )
+            return None  # it can do all that the keywords say
+        return _known_limit(self._kernel, workload) or _refusal(self._kernel, _trial(workload))
 
 
 def positive_scale(query: Tensor, scale: float) -> tuple[Tensor, float]:
@@ -107,7 +114,7 @@ def _known_limit(kernel: Kernel, workload: Workload) -> str | None:
         return f"the {name} kernel computes in float16 and bfloat16 only on CUDA, not in {workload.dtype}"
     if kernel == "efficient" and workload.dtype == "float64":
         return "the memory-efficient kernel has no float64"
-    if kernel == "flash" and workload.causal and workload.queries != workload.keys:
+    if kernel == "flash" and workload.causal == "top_left" and workload.queries != workload.keys:
         return (
             "the flash kernel's causal mask is bottom-right on CUDA, so PyTorch refuses it "
             f"where queries and keys differ, got {workload.queries} and {workload.keys}"
@@ -115,44 +122,86 @@ def _known_limit(kernel: Kernel, workload: Workload) -> str | None:
     return None
 
 
-def _trial_lengths(queries: int, keys: int) -> tuple[int, int]:
-    """Small lengths that keep what kernels distinguish: which is longer, equality, and a length of 1."""
-    if queries == keys:
-        return (1, 1) if queries == 1 else (16, 16)
+class Trial(NamedTuple):
+    """What kernels distinguish, at small sizes."""
+
+    device: str
+    dtype: str
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    value_dim: int
+    causal: bool
+    attn_mask: str
+    gradients: bool
+
+
+def _trial(workload: Workload) -> Trial:
+    """Small lengths that keep which is longer, equality, and a length of 1; heads that keep their grouping."""
+    queries, keys = workload.queries, workload.keys
     short = 1 if min(queries, keys) == 1 else 8
-    return (short, 16) if queries < keys else (16, short)
+    if queries == keys:
+        lengths = (1, 1) if queries == 1 else (16, 16)
+    else:
+        lengths = (short, 16) if queries < keys else (16, short)
+    flagged = workload.bias == "none" and workload.masked == Mask((Causal(),))
+    masked = workload.mask == GIVEN or (bool(workload.masked) and not flagged)
+    return Trial(
+        device=workload.device,
+        dtype=workload.dtype,
+        heads=2,
+        kv_heads=2 if workload.heads == workload.kv_heads else 1,
+        queries=lengths[0],
+        keys=lengths[1],
+        head_dim=workload.head_dim,
+        value_dim=workload.value_dim,
+        causal=flagged,
+        attn_mask="numbers" if workload.bias != "none" else "booleans" if masked else "",
+        gradients=workload.backward,
+    )
 
 
 @functools.cache
-def _refusal(
-    kernel: Kernel,
-    device: str,
-    dtype: str,
-    head_dim: int,
-    value_dim: int,
-    lengths: tuple[int, int],
-    causal: bool,
-) -> str | None:
-    """PyTorch's own reason against these sizes, found by trying, or None.
+def _refusal(kernel: Kernel, trial: Trial) -> str | None:
+    """PyTorch's own reason against a trial, found by trying, or None.
 
     Kept, because PyTorch gives some of its reasons only once a process. Tried under ``sdpa_kernel``, because
     only where no kernel at all is left does the dispatcher explain itself.
     """
     torch: Any = importlib.import_module("torch")
     attention: Any = importlib.import_module("torch.nn.attention")
-    queries, keys = lengths
     backend = getattr(attention.SDPBackend, _CONTEXTS[_KERNELS.index(kernel)])
-    with warnings.catch_warnings(record=True) as given:
+    made = {"dtype": getattr(torch, trial.dtype), "device": trial.device}
+    shapes = (
+        (1, trial.heads, trial.queries, trial.head_dim),
+        (1, trial.kv_heads, trial.keys, trial.head_dim),
+        (1, trial.kv_heads, trial.keys, trial.value_dim),
+    )
+    with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         try:
             query, key, value = (
-                torch.zeros(1, 1, length, dim, dtype=getattr(torch, dtype), device=device)
-                for length, dim in ((queries, head_dim), (keys, head_dim), (keys, value_dim))
+                torch.zeros(*shape, requires_grad=trial.gradients, **made) for shape in shapes
             )
-            with attention.sdpa_kernel(backend):
-                torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            mask = None
+            if trial.attn_mask:
+                mask = torch.zeros(1, 1, trial.queries, trial.keys, **made)
+                mask = mask if trial.attn_mask == "numbers" else mask == 0
+            with attention.sdpa_kernel(backend), torch.enable_grad():
+                output = torch.nn.functional.scaled_dot_product_attention(
+                    query,
+                    key,
+                    value,
+                    attn_mask=mask,
+                    is_causal=trial.causal,
+                    enable_gqa=trial.heads != trial.kv_heads,
+                )
+            if trial.gradients:
+                torch.autograd.grad(output, (query, key, value), torch.zeros_like(output))
         except RuntimeError as refused:
-            return _one_line([str(warning.message) for warning in given], str(refused))
+            return _one_line([str(warning.message) for warning in found], str(refused))
     return None
 
 

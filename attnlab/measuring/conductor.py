@@ -160,7 +160,9 @@ class Conductor:
             entry.cache = prepared["cache"]
         with self._activity("checking"):
             rows = race_check.sampled_rows(workload)
-            _, (first, second) = seat.ask_arrays("output", seconds=self._deadline, rows=rows)
+            reply, arrays = seat.ask_arrays("check", seconds=self._deadline, rows=rows)
+            names = reply["names"]
+            first, second = (arrays[: len(names)][0], arrays[len(names) :][0])
             entry.accuracy = race_check.judge(workload, rows, first)
             when = ""
             if entry.accuracy.passed and not np.array_equal(first, second):

@@ -1,8 +1,8 @@
-"""Asking a backend one question, and watching its hands: what it does to inputs and earlier outputs counts too.
+"""Asking a backend one question, and seeing what else it does: to its inputs, and to what it returned before.
 
 Runs in the process that holds the backend. Arrays lie in memory as the question wants, because a kernel that
 reads past a stride is right on contiguous arrays only; after the call the inputs are compared with what they
-were, and the outputs of the calls before with what those were.
+were, and the results of the calls before with what those were.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import Backend, checked_gradient, checked_output
-from attnlab.contract.errors import Declined, Misbehaved
+from attnlab.contract.backend import GRADIENTS, OUTPUT, RESULTS, Backend
+from attnlab.contract.errors import Misbehaved
 from attnlab.contract.library import Library
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 
-Arrays = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-Gradients = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+__all__ = ["GRADIENTS", "OUTPUT", "Misbehaved", "Probe", "Witness", "laid_out"]
 
 INPUTS = ("query", "key", "value", "output gradient")
-RESULTS = ("output", "query gradient", "key gradient", "value gradient")
 
 #: calls whose results are looked at again: buffers that are used in turn are two or three
 _REMEMBERED = 8
@@ -32,139 +31,112 @@ _REMEMBERED = 8
 class Witness:
     """Remembers what a call was given and what the calls before returned, and compares."""
 
-    def __init__(self, values: Callable[[Any], NDArray[Any]]) -> None:
-        self._values = values
+    def __init__(self, library: Library) -> None:
+        self._library = library
         #: of each call its results: name, array, and what the array held
         self._earlier: deque[list[tuple[str, Any, NDArray[Any]]]] = deque(maxlen=_REMEMBERED)
 
     def watch(
-        self, inputs: tuple[Any, ...], call: Callable[[], tuple[Any, ...]], around: Sequence[Any] = ()
-    ) -> tuple[Any, ...]:
-        """What `call` returns: the output alone, or with the gradients of query, key and value.
+        self,
+        inputs: tuple[Any, ...],
+        call: Callable[[], Any],
+        names: Sequence[str],
+        around: Sequence[Any] = (),
+    ) -> Any:
+        """What `call` returns: the one result that `names` names, or a tuple of them.
 
         inputs : query, key, value and, for gradients, the output's gradient. around : larger arrays that hold
         them. Raises Misbehaved for changed inputs and what lies beside them, memory shared with query, key or
         value, and a changed earlier result.
         """
-        before = [self._values(array).copy() for array in inputs]
-        beside = [self._values(array).copy() for array in around]
-        found = call()
+        values = self._library.to_numpy
+        before = [values(array).copy() for array in inputs]
+        beside = [values(array).copy() for array in around]
+        returned = call()
+        results = (returned,) if len(names) == 1 else returned
         for name, array, was in zip(INPUTS, inputs, before, strict=False):
-            if not np.array_equal(self._values(array), was):
+            if not np.array_equal(values(array), was):
                 raise Misbehaved(f"it changed its {name} array")
         for array, was in zip(around, beside, strict=True):
-            if not np.array_equal(self._values(array), was, equal_nan=True):
+            if not np.array_equal(values(array), was, equal_nan=True):
                 raise Misbehaved("it wrote beside its inputs")
-        for result, output in zip(RESULTS, found, strict=False):
+        for result, found in zip(names, results, strict=False):
             for name, array in zip(INPUTS[:3], inputs, strict=False):
-                if _shares(array, output):
+                if self._library.shares_memory(array, found):
                     raise Misbehaved(f"its {result} shares memory with its {name} array")
-        for result, kept, was in (one for results in self._earlier for one in results):
-            if not np.array_equal(self._values(kept), was, equal_nan=True):
+        for result, kept, was in (one for call_results in self._earlier for one in call_results):
+            if not np.array_equal(values(kept), was, equal_nan=True):
                 raise Misbehaved(f"a call changed the {result} that an earlier call had returned")
         # what is no array at all is told by the check of its shape
-        results = [
-            (result, output, self._values(output).copy())
-            for result, output in zip(RESULTS, found, strict=False)
-            if hasattr(output, "shape")
-        ]
-        self._earlier.append(results)
-        return found
-
-    def asked(
-        self,
-        attend: Callable[..., Any],
-        library: Library,
-        arrays: Arrays,
-        dtype: str,
-        layout: str,
-        prepare: Callable[..., tuple[Any, ...]] = lambda *given: given,
-    ) -> Any:
-        """What `attend` returns for `arrays` laid out as `layout`, see `laid_out`, and prepared.
-
-        "refilled": asked once on other arrays, which are then filled in place with these and asked again; a
-        backend that keeps results, or copies of an array, by the identity of its arrays answers with the old ones.
-        """
-        around: list[Any] = []
-        given = prepare(*laid_out(library, arrays, dtype, layout, around))
-        if layout == "refilled":
-            final = given
-            # by another distance each: no two of them are stale in step
-            rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))
-            given = prepare(*laid_out(library, rolled, dtype, layout))
-            self.watch(given, lambda: (attend(*given),))
-            for array, filling in zip(given, final, strict=True):
-                array[...] = filling
-        (output,) = self.watch(given, lambda: (attend(*given),), around)
-        return output
+        self._earlier.append(
+            [
+                (result, found, values(found).copy())
+                for result, found in zip(names, results, strict=False)
+                if hasattr(found, "shape")
+            ]
+        )
+        return returned
 
 
-class Specimen:
+class Probe:
     """A backend in this process, ready to be asked."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._witness: Witness | None = None
 
-    def ask(self, workload: Workload, arrays: Arrays, layout: str = "contiguous") -> NDArray[Any]:
-        """The output for `arrays` laid out as `layout`, see `Witness.asked`.
-
-        Raises Declined, Misbehaved (also for a wrong shape or dtype), and whatever the backend raises.
-        """
-        backend = self.backend
-        reason = backend.declines(workload)
-        if reason:
-            raise Declined(reason)
-        library = backend.open(workload.device)
-        options = backend.options_of(workload)
-
-        def attend(*given: Any) -> Any:
-            return backend.attend(*given, **options)
-
-        def prepare(*given: Any) -> tuple[Any, ...]:
-            return backend.prepare(workload, *given) if backend.prepare else given
-
-        output = self._witnessed(library).asked(attend, library, arrays, workload.dtype, layout, prepare)
-        return self._checked(workload, output)
-
-    def gradients(
+    def answer(
         self,
+        problem: Problem,
         workload: Workload,
-        arrays: Arrays,
-        output_gradient: NDArray[Any],
         layout: str = "contiguous",
         gradient_layout: str = "contiguous",
-    ) -> Gradients:
-        """The output and the gradients of query, key and value, for arrays laid out as the two layouts say.
+    ) -> dict[str, NDArray[Any]]:
+        """The named results of `workload` on the problem's arrays, laid out in memory as the layouts say.
 
-        Raises Declined, also where the backend cannot be differentiated; Misbehaved, also for a gradient that
-        is missing or of another shape or dtype than its array; and whatever the backend raises.
+        layout, gradient_layout : see `laid_out`. "refilled": asked once on other arrays, which are then filled in place
+        with these and asked again; a backend that keeps results, or copies of an array, by the identity of its arrays
+        answers with the old ones.
+
+        Raises Declined, also where the backend cannot be differentiated; Misbehaved, also for a result that is
+        missing or of a wrong shape or dtype; and whatever the backend raises.
         """
-        library = self.backend.open(workload.device)
-        given = laid_out(library, arrays, workload.dtype, layout)
-        (upstream,) = laid_out(library, (output_gradient,), workload.dtype, gradient_layout)
-        output, *found = self._witnessed(library).watch(
-            (*given, upstream), lambda: self.backend.gradients(workload, given, upstream)
-        )
-        answer = self._checked(workload, output)
+        backend = self.backend
+        backend.require(workload)
+        library = backend.open(workload.device)
+        arrays = (problem.query, problem.key, problem.value)
+        around: list[Any] = []
+        given = laid_out(library, arrays, workload.dtype, layout, around)
+        upstream: tuple[Any, ...] = ()
+        if workload.backward:
+            assert problem.output_gradient is not None
+            upstream = laid_out(library, (problem.output_gradient,), workload.dtype, gradient_layout)
+        if layout == "refilled":
+            final = given
+            # by another distance each: no two of them are stale in step
+            rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))
+            given = laid_out(library, rolled, workload.dtype, layout)
+            self._watched(workload, problem, given, upstream, ())
+            for array, filling in zip(given, final, strict=True):
+                array[...] = filling
+        returned = self._watched(workload, problem, given, upstream, around)
         try:
-            query, key, value = (
-                np.array(checked_gradient(library, *one))
-                for one in zip(INPUTS[:3], found, given, strict=True)
-            )
+            found = backend.named(workload, returned)
         except ValueError as fault:
             raise Misbehaved(str(fault)) from None
-        return answer, query, key, value
+        return {name: np.array(one) for name, one in found.items()}
 
-    def _witnessed(self, library: Library) -> Witness:
-        self._witness = self._witness or Witness(library.to_numpy)
-        return self._witness
-
-    def _checked(self, workload: Workload, output: Any) -> NDArray[Any]:
-        try:
-            return np.array(checked_output(self.backend, workload, output))
-        except ValueError as fault:
-            raise Misbehaved(str(fault)) from None
+    def _watched(
+        self,
+        workload: Workload,
+        problem: Problem,
+        given: tuple[Any, ...],
+        upstream: tuple[Any, ...],
+        around: Sequence[Any],
+    ) -> Any:
+        self._witness = self._witness or Witness(self.backend.open(workload.device))
+        call = self.backend.call(workload, problem, given, *upstream)
+        return self._witness.watch((*given, *upstream), call, RESULTS[workload.direction], around)
 
 
 #: layouts of query, key and value that differ
@@ -224,9 +196,7 @@ def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tu
     found = library.from_numpy(np.array(one, order="C"), dtype)
     if one.shape == array.shape:
         return found, found
-    return (
-        np.broadcast_to(found, array.shape) if isinstance(found, np.ndarray) else found.expand(array.shape)
-    ), found
+    return library.expanded(found, array.shape), found
 
 
 def _one_for_all(array: NDArray[Any], layout: str) -> NDArray[Any]:
@@ -234,14 +204,3 @@ def _one_for_all(array: NDArray[Any], layout: str) -> NDArray[Any]:
     parts = {"expanded": array[:, :1], "batch expanded": array[:1], "one number": array[:1, :1, :1, :1]}
     part = parts.get(layout, array)
     return part if (part == array).all() else array
-
-
-def _shares(array: Any, output: Any) -> bool:
-    """Whether two arrays of one library use the same memory."""
-    if isinstance(array, np.ndarray) and isinstance(output, np.ndarray):
-        return bool(np.shares_memory(array, output))
-    storages = [getattr(one, "untyped_storage", None) for one in (array, output)]
-    if any(storage is None for storage in storages):
-        return False
-    places = [storage().data_ptr() for storage in storages if storage is not None]
-    return bool(places[0] == places[1] != 0)

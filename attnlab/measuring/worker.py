@@ -14,29 +14,24 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import Backend, checked_output
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.inputs import inputs
+from attnlab.contract.backend import GRADIENTS, OUTPUT, Backend
+from attnlab.contract.errors import Declined, Misbehaved, Unavailable
+from attnlab.contract.inputs import checked_problem
 from attnlab.contract.library import Library, open_library
+from attnlab.contract.packing import unpack
 from attnlab.contract.workload import Workload
 from attnlab.measuring import ceilings, memory, protocol
-
-if TYPE_CHECKING:
-    from attnlab.measuring.probe import Specimen
+from attnlab.measuring.probe import Probe
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
 _LONG = 0.1
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
-
-
-class Wrong(Exception):
-    """The backend answered, but with something that cannot be its output."""
 
 
 class Bench:
@@ -47,7 +42,7 @@ class Bench:
         self.threads: int | None = None
         self.workload: Workload | None = None
         self.call: Callable[[], Any] | None = None
-        self.specimen: Specimen | None = None
+        self.probe: Probe | None = None
 
     def do(self, request: protocol.Message, arrays: tuple[NDArray[Any], ...]) -> Reply:
         """Answer one request: its ``op`` names a method, its other entries are the arguments."""
@@ -79,52 +74,45 @@ class Bench:
         self.workload = self.call = None
         self.declines(workload)
         posed = Workload.from_dict(workload)
-        self.call, self.workload = self._backend().bind(posed, *inputs(posed)), posed
+        self.call, self.workload = self._backend().bind(posed), posed
         return {"cache": self._library().cache}, ()
 
-    def output(self, rows: list[int]) -> Reply:
-        """The prepared workload's output at these query rows, of two calls one after the other.
+    def check(self, rows: list[int]) -> Reply:
+        """The prepared workload's named results at these query rows, of two calls one after the other.
 
         The second tells on a backend that writes into its inputs: the calls on the clock would compute something else.
+        Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the second.
         """
-        outputs = []
-        for _ in range(2):
-            output = self._checked(self._workload(), self._call()())
-            outputs.append(output[:, :, rows])
-        return {}, tuple(outputs)
+        workload, call = self._workload(), self._call()
+        if workload.backward:
+            call = self._backend().bind(workload, checked_problem(workload, rows))
+        answers = [self._named(workload, call()) for _ in range(2)]
+        of_queries = (OUTPUT, GRADIENTS[0])
+        cut = [
+            one[:, :, rows] if name in of_queries else one
+            for answer in answers
+            for name, one in answer.items()
+        ]
+        return {"names": list(answers[0])}, tuple(cut)
 
-    def attend(self, *arrays: NDArray[Any], workload: dict[str, Any], layout: str = "contiguous") -> Reply:
-        """The output for query, key and value that came with the request, lying in memory as `layout` says.
-
-        A backend that changes its inputs, or an output it returned earlier, is wrong.
-        """
-        posed, (query, key, value) = Workload.from_dict(workload), arrays
-        with self._observed(posed) as specimen:
-            started = time.process_time()
-            output = specimen.ask(posed, (query, key, value), layout)
-            return {"cpu_seconds": time.process_time() - started}, (output,)
-
-    def gradients(
-        self, *arrays: NDArray[Any], workload: dict[str, Any], layout: str, gradient_layout: str
+    def answer(
+        self,
+        *arrays: NDArray[Any],
+        problem: dict[str, Any],
+        workload: dict[str, Any],
+        layout: str = "contiguous",
+        gradient_layout: str = "contiguous",
     ) -> Reply:
-        """As `attend` for query, key, value and the output's gradient: the output and the three gradients."""
-        posed, (query, key, value, upstream) = Workload.from_dict(workload), arrays
-        with self._observed(posed) as specimen:
-            started = time.process_time()
-            found = specimen.gradients(posed, (query, key, value), upstream, layout, gradient_layout)
-            return {"cpu_seconds": time.process_time() - started}, found
+        """The named results for a packed problem that came with the request, lying in memory as the layouts say.
 
-    @contextlib.contextmanager
-    def _observed(self, workload: Workload) -> Iterator[Specimen]:
-        """The backend under the gate's eyes; what no caller expects of it is Wrong."""
-        from attnlab.measuring.probe import Misbehaved, Specimen
-
-        self._library(workload.device)
-        self.specimen = self.specimen or Specimen(self._backend())
-        try:
-            yield self.specimen
-        except Misbehaved as fault:
-            raise Wrong(str(fault)) from None
+        A backend that changes its inputs, or a result it returned earlier, is wrong.
+        """
+        asked = Workload.from_dict(workload)
+        self._library(asked.device)
+        self.probe = self.probe or Probe(self._backend())
+        started = time.process_time()
+        found = self.probe.answer(unpack(problem, arrays), asked, layout, gradient_layout)
+        return {"cpu_seconds": time.process_time() - started, "names": list(found)}, tuple(found.values())
 
     def calibrate(self, warmup_seconds: float) -> Reply:
         """Warm up for at least `warmup_seconds`, then seconds per call: the least of those seen.
@@ -233,11 +221,11 @@ class Bench:
             self.threads = None  # once, after the library is loaded
         return library
 
-    def _checked(self, workload: Workload, output: Any) -> NDArray[Any]:
+    def _named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         try:
-            return checked_output(self._backend(), workload, output)
+            return self._backend().named(workload, returned)
         except ValueError as fault:
-            raise Wrong(str(fault)) from None
+            raise Misbehaved(str(fault)) from None
 
 
 def _refusal(fault: BaseException) -> protocol.Message:
@@ -248,7 +236,7 @@ def _refusal(fault: BaseException) -> protocol.Message:
         return {"error": "declined", "message": text}
     if isinstance(fault, Unavailable):
         return {"error": "unavailable", "message": text}
-    if isinstance(fault, Wrong):
+    if isinstance(fault, Misbehaved):
         return {"error": "wrong", "message": text}
     if isinstance(fault, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in text:
         return {"error": "memory", "message": f"ran out of memory: {text}"}

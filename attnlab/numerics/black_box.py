@@ -8,19 +8,18 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.backend import OUTPUT, Backend
 from attnlab.contract.discovery import load
 from attnlab.contract.dtypes import round_to
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 
 
 class Attend(Protocol):
     """softmax(scale · q kᵀ) v on arrays (batch, heads, length, dim), in the number format of `q`."""
 
-    def __call__(
-        self, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], *, causal: bool, scale: float
-    ) -> NDArray[Any]:
-        """The output, (batch, heads, n_q, value_dim)."""
+    def __call__(self, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], **rest: Any) -> NDArray[Any]:
+        """The output, (batch, heads, n_q, value_dim); `rest` as for `Problem.of`: causal, scale, mask, ..."""
 
 
 def black_box(
@@ -40,12 +39,11 @@ def black_box(
     """
     chosen = load(backend, folders) if isinstance(backend, str) else backend
 
-    def attend(
-        q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], *, causal: bool, scale: float
-    ) -> NDArray[Any]:
+    def attend(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], **rest: Any) -> NDArray[Any]:
         number_format = dtype or str(q.dtype)
         q, k, v = (round_to(array, number_format) for array in (q, k, v))
-        workload = Workload.of_arrays(q, k, v, causal=causal, scale=scale, dtype=number_format, device=device)
-        return checked_output(chosen, workload, chosen.bind(workload, q, k, v)())
+        problem = Problem.of(q, k, v, dtype=number_format, **rest)
+        workload = Workload.of_problem(problem, device=device)
+        return chosen.named(workload, chosen.bind(workload, problem)())[OUTPUT]
 
     return attend

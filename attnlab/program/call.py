@@ -8,10 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import checked_gradient, checked_output
+from attnlab.contract.backend import GRADIENTS, OUTPUT
 from attnlab.contract.discovery import load
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
-from attnlab.theory.exact_gradients import checked_upstream
 
 
 def attend(
@@ -20,25 +20,50 @@ def attend(
     k: NDArray[Any],
     v: NDArray[Any],
     *,
-    causal: bool = False,
+    causal: bool | str = False,
+    mask: Any = None,
+    bias: NDArray[Any] | None = None,
+    window: tuple[int, int] | None = None,
+    key_lengths: Sequence[int] | None = None,
     scale: float | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
     dtype: str | None = None,
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
 ) -> NDArray[Any]:
-    """softmax(scale · q kᵀ) v by the backend `name`.
+    """softmax(cap(scale · q kᵀ) + bias) v over the keys that are seen, by the backend `name`.
 
-    q: (batch, heads, n_q, head_dim), k: (batch, heads, n_k, head_dim), v: (batch, heads, n_k, value_dim);
-    returns (batch, heads, n_q, value_dim). `scale` defaults to 1/sqrt(head_dim); `causal` lets query i see
-    keys 0 to i. `dtype` is the arrays' own unless given; bfloat16 comes and goes in float32 arrays.
-    `folders` hold further backends.
+    q: (batch, heads, n_q, head_dim), k: (batch, kv_heads, n_k, head_dim), v: (batch, kv_heads, n_k, value_dim);
+    returns (batch, heads, n_q, value_dim). heads is a multiple of kv_heads, each serving as many successive heads.
+    causal : False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the last sees all).
+    window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
+    key_lengths : keys that are there, one number a batch element.
+    mask : boolean, True keeps, broadcastable to (batch, heads, n_q, n_k). It, window, key_lengths and causal intersect;
+    a query that sees no key gets 0.
+    bias : numbers that are added to the scores, broadcastable like the mask; -inf masks its pair.
+    scale : 1/sqrt(head_dim) by default. softcap : c in c tanh(s/c), before the bias.
+    sinks : (heads,), one more logit a head in the sum of the softmax.
+    dtype : the arrays' own unless given; bfloat16 comes and goes in float32 arrays. folders : hold further backends.
 
-    Raises ValueError for shapes that do not fit, an unknown name, or a backend that returns another
+    Raises ValueError for arrays that do not fit, an unknown name, or a backend that returns another
     shape or dtype; Declined where the backend does not do it; Unavailable where its library is missing.
     """
-    backend = load(name, folders)
-    workload = Workload.of_arrays(q, k, v, causal=causal, scale=scale, dtype=dtype, device=device)
-    return checked_output(backend, workload, backend.bind(workload, q, k, v)())
+    problem = Problem.of(
+        q,
+        k,
+        v,
+        causal=causal,
+        mask=mask,
+        bias=bias,
+        window=window,
+        key_lengths=key_lengths,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dtype=dtype,
+    )
+    return answer(name, problem, device=device, folders=folders)[OUTPUT]
 
 
 def gradients(
@@ -48,26 +73,31 @@ def gradients(
     v: NDArray[Any],
     output_gradient: NDArray[Any],
     *,
-    causal: bool = False,
-    scale: float | None = None,
-    dtype: str | None = None,
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
+    **rest: Any,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂output is `output_gradient`, by automatic differentiation through `name`.
 
-    output_gradient : (batch, heads, n_q, value_dim). Everything else, and the errors raised, as in `attend`; each
-    gradient has the shape of its array. Declined also where the backend cannot be differentiated: NumPy cannot.
+    output_gradient : (batch, heads, n_q, value_dim). `rest`, and the errors raised, as in `attend`; each gradient has
+    the shape of its array. Declined also where the backend cannot be differentiated: NumPy cannot.
     What the exact gradients are, `attnlab.theory.exact_gradients` says.
     """
-    backend = load(name, folders)
-    workload = Workload.of_arrays(q, k, v, causal=causal, scale=scale, dtype=dtype, device=device)
-    upstream = checked_upstream(output_gradient, q, v)
-    library = backend.open(device)
-    *arrays, given = (library.from_numpy(array, workload.dtype) for array in (q, k, v, upstream))
-    output, *found = backend.gradients(workload, tuple(arrays), given)
-    checked_output(backend, workload, output)
-    query, key, value = (
-        checked_gradient(library, *one) for one in zip(("query", "key", "value"), found, arrays, strict=True)
-    )
+    problem = Problem.of(q, k, v, output_gradient=output_gradient, **rest)
+    found = answer(name, problem, direction="training", device=device, folders=folders)
+    query, key, value = (found[one] for one in GRADIENTS)
     return query, key, value
+
+
+def answer(
+    name: str,
+    problem: Problem,
+    *,
+    direction: str = "forward",
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+) -> dict[str, NDArray[Any]]:
+    """What the backend `name` returns for `problem`, by name: "output", "query gradient", ...; errors as `attend`."""
+    backend = load(name, folders)
+    workload = Workload.of_problem(problem, device=device, direction=direction)
+    return backend.named(workload, backend.bind(workload, problem)())

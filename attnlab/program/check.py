@@ -14,8 +14,6 @@ from typing import Any
 
 from attnlab.accuracy.gate import Answers, GateResult, Precision, examine
 from attnlab.accuracy.questions import (
-    GRADIENTS,
-    OUTPUT,
     Question,
     forget,
     forget_all,
@@ -24,6 +22,7 @@ from attnlab.accuracy.questions import (
 )
 from attnlab.contract.discovery import require
 from attnlab.contract.errors import Declined, Misbehaved
+from attnlab.contract.packing import pack
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
@@ -183,18 +182,21 @@ class _BlackBox:
             raise Died(f"{question.text}: {death}") from None
         except Hung as hang:
             raise Hung(f"{question.text}: {hang}") from None
-        return dict(zip((OUTPUT, *GRADIENTS), found, strict=False))
+        return dict(zip(reply["names"], found, strict=True))
 
     def _begin(self, question: Question) -> Callable[[], Any]:
-        problem = question.problem
-        workload = Workload.of_problem(problem, device=self._device)
-        options = {"workload": workload.to_dict(), "layout": question.layout}
-        arrays = (problem.query, problem.key, problem.value)
-        if problem.output_gradient is None:
-            return self._seat.begin("attend", seconds=_SECONDS, arrays=arrays, **options)
-        options["gradient_layout"] = question.gradient_layout
-        given = (*arrays, problem.output_gradient)
-        return self._seat.begin("gradients", seconds=_SECONDS, arrays=given, **options)
+        plain, arrays = pack(question.problem)
+        direction = "training" if question.backward else "forward"
+        workload = Workload.of_problem(question.problem, device=self._device, direction=direction)
+        return self._seat.begin(
+            "answer",
+            seconds=_SECONDS,
+            arrays=arrays,
+            problem=plain,
+            workload=workload.to_dict(),
+            layout=question.layout,
+            gradient_layout=question.gradient_layout,
+        )
 
     def _pass_to(self, question: Question) -> None:
         """Leave behind what comes before it: it was passed over. What is asked at the end comes after all."""

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from attnlab.accuracy import race_check
-from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.backend import OUTPUT, Backend
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.inputs import inputs
 from attnlab.contract.result import Accuracy, Ceiling, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
@@ -152,14 +151,14 @@ class Laboratory:
                     f"predicted {seconds:.3g} s a call from smaller sizes, "
                     f"over the limit of {self.limits.call_seconds:g} s",
                 )
-            output = backend.bind(workload, *inputs(workload))()
+            output = backend.bind(workload)()
         except Declined as fault:
             return Answer(Outcome.DECLINED, str(fault))
         except Exception as fault:
             return Answer(Outcome.CRASHED, f"raised {type(fault).__name__}: {' '.join(str(fault).split())}")
         rows = race_check.sampled_rows(workload)
         try:
-            judged = race_check.judge(workload, rows, checked_output(backend, workload, output)[:, :, rows])
+            judged = race_check.judge(workload, rows, backend.named(workload, output)[OUTPUT][:, :, rows])
         except ValueError as fault:
             return Answer(Outcome.WRONG, str(fault))
         return Answer(None if judged.passed else Outcome.WRONG, judged.reason or "", judged)
@@ -169,7 +168,7 @@ def _predicted_seconds(backend: Backend, workload: Workload, limit: float) -> fl
     """Seconds that a call of `workload` will take, from smaller sizes; 0 where it is small itself."""
     predicted = 0.0
     for rung in prediction.rungs(workload):
-        call = backend.bind(rung, *inputs(rung))
+        call = backend.bind(rung)
         seconds = math.inf
         for _ in range(2):  # the first call of all carries the library's own start-up
             start = time.perf_counter()

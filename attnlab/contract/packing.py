@@ -1,0 +1,48 @@
+"""A problem as plain data and arrays, for a process on the other side of a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.contract.mask_kinds import Given
+from attnlab.contract.masks import Mask
+from attnlab.contract.problem import Alibi, Problem
+
+_ALWAYS = ("query", "key", "value")
+_MAYBE = ("bias", "sinks", "output_gradient")
+
+
+def pack(problem: Problem) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
+    """What `unpack` takes: plain data, and the arrays that it names in their order."""
+    given = [part.array for part in problem.mask.parts if isinstance(part, Given)]
+    told = Mask(tuple(part for part in problem.mask.parts if not isinstance(part, Given)))
+    arrays = {name: getattr(problem, name) for name in _ALWAYS}
+    arrays |= {
+        name: array
+        for name in _MAYBE
+        if (array := getattr(problem, name)) is not None and not isinstance(array, Alibi)
+    }
+    plain = {
+        "arrays": list(arrays),
+        "masks": len(given),
+        "mask": told.text,
+        "dtype": problem.dtype,
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "slopes": problem.bias.slopes if isinstance(problem.bias, Alibi) else None,
+    }
+    return plain, (*arrays.values(), *given)
+
+
+def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Problem:
+    """The problem that was packed; nothing is checked again."""
+    names = plain["arrays"]
+    found: dict[str, Any] = dict(zip(names, arrays, strict=False))
+    given = tuple(map(Given, arrays[len(names) :]))
+    if plain["slopes"] is not None:
+        found["bias"] = Alibi(tuple(plain["slopes"]))
+    mask = Mask.parse(plain["mask"]) & Mask(given)
+    return Problem(**found, dtype=plain["dtype"], scale=plain["scale"], softcap=plain["softcap"], mask=mask)

@@ -1,0 +1,215 @@
+"""PyTorch on the CPU or on the current CUDA device: all four number formats, and gradients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.library import Arrays, Call
+from attnlab.libraries import host
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+#: what PyTorch says of an operator that has no backward pass
+_NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
+
+
+def open_on(device: str) -> Torch:
+    """PyTorch on `device`. Raises Unavailable where it sees no CUDA device."""
+    return Torch(device)
+
+
+class Torch:
+    """See `attnlab.contract.library.Library`."""
+
+    name = "torch"
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        if device == "cuda" and not torch.cuda.is_available():
+            raise Unavailable("no CUDA device is usable by this PyTorch; use --device cpu")
+        self.device = device
+        self.cache = "cold" if device == "cuda" else "warm"
+        self._torch = torch
+        self._flush: Any = None
+
+    def declines(self, dtype: str) -> str | None:
+        return None
+
+    def no_gradients(self) -> str | None:
+        return None
+
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
+        torch = self._torch
+        if array.dtype == np.bool_:
+            return torch.from_numpy(np.array(array, order="C")).to(device=self.device)
+        copied = torch.from_numpy(np.array(round_to(array, dtype), order="C"))
+        return copied.to(device=self.device, dtype=getattr(torch, dtype)).contiguous()
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        torch = self._torch
+        copied = array.detach().to("cpu")
+        return np.asarray((copied.to(torch.float32) if copied.dtype == torch.bfloat16 else copied).numpy())
+
+    def dtype_of(self, array: Any) -> str:
+        return str(array.dtype).removeprefix("torch.")
+
+    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return array.expand(shape)
+
+    def fill(self, array: Any, where: Any, number: float) -> Any:
+        return array.masked_fill(where, number)
+
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        storages = [getattr(array, "untyped_storage", None) for array in (one, other)]
+        places = [storage().data_ptr() for storage in storages if storage is not None]
+        return len(places) == 2 and bool(places[0] == places[1] != 0)
+
+    def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        leaves = _leaves(arrays)
+        output = self._remembered(attend, leaves)
+        return lambda: self._gradients(output, leaves, output_gradient, retain_graph=True)
+
+    def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        leaves = _leaves(arrays)
+
+        def call() -> tuple[Any, ...]:
+            output = self._remembered(attend, leaves)
+            return output.detach(), *self._gradients(output, leaves, output_gradient)
+
+        return call
+
+    def _remembered(self, attend: Callable[..., Any], leaves: Arrays) -> Any:
+        """The output, with the way back. Raises Declined where there is none."""
+        try:
+            with self._torch.enable_grad():
+                output = attend(*leaves)  # some say that they have none only when asked to remember the way
+        except (NotImplementedError, RuntimeError) as refused:
+            raise _told(refused) from None
+        if not getattr(output, "requires_grad", True):
+            raise Declined("its output is cut off from automatic differentiation")
+        return output
+
+    def _gradients(
+        self, output: Any, leaves: Arrays, output_gradient: Any, **options: Any
+    ) -> tuple[Any, ...]:
+        try:
+            found: tuple[Any, ...] = self._torch.autograd.grad(
+                output, leaves, output_gradient, allow_unused=True, **options
+            )
+        except (NotImplementedError, RuntimeError) as refused:
+            raise _told(refused) from None
+        return found
+
+    def finish(self) -> None:
+        if self.device == "cuda":
+            self._torch.cuda.synchronize()
+
+    def time_calls(self, call: Call, iterations: int) -> float:
+        if self.device == "cuda":
+            return self._event_seconds_per_call(call, iterations)
+        return host.seconds_per_call(call, iterations, self.finish)
+
+    def _event_seconds_per_call(self, call: Call, iterations: int) -> float:
+        """Device time by CUDA events around every call, the L2 cache overwritten before each.
+
+        All is queued first and waited for once, so the host's own time is hidden as long as a call
+        takes longer on the device than its launch; the overwriting gives the host that head start.
+        """
+        cuda = self._torch.cuda
+        if self._flush is None:
+            cache_bytes = max(cuda.get_device_properties(self.device).L2_cache_size, 2**22)
+            self._flush = self._torch.empty(2 * cache_bytes, dtype=self._torch.int8, device=self.device)
+        pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(iterations)]
+        for start, end in pairs:
+            self._flush.zero_()
+            start.record()
+            call()
+            end.record()
+        cuda.synchronize()
+        return float(sum(start.elapsed_time(end) for start, end in pairs)) / 1e3 / iterations
+
+    def peak_bytes(self, call: Call) -> int | None:
+        if self.device != "cuda":
+            return None
+        cuda = self._torch.cuda
+        cuda.synchronize()
+        cuda.reset_peak_memory_stats()
+        before = cuda.memory_allocated()
+        result = call()
+        cuda.synchronize()
+        peak = int(cuda.max_memory_allocated()) - int(before)
+        del result
+        return peak
+
+    def free_bytes(self) -> int:
+        if self.device == "cuda":
+            return int(self._torch.cuda.mem_get_info()[0])
+        return host.free_bytes()
+
+    def trim(self) -> None:
+        if self.device == "cuda":
+            self._flush = None
+            self._torch.cuda.empty_cache()
+
+    def attest(self, call: Call) -> str:
+        """Kernels by the profiler's record of one call: the fused operator where there is one."""
+        # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        # the tracing library, which takes a second to start, is needed only to see device kernels
+        on_cuda = self.device == "cuda"
+        with self._torch.autograd.profiler.profile(
+            use_device="cuda" if on_cuda else None, use_kineto=on_cuda
+        ) as record:
+            call()
+            self.finish()
+        return kernels_of([event.key for event in record.key_averages()])
+
+    def set_threads(self, count: int) -> None:
+        self._torch.set_num_threads(count)
+
+    def versions(self) -> dict[str, str]:
+        torch = self._torch
+        found = {"torch": str(torch.__version__), "numpy": np.__version__}
+        if self.device == "cuda":
+            found["cuda"] = str(torch.version.cuda)
+            found["cudnn"] = str(torch.backends.cudnn.version())
+        return found
+
+
+def _leaves(arrays: Arrays) -> Arrays:
+    return tuple(array.detach().requires_grad_() for array in arrays)
+
+
+def _told(refused: Exception) -> Exception:
+    """Declined where PyTorch says that there is no way back, else the exception itself."""
+    if isinstance(refused, NotImplementedError) or any(said in str(refused) for said in _NO_BACKWARD):
+        return Declined(f"PyTorch says: {' '.join(str(refused).split())[:200]}")
+    return refused
+
+
+def kernels_of(events: list[str]) -> str:
+    """The attention operators among profiler event names, or else the matrix products and the softmax.
+
+    `scaled_dot_product_attention` itself is the dispatcher, not a kernel; a device kernel has no ``aten::``.
+    """
+    operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
+    fused = [name for name in operators if name.startswith("_scaled_dot_product")]
+    plain = [name for name in operators if name in ("bmm", "mm", "baddbmm", "_softmax", "_safe_softmax")]
+    device = [
+        name
+        for name in events
+        if any(word in name.lower() for word in ("flash", "fmha", "cutlass", "sdpa", "gemm", "softmax"))
+        and "::" not in name.split("<")[0].split("(")[0]
+    ]
+    shown = sorted(set(fused or plain))
+    if device:
+        shown.append(f"[{min(device, key=len)[:60]}]")
+    return " + ".join(shown) or "unknown: the profiler named no kernel"
