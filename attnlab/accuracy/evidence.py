@@ -129,11 +129,11 @@ def weigh(
         scale=scale,
     )
     statistical = exact or reference.first_order
-    systematic = _systematic(reference.dtype, None if exact else immaterial)
+    honest_shift = systematic(reference.dtype, None if exact else immaterial)
     fact = _broken_fact(reference, answer, error)
     fault = fact and fact + _explained(found, reference, error)
     fault = fault or (
-        _broken_statistic(found, error, normalised, directions, systematic, reference)
+        _broken_statistic(found, error, normalised, directions, honest_shift, reference)
         if statistical
         else None
     )
@@ -241,11 +241,11 @@ def _broken_statistic(
     error: Array,
     normalised: Array,
     directions: float | None,
-    systematic: float,
+    honest_shift: float,
     reference: Reference,
 ) -> str | None:
     if directions is not None:
-        told = _told_direction(found, error, directions, systematic, reference)
+        told = _told_direction(found, error, directions, honest_shift, reference)
         if told:
             return told
     if found.relative_error > found.allowed:
@@ -261,7 +261,7 @@ def _broken_statistic(
     return None
 
 
-def _systematic(dtype: str, immaterial: float | None) -> float:
+def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
     """The relative shift that honest rows may share; `immaterial` None where nothing but the output is rounded."""
     inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
     if immaterial is None:
@@ -270,7 +270,7 @@ def _systematic(dtype: str, immaterial: float | None) -> float:
 
 
 def _told_direction(
-    found: Evidence, error: Array, least_z: float, systematic: float, reference: Reference
+    found: Evidence, error: Array, least_z: float, honest_shift: float, reference: Reference
 ) -> str | None:
     """The direction with which the error lines up, named by its cause only where it makes up most of the error.
 
@@ -278,7 +278,7 @@ def _told_direction(
     """
     along = _along(found, reference)
     for name, direction, shape in sorted(along, key=lambda one: -abs(one[1].z)):
-        if abs(direction.shift) > systematic and abs(direction.z) > least_z:
+        if abs(direction.shift) > honest_shift and abs(direction.z) > least_z:
             if _makes_up(direction, shape, error):
                 return f"{_named(name, direction, reference)} (z = {direction.z:.0f})"
             what = "the derivative in the scale" if name == "scale" else "the result itself"

@@ -60,6 +60,7 @@ def _drawn(rng: np.random.Generator, name: str, dim: int, backward: bool) -> For
     shape = Shape(batch, heads, queries, keys)
     mask, array = _mask(rng, shape)
     chance = rng.random(6)
+    scale = _scale(rng, dim) if chance[4] < 0.25 else None
     return Form(
         name=name,
         batch=batch,
@@ -74,8 +75,8 @@ def _drawn(rng: np.random.Generator, name: str, dim: int, backward: bool) -> For
         bias=_bias(rng) if chance[1] < 0.2 else "",
         softcap=round(float(np.exp(rng.uniform(np.log(1), np.log(40)))), 2) if chance[2] < 0.12 else None,
         sinks=bool(chance[3] < 0.12),
-        scale=_scale(rng, dim) if chance[4] < 0.25 else None,
-        inputs=str(rng.choice(_INPUTS)) if chance[5] < 0.3 else "normal",
+        scale=scale,
+        inputs=str(rng.choice(_INPUTS)) if chance[5] < 0.3 and scale != 0 else "normal",
         layout=str(rng.choice(_LAYOUTS)) if rng.random() < 0.25 else "contiguous",
         upstream="normal" if backward else "",
         gradient_layout=str(rng.choice(_LAYOUTS[:2])) if backward and rng.random() < 0.25 else "contiguous",
