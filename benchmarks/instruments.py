@@ -25,10 +25,10 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.limits import Limits
-from attnlab.program.compare import verdicts_of
 from attnlab.program.environment import environment
 from attnlab.program.execute import run
 from attnlab.program.plan import Plan
+from attnlab.statistics.verdicts import verdicts_against
 
 FOUR = ("numpy_vectorized", "numpy_blocked", "torch_eager", "torch_sdpa")
 LINEAR = ("numpy_blocked", "torch_sdpa")
@@ -83,7 +83,7 @@ def aa() -> Table:
     for length in (128, 256, 512, 1024):
         for name in ("torch_sdpa", "numpy_vectorized"):
             results = race((name, name), Workload(queries=length, keys=length), memory=False)
-            verdict = verdicts_of(results, name)[f"{name}#2"]
+            verdict = verdicts_against(results, name)[f"{name}#2"]
             rows.append(
                 (
                     str(length),

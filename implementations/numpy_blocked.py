@@ -73,12 +73,25 @@ def attend(
             softcap=softcap,
             sink=None if sinks is None else float(sinks[h]),
         )
-        k, v = (array[b, h // group].astype(inner, copy=False) for array in (key, value))
-        for start in range(0, n_q, QUERY_BLOCK):
-            rows = slice(start, min(start + QUERY_BLOCK, n_q))
-            q = query[b, h, rows].astype(inner, copy=False) * inner.type(scale)
-            output[b, h, rows] = _attend_rows(q, k, v, tile, rows, asked)
+        _attend_head(query[b, h], key[b, h // group], value[b, h // group], output[b, h], tile, asked)
     return output
+
+
+def _attend_head(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    output: NDArray[Any],
+    tile: NDArray[Any],
+    asked: _Head,
+) -> None:
+    """Fill one head's `output`, computing in the dtype of `tile`, which is overwritten."""
+    inner = tile.dtype
+    k, v = key.astype(inner, copy=False), value.astype(inner, copy=False)
+    for start in range(0, len(query), QUERY_BLOCK):
+        rows = slice(start, min(start + QUERY_BLOCK, len(query)))
+        q = query[rows].astype(inner, copy=False) * inner.type(asked.scale)
+        output[rows] = _attend_rows(q, k, v, tile, rows, asked)
 
 
 def _attend_rows(

@@ -31,7 +31,8 @@ def test_accuracy(
     pytestconfig: pytest.Config,
 ) -> None:
     """The relative error is within the budget, which a failure names."""
-    answered(contender, pytestconfig.stash[SETTINGS].workload(length, heads, number_format))
+    settings = pytestconfig.stash[SETTINGS]
+    answered(contender, settings.workload(lengths=length, heads=heads, dtypes=number_format))
 
 
 @pytest.mark.parametrize("shape", list(SHAPES))
@@ -39,4 +40,5 @@ def test_shapes(
     answered: Answered, contender: str, shape: str, dtype: str, pytestconfig: pytest.Config
 ) -> None:
     """So it is for masks and unequal sizes; a contender may decline them, but not be wrong."""
-    answered(contender, pytestconfig.stash[SETTINGS].workload(48, 2, dtype).with_(**SHAPES[shape]))
+    plain = pytestconfig.stash[SETTINGS].workload(lengths=48, heads=2, dtypes=dtype)
+    answered(contender, plain.with_(**SHAPES[shape]))

@@ -1,21 +1,23 @@
-"""What a right answer looks like: the exact output of one call, and how far roundings may move it.
+"""What right answers look like: the exact results of one problem, and how far roundings may move them.
 
-Truth is float64 on the inputs as cast. The budgets are those of `attnlab.theory.error_budget`, for the three
-ways in which an honest implementation rounds. Nothing here is chosen: every bound follows from the inputs and
-from the unit roundoff of their dtype.
+Truth is float64 on the inputs as cast. The budgets are those of `attnlab.theory`, for the ways in which an honest
+implementation rounds. Nothing here is chosen: every bound follows from the inputs and from the unit roundoff of their
+dtype.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.problem import Problem
 from attnlab.theory.error_budget import ErrorBudget
-from attnlab.theory.exact_attention import blocks, softmax_rows
+from attnlab.theory.exact_attention import at_rows, blocks, softmax_rows, visible_extremes
 from attnlab.theory.floating_point import ONE_MANTISSA, float_format
+from attnlab.theory.gradient_budget import GRADIENT_CLASSES, gradient_budgets
 from attnlab.theory.precision_class import FULL, SCORES, precision_classes
 from attnlab.theory.roundings import largest_logarithm_error
 
@@ -24,17 +26,19 @@ Array = NDArray[np.float64]
 #: above this predicted rms error of a score the budget, of first order in it, says nothing any more
 FIRST_ORDER = 0.3
 
+OUTPUT = "output"
+GRADIENTS = ("query gradient", "key gradient", "value gradient")
+
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The truth of one call and its bounds; all arrays are (batch, heads, rows, value_dim).
+    """The truth of one named result and its bounds; all arrays are (batch, heads, rows, dim).
 
-    output : the exact result. classes : the three budgets, tightest first. bound : what no right answer exceeds.
-    low, high : least and greatest value that the row sees, per component. hull_slack : how far beyond them
-    rounding may carry. tilt : d output / d ln(scale), where a wrong scale moves the output. mantissa : factor on
-    the budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
-    gained : what it means that all are too large or too small by the same part. rows : which rows of the whole answer
-    these are, None for all.
+    output : the exact result. classes : its budgets, tightest first. bound : what no right answer exceeds.
+    low, high : least and greatest value that the row sees, per component; of gradients -inf and inf. hull_slack : how
+    far beyond them rounding may carry. mantissa : factor on the budgets where one mantissa decides, see `ONE_MANTISSA`.
+    shared : axes along which components share roundings. gained : what it means that all are too large or too small by
+    the same part. rows : which rows of the whole result these are, None for all.
     """
 
     dtype: str
@@ -44,7 +48,6 @@ class Reference:
     low: Array
     high: Array
     hull_slack: Array
-    tilt: Array
     mantissa: float = 1.0
     shared: tuple[int, ...] = (3,)
     gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
@@ -65,84 +68,91 @@ class Reference:
         return self.classes[FULL]
 
     @property
+    def tilt(self) -> Array:
+        """d output / d ln(scale), where a wrong scale moves the output."""
+        return self.lenient.tilt
+
+    @property
     def first_order(self) -> bool:
         """Whether the budgets may be trusted: the predicted error of a score is small."""
         return self.lenient.exponent_error <= FIRST_ORDER
 
 
-def refer(
-    q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
-    *,
-    causal: bool,
-    scale: float,
-    dtype: str,
-    rows: list[int] | None = None,
-) -> Reference:
-    """The reference of softmax(scale · q kᵀ) v on the query rows `rows`, all where None.
+def refer(problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Reference]:
+    """The references of what `problem` asks for, by name.
 
-    q : (batch, heads, n_q, d), k : (…, n_k, d), v : (…, n_k, d_v), values of `dtype` as cast.
+    "output" always, (batch, heads, rows, value_dim); where the problem has an output_gradient also "query gradient",
+    (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and query
+    gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
+
     Raises ValueError as `attnlab.theory.error_budget` does.
     """
-    chosen = np.arange(q.shape[2]) if rows is None else np.asarray(rows)
-    classes = precision_classes(
-        q, k, v, dtype=dtype, causal=causal, scale=scale, rows=chosen, worst_case=True, any_unfused=True
+    chosen = np.arange(problem.shape.queries) if rows is None else np.asarray(rows)
+    classes = precision_classes(problem, rows=chosen, worst_case=True, any_unfused=True)
+    asked = at_rows(problem, chosen)
+    form, inner = (
+        float_format(problem.dtype),
+        float_format("float64" if problem.dtype == "float64" else "float32"),
     )
+    n = asked.without_sinks().shape.keys
+    low, high, logarithms, one_size = _seen(asked, inner.unit_roundoff)
+    # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
+    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner.unit_roundoff + logarithms
+    slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     lenient = classes[SCORES]
     assert lenient.worst_case is not None
-    low, high = _hull(v.astype(np.float64), chosen, causal)
-    form, inner = float_format(dtype), float_format("float64" if dtype == "float64" else "float32")
-    n = k.shape[2]
-    # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
-    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner.unit_roundoff
-    tilt, logarithms, one_size = _along_the_scale(
-        q, k, v, chosen, causal, scale, lenient.output, inner.unit_roundoff
-    )
-    relative = relative + logarithms
-    slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
-    return Reference(
-        dtype=dtype,
+    output = Reference(
+        dtype=problem.dtype,
         output=lenient.output,
         classes=classes,
         bound=lenient.worst_case,
         low=low,
         high=high,
         hull_slack=slack + form.smallest_subnormal,
-        tilt=tilt,
         mantissa=ONE_MANTISSA if one_size else 1.0,
         rows=chosen,
     )
+    found = {OUTPUT: output}
+    if problem.output_gradient is not None:
+        for name, budget in zip(GRADIENTS, gradient_budgets(problem), strict=True):
+            found[name] = replace(_of_gradient(problem.dtype, budget), mantissa=output.mantissa)
+        query = found[GRADIENTS[0]]
+        if rows is not None:
+            classes = {kind: budget.at_rows(chosen) for kind, budget in query.classes.items()}
+            cut = {name: getattr(query, name)[:, :, chosen] for name in ("output", "bound", *_HULL)}
+            found[GRADIENTS[0]] = replace(query, classes=classes, rows=chosen, **cut)
+    return found
 
 
-def _hull(v: Array, rows: NDArray[np.intp], causal: bool) -> tuple[Array, Array]:
-    if not causal:
-        shape = (*v.shape[:2], rows.size, v.shape[3])
-        low, high = v.min(axis=2, keepdims=True), v.max(axis=2, keepdims=True)
-        return np.broadcast_to(low, shape), np.broadcast_to(high, shape)
-    last = np.minimum(rows, v.shape[2] - 1)
-    return np.minimum.accumulate(v, axis=2)[:, :, last], np.maximum.accumulate(v, axis=2)[:, :, last]
+_HULL = ("low", "high", "hull_slack")
 
 
-def _along_the_scale(
-    q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
-    rows: NDArray[np.intp],
-    causal: bool,
-    scale: float,
-    output: Array,
-    inner: float,
-) -> tuple[Array, Array, bool]:
-    """Cov_p(v, s) per component, the derivative of the output in the logarithm of the scale; what ln Z in one number
-    may cost each row; and whether all scores lie within a factor of two, so that their mantissas are alike."""
-    tilt, logarithms = np.empty_like(output), np.empty((*output.shape[:3], 1))
+def _of_gradient(dtype: str, budget: ErrorBudget) -> Reference:
+    assert budget.worst_case is not None
+    anything = np.broadcast_to(np.inf, budget.output.shape)
+    return Reference(
+        dtype=dtype,
+        output=budget.output,
+        classes={name: budget.restricted_to(*sources) for name, sources in GRADIENT_CLASSES.items()},
+        bound=budget.worst_case,
+        low=-anything,
+        high=anything,
+        hull_slack=np.broadcast_to(0.0, budget.output.shape),
+        shared=(2, 3),
+        gained="it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded",
+    )
+
+
+def _seen(problem: Problem, inner: float) -> tuple[Array, Array, Array, bool]:
+    """Least and greatest value that each row sees; what ln Z in one number may cost it; and whether all scores lie
+    within a factor of two, so that their mantissas are alike."""
+    low, high = np.empty(problem.output_shape), np.empty(problem.output_shape)
+    logarithms = np.empty((*problem.output_shape[:3], 1))
     least, greatest = np.inf, 0.0
-    for part in blocks(q, k, v, rows, causal, "top-left", None):
-        soft = softmax_rows(part, scale)
-        moment = soft.weights * soft.fall  # s − m serves as well as s, and does not cancel
-        tilt[part.at] = moment @ part.v - moment.sum(axis=-1, keepdims=True) * soft.output
+    for part in blocks(problem):
+        soft = softmax_rows(part)
+        low[part.at], high[part.at] = visible_extremes(part)
         logarithms[part.at] = largest_logarithm_error(soft, inner)
-        sizes = np.abs(soft.scores)
+        sizes = np.abs(soft.scores[..., : problem.shape.keys])
         least, greatest = min(least, float(sizes.min())), max(greatest, float(sizes.max()))
-    return tilt, logarithms, greatest < 2 * least
+    return low, high, logarithms, greatest < 2 * least

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import click
+
+from attnlab.contract.workload import Workload
+from attnlab.program.grid import by_option, choices, read_options, workloads
 
 folders = click.option(
     "--implementations",
@@ -34,11 +40,49 @@ def split_names(text: str) -> list[str]:
     return names
 
 
-def split_sizes(option: str, text: str) -> list[int]:
-    """Whole numbers of at least 1 between commas. Raises ValueError, naming `option`."""
-    sizes = []
-    for part in text.split(","):
-        if not part.strip().isdecimal() or int(part) < 1:
-            raise ValueError(f"{option} takes whole numbers of at least 1, separated by commas, got {text!r}")
-        sizes.append(int(part))
-    return sizes
+def positive(option: str, number: float) -> float:
+    """`number`. Raises ValueError, naming `option`, where it is not above 0."""
+    if not number > 0:
+        raise ValueError(f"{option} must be above 0, got {number:g}")
+    return number
+
+
+def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options for every field of a workload, or of a `grid` of them; their texts come by `Choice.name`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for choice in reversed(choices(grid=grid)):
+            option = click.option(choice.option, choice.name, metavar=choice.metavar, help=choice.help)
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def read_workload(texts: Mapping[str, str | None]) -> Workload:
+    """The workload that the options say. Raises ValueError, naming the option that is wrong."""
+    said = read_options(texts, grid=False)
+    try:
+        (found,) = workloads(said, grid=False)
+    except ValueError as fault:
+        raise by_option(fault, said, grid=False) from None
+    return found
+
+
+class WorkloadCommand(click.Command):
+    """A command whose yes-or-no options may stand bare, also before an argument: ``--causal torch_sdpa``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """With ``=true`` written behind those that stand bare."""
+        bare = {choice.option: choice for grid in (False, True) for choice in choices(grid=grid) if choice.bare}
+        written, rest = [], list(args)
+        while rest:
+            word = rest.pop(0)
+            if word == "--":
+                written += [word, *rest]
+                break
+            if word in bare:
+                value = rest.pop(0) if rest and bare[word].is_value(rest[0]) else "true"
+                word = f"{word}={value}"
+            written.append(word)
+        return super().parse_args(ctx, written)

@@ -11,16 +11,12 @@ from typing import Any
 import click
 
 from attnlab.commands import options
-from attnlab.commands.options import split_names, split_sizes
 
 
-@click.command()
+@click.command(cls=options.WorkloadCommand)
 @click.option("--plan", type=click.Path(path_type=Path), metavar="FILE.toml", help="A plan file.")
 @click.option("--backends", metavar="A,B", help="Contenders; all that are there by default.")
-@click.option("--lengths", metavar="N,N", help="Sequence lengths.")
-@click.option("--heads", metavar="H,H", help="Head counts.")
-@click.option("--dtypes", metavar="T,T", help="float32, bfloat16, float16, float64.")
-@click.option("--device", metavar="DEVICE", help="cpu (default) or cuda.")
+@options.workload_options(grid=True)
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders
 @click.option("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
@@ -34,15 +30,12 @@ from attnlab.commands.options import split_names, split_sizes
 def run(
     plan: Path | None,
     backends: str | None,
-    lengths: str | None,
-    heads: str | None,
-    dtypes: str | None,
-    device: str | None,
     baseline: str | None,
     folders: tuple[str, ...],
     experiments: str | None,
     seconds: float | None,
     out: Path | None,
+    **said: str | None,
 ) -> int:
     """Measure a plan, write its report, and print the verdict.
 
@@ -52,25 +45,27 @@ def run(
     from attnlab.contract.result import Outcome
     from attnlab.measuring.limits import Limits
     from attnlab.program.execute import run as carry_out
+    from attnlab.program.grid import by_option, read_options
     from attnlab.program.plan import Plan, read_plan
     from attnlab.report import verdict_text, write
 
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
+    typed = read_options(said, grid=True)
     given = {
-        "contenders": tuple(split_names(backends)) if backends is not None else None,
-        "lengths": split_sizes("--lengths", lengths) if lengths is not None else None,
-        "heads": split_sizes("--heads", heads) if heads is not None else None,
-        "dtypes": split_names(dtypes) if dtypes is not None else None,
-        "device": device,
+        "contenders": tuple(options.split_names(backends)) if backends is not None else None,
         "baseline": baseline,
         "folders": folders or None,
-        "experiments": tuple(split_names(experiments)) if experiments is not None else None,
-        "limits": Limits(workload_seconds=_positive("--seconds", seconds)) if seconds is not None else None,
+        "experiments": tuple(options.split_names(experiments)) if experiments is not None else None,
+        "limits": Limits(workload_seconds=options.positive("--seconds", seconds)) if seconds is not None else None,
     }
-    chosen.update({name: value for name, value in given.items() if value is not None})
+    chosen |= {name: value for name, value in given.items() if value is not None} | typed
+    try:
+        asked = Plan.grid(**chosen)
+    except ValueError as fault:
+        raise by_option(fault, typed, grid=True) from None
     started = time.monotonic()
     with live_progress() as progress:
-        found = carry_out(Plan.grid(**chosen), out, command=_again(), progress=progress)
+        found = carry_out(asked, out, command=_again(), progress=progress)
         progress.detail("writing the report")
         drawing = time.monotonic()
         found.account["report"] = 0.0
@@ -87,12 +82,6 @@ def run(
         click.echo("Interrupted: the report covers what was measured until then.", err=True)
         return 130
     return 0
-
-
-def _positive(option: str, number: float) -> float:
-    if not number > 0:
-        raise ValueError(f"{option} must be above 0, got {number:g}")
-    return number
 
 
 def _again() -> str:

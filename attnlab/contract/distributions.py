@@ -1,6 +1,6 @@
 """How the inputs of a workload are drawn: standard normal, and the shapes that break implementations.
 
-Every regime turns three standard normal arrays into query, key and value. Value keeps zero mean, because
+Every distribution turns three standard normal arrays into query, key and value. Value keeps zero mean, because
 with a value mean of 1 a wrong scale hardly moves the output.
 """
 
@@ -23,14 +23,14 @@ def _normal(
 
 
 def _logit_std(std: float) -> Distribution:
-    def regime(
+    def distribution(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
     ) -> tuple[Array, Array, Array]:
         # Var(scale q.k) = scale^2 d for standard normal components (THEORY: the d_k law)
         now = abs(scale) * np.sqrt(q.shape[-1])
         return q * (std / now if now else 1.0), k, v
 
-    return regime
+    return distribution
 
 
 def _shifted_means(
@@ -61,7 +61,7 @@ def _duplicated_maxima(
 def _offset_logits(offset: float) -> Distribution:
     """Every logit of every row lies near `offset`: component 0 carries it, the others carry the spread."""
 
-    def regime(
+    def distribution(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
     ) -> tuple[Array, Array, Array]:
         size = np.sqrt(abs(offset) / abs(scale)) if scale else 0.0
@@ -70,7 +70,7 @@ def _offset_logits(offset: float) -> Distribution:
         q[..., 0], k[..., 0] = size, sign * size
         return q, k, v
 
-    return regime
+    return distribution
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {

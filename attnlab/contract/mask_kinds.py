@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -124,16 +125,20 @@ class Window(Part):
         return cls.of(arguments)
 
     @classmethod
-    def of(cls, sides: Any, alignment: str = "top_left") -> Window:
+    def of(cls, told: Any, alignment: str = "top_left") -> Window:
         """From two numbers or texts and perhaps an alignment; -1 and None stand for no limit."""
-        given = list(sides)
+        given = list(told)
         if len(given) == 3:
             alignment = str(given.pop()).strip()
         try:
-            left, right = (None if one is None or int(one) == OPEN else int(one) for one in given)
+            sides = [
+                None if one is None else int(one) if isinstance(one, str) else operator.index(one)
+                for one in given
+            ]
+            left, right = (None if one == OPEN else one for one in sides)
         except (TypeError, ValueError):
             raise ValueError(
-                f"a window is two whole numbers, keys before and after, {OPEN} for no limit, got {sides!r}"
+                f"a window is two whole numbers, keys before and after, {OPEN} for no limit, got {told!r}"
             ) from None
         return cls(left, right, alignment)
 
@@ -218,7 +223,7 @@ class Prefix(Part):
     def check(self, shape: Shape) -> None:
         """No longer than the keys."""
         if not 0 <= self.length <= shape.keys:
-            raise ValueError(f"a prefix must have 0 to {shape.keys} keys, got {self.length}")
+            raise ValueError(f"the mask prefix must have 0 to {shape.keys} keys, got {self.length}")
 
     @classmethod
     def parse(cls, *arguments: str) -> Prefix:
@@ -226,7 +231,9 @@ class Prefix(Part):
         try:
             (length,) = map(int, arguments)
         except ValueError:
-            raise ValueError(f"prefix takes one whole number, got {', '.join(arguments)!r}") from None
+            raise ValueError(
+                f"the mask prefix takes one whole number, got {', '.join(arguments)!r}"
+            ) from None
         return cls(length)
 
     @classmethod
@@ -245,7 +252,9 @@ class Random(Part):
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"random takes the share of pairs that are kept, 0 to 1, got {self.share:g}")
+            raise ValueError(
+                f"the mask random takes the share of pairs that are kept, 0 to 1, got {self.share:g}"
+            )
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """One array for all batches and heads."""
@@ -266,7 +275,7 @@ class Random(Part):
             return cls(float(share), int(seed))
         except ValueError:
             raise ValueError(
-                f"random takes a share from 0 to 1 and a seed, got {', '.join(arguments)}"
+                f"the mask random takes a share from 0 to 1 and a seed, got {', '.join(arguments)}"
             ) from None
 
     @classmethod

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from attnlab.contract.workload import Workload
 
 
@@ -67,13 +69,17 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What the gate saw: error against float64 on the inputs as cast, and the most that is allowed.
+    """How exact one array of numbers is against float64 on the inputs as cast, and the most that is allowed.
 
-    `relative_error` is ||output - truth|| / ||truth|| in the Frobenius norm over the `rows_checked` of
-    `rows` query rows, `budget` the largest value that passes, `largest_error` the largest absolute error.
-    `kind` is the tightest class that covers the error ("full precision inside", "weights rounded", "scores
-    rounded"; None: outside all), `ratio` the error over that class's budget, `max_ulp` the largest error in units
-    in the last place, `bias` the z of the error along the output.
+    The one record of precision: the check before a race, the gate and their reports all fill and show it.
+
+    relative_error : ||answer - truth|| / ||truth|| in the Frobenius norm over `rows_checked` of `rows` query rows.
+    budget : the largest relative error that passes. largest_error : the largest absolute error.
+    passed, reason : whether it is right, and why not. kind : the tightest class of rounding that covers the error
+    ("full precision inside", "weights rounded", "scores rounded"; None: outside all). ratio : the error over that
+    class's budget. max_ulp : the largest error in units in the last place. bias : the z of the error along the answer.
+    of : which of the named answers this is, the worst of them where there are several ("output", "query gradient",
+    "key gradient", "value gradient").
     """
 
     relative_error: float
@@ -87,14 +93,27 @@ class Accuracy:
     ratio: float = math.nan
     max_ulp: float = math.nan
     bias: float = math.nan
+    of: str = "output"
+
+    def precision(self) -> dict[str, Any]:
+        """What is shown of how exact it is: plain data under the keys that ``attnlab check --json`` has."""
+        return {
+            "class": self.kind,
+            "relative_error": self.relative_error,
+            "budget_ratio": self.ratio,
+            "max_ulp": self.max_ulp,
+            "bias": self.bias,
+            "of": self.of,
+        }
 
 
 @dataclass(frozen=True)
 class Result:
     """One contender's answer to one workload.
 
-    `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `kernel` what its library
-    says really ran. Raises ValueError for measurements without outcome `measured`, for `measured`
+    `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
+    is written for (None in results that were stored before this was recorded), `kernel` what that library says
+    really ran. Raises ValueError for measurements without outcome `measured`, for `measured`
     without a latency, and for any other outcome without a reason.
     """
 
@@ -105,6 +124,7 @@ class Result:
     accuracy: Accuracy | None = None
     kernel: str | None = None
     measurements: tuple[Measurement, ...] = ()
+    library: str | None = None
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.MEASURED:
@@ -144,37 +164,14 @@ class Result:
 
     @classmethod
     def from_json(cls, line: str) -> Result:
-        """The inverse of `to_json`. Raises ValueError for a line that is no result."""
+        """The inverse of `to_json`. Raises ValueError, naming the key, for a line that is no result."""
         data = json.loads(line)
         try:
-            accuracy = data["accuracy"]
-            return cls(
-                contender=data["contender"],
-                workload=Workload.from_dict(data["workload"]),
-                outcome=Outcome(data["outcome"]),
-                reason=data["reason"],
-                kernel=data["kernel"],
-                accuracy=None if accuracy is None else _accuracy(accuracy),
-                measurements=tuple(_measurement(one) for one in data["measurements"]),
-            )
-        except (KeyError, TypeError) as fault:
-            raise ValueError(f"not a result of this version of attnlab: {fault!r}") from None
-
-
-def _accuracy(data: dict[str, Any]) -> Accuracy:
-    names = ("relative_error", "budget", "largest_error", "ratio", "max_ulp", "bias")
-    numbers = {name: float(data[name]) for name in names if name in data}
-    return Accuracy(**{**data, **numbers})
-
-
-def _measurement(data: dict[str, Any]) -> Measurement:
-    return Measurement(
-        quantity=data["quantity"],
-        unit=data["unit"],
-        samples=tuple(map(float, data["samples"])),
-        columns={name: tuple(map(float, column)) for name, column in data["columns"].items()},
-        facts=data["facts"],
-    )
+            workload = Workload.from_dict(data["workload"])
+            # not strict: "nan" and "inf" stand for the numbers that JSON does not have
+            return msgspec.convert({**data, "workload": workload}, cls, strict=False)
+        except (KeyError, TypeError, msgspec.ValidationError) as fault:
+            raise ValueError(f"not a result of this version of attnlab: {fault}") from None
 
 
 def _finite(value: Any) -> Any:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
 from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
-from attnlab.contract.mask_part import ALIGNMENTS, OPEN, Shape
+from attnlab.contract.mask_kinds import Causal, KeyLengths, Window
+from attnlab.contract.mask_part import ALIGNMENTS, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem, masked_by
 
@@ -65,8 +66,8 @@ class Workload:
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", whole(1)
     )
-    queries: int = declared(512, "Queries, where they differ from the length.", whole(1))
-    keys: int = declared(512, "Keys, where they differ from the length.", whole(1))
+    queries: int = declared(512, "Queries, where they differ from the length.", whole(1), several="lengths")
+    keys: int = declared(512, "Keys, where they differ from the length.", whole(1), several="lengths")
     head_dim: int = declared(64, "Dimension of one head.", whole(1))
     value_dim: int = declared(None, "Dimension of a value. [default: the head's]", whole(1))
     dtype: str = declared("float32", f"Number format: {', '.join(DTYPES)}.", str, brief=str, several="dtypes")
@@ -201,12 +202,13 @@ class Workload:
             raise ValueError(
                 f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
             )
-        if self.mask != GIVEN:
-            object.__setattr__(self, "mask", Mask.parse(self.mask).text)
-        if self.window is not None:
-            sides = (OPEN if one is None else one for one in self.window)
-            object.__setattr__(self, "window", tuple(sides))
-        self.masked.check(self.shape)
+        masked = self.masked
+        masked.check(self.shape)
+        if self.mask != GIVEN:  # one way to write a mask, so that equal questions are equal
+            for name, value in _fields_of(masked).items():
+                object.__setattr__(self, name, value)
+        elif self.window is not None:
+            object.__setattr__(self, "window", Window.of(self.window).sides)
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -226,15 +228,6 @@ class Workload:
         cls, problem: Problem, *, device: str = "cpu", direction: str = "forward", layout: str = "bhsd"
     ) -> Workload:
         """The workload that a problem poses; of arrays beside query, key and value it says only that they are given."""
-        words: dict[str, Any] = {}
-        further = []
-        for part in problem.mask.parts:
-            name = {"causal": "causal", "window": "window", "key_lengths": "key_lengths"}.get(
-                part.kind, "mask"
-            )
-            if name == "mask" or name in words or not _said(name, part, words):
-                further.append(part)
-        text = GIVEN if any(part.kind == GIVEN for part in further) else Mask(tuple(further)).text
         shape = problem.shape
         return cls(
             **shape._asdict(),
@@ -243,14 +236,13 @@ class Workload:
             value_dim=problem.value.shape[-1],
             dtype=problem.dtype,
             device=device,
-            mask=text,
             bias="none" if problem.bias is None else "alibi" if isinstance(problem.bias, Alibi) else GIVEN,
             softcap=problem.softcap,
             sinks=problem.sinks is not None,
             scale=problem.scale,
             direction=direction,
             layout=layout,
-            **words,
+            **_fields_of(problem.mask),
         )
 
     @classmethod
@@ -376,17 +368,26 @@ class Workload:
 _FORMER = {"regime": "distribution"}
 
 
-def _said(name: str, part: Any, words: dict[str, Any]) -> bool:
-    """Put a part of a mask into the field that has its name; False where the field cannot say it."""
-    if name == "causal":
-        words["causal"] = part.alignment
-    elif name == "key_lengths":
-        words["key_lengths"] = part.lengths
-    elif part.alignment == (words.get("causal") or "top_left"):
-        words["window"] = part.sides
-    else:
-        return False
-    return True
+def _fields_of(mask: Mask) -> dict[str, Any]:
+    """The fields that say `mask`: of their own for one condition of each kind, the rest as text."""
+    found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
+    further = []
+    for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
+        if isinstance(part, Causal) and not found["causal"]:
+            found["causal"] = part.alignment
+        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
+            found["key_lengths"] = part.lengths
+        elif isinstance(part, Window) and _along(part, found["causal"]) and found["window"] is None:
+            found["window"] = part.sides
+        else:
+            further.append(part)
+    given = any(part.kind == GIVEN for part in further)
+    return {**found, "mask": GIVEN if given else Mask(tuple(further)).text}
+
+
+def _along(window: Window, causal: str | bool) -> bool:
+    """Whether the window lies along the causal diagonal, which the field takes it to do."""
+    return window.alignment == (causal or "top_left")
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.report import units
+from attnlab.contract import units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +80,7 @@ def unit_axis(axes: Axes, kind: str) -> None:
     """A logarithmic axis of seconds ("s") or bytes ("B") with ticks a person reads."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    words = {"s": units.seconds, "B": units.size}[kind]
+    words = {"s": units.seconds_text, "B": units.bytes_text}[kind]
     base = 16.0 if kind == "B" else 10.0
     axes.set_yscale("log", base=base)
     axes.yaxis.set_major_locator(LogLocator(base=base, numticks=14))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from attnlab.contract.result import Outcome
+from attnlab.contract.result import Measurement, Outcome
 from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
+from attnlab.measuring.instruments import PEAK_MEMORY
 from attnlab.measuring.limits import Limits
-from attnlab.measuring.participant import Entry
+from attnlab.measuring.participant import Participant
 from attnlab.measuring.prediction import History
 from attnlab.measuring.worker_process import Refused
 
@@ -21,36 +22,41 @@ class Budget:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._history: dict[tuple[str, str, str], History] = defaultdict(History)
+        self._history: dict[tuple[str, Workload], History] = defaultdict(History)
 
-    def history_of(self, entry: Entry) -> History:
-        """What this contender's calls have cost in this number format on this device."""
-        return self._history[entry.name, entry.workload.dtype, entry.workload.device]
+    def history_of(self, participant: Participant) -> History:
+        """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
+        return self._history[participant.name, prediction.sort_of(participant.workload)]
 
-    def over(self, entry: Entry) -> tuple[Outcome, str] | None:
-        """Why the entry's workload is not to be tried, or None. Raises as `Seat.ask` does."""
-        answer = entry.seat.ask(
-            "free_bytes", seconds=self._limits.deadline_seconds, device=entry.workload.device
+    def saw(self, participant: Participant, measurement: Measurement) -> None:
+        """Learn from what was measured, where it is memory."""
+        if measurement.quantity == PEAK_MEMORY.quantity:
+            self.history_of(participant).saw_peak(participant.workload, int(measurement.least))
+
+    def over(self, participant: Participant) -> tuple[Outcome, str] | None:
+        """Why the participant's workload is not to be tried, or None. Raises as `WorkerProcess.ask` does."""
+        answer = participant.worker.ask(
+            "free_bytes", seconds=self._limits.deadline_seconds, device=participant.workload.device
         )
         free = int(answer["bytes"] * _USABLE)
         # time first: its probes are cheap, and those of memory would be dear for a slow contender
-        return self._out_of_time(entry, free) or self._out_of_memory(entry, free)
+        return self._out_of_time(participant, free) or self._out_of_memory(participant, free)
 
-    def _out_of_time(self, entry: Entry, free: int) -> tuple[Outcome, str] | None:
-        history, limit = self.history_of(entry), self._limits.call_seconds
-        predicted = history.predict_seconds(entry.workload)
+    def _out_of_time(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
+        history, limit = self.history_of(participant), self._limits.call_seconds
+        predicted = history.predict_seconds(participant.workload)
         if predicted is None:
-            for rung in prediction.rungs(entry.workload):
+            for rung in prediction.rungs(participant.workload):
                 if prediction.worst_peak_bytes(rung) > free:
                     break
-                seconds = self._probe(entry, rung)
+                seconds = self._probe(participant, rung)
                 if seconds is None:
                     continue
-                if self._tells(seconds, rung, entry.workload):
+                if self._tells(seconds, rung, participant.workload):
                     # once more: the first call of a process starts threads and may compile
-                    seconds = min(seconds, self._time_probe(entry, rung))
-                predicted = seconds * entry.workload.flops / rung.flops
-                if self._tells(seconds, rung, entry.workload):
+                    seconds = min(seconds, self._time_probe(participant, rung))
+                predicted = seconds * participant.workload.flops / rung.flops
+                if self._tells(seconds, rung, participant.workload):
                     break
         if predicted is None or predicted <= limit:
             return None
@@ -68,19 +74,22 @@ class Budget:
         limit = self._limits.call_seconds
         return seconds * workload.flops / rung.flops > limit and seconds * prediction.REACH > limit
 
-    def _out_of_memory(self, entry: Entry, free: int) -> tuple[Outcome, str] | None:
-        workload, history = entry.workload, self.history_of(entry)
+    def _out_of_memory(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
+        workload, history = participant.workload, self.history_of(participant)
         if prediction.worst_peak_bytes(workload) <= free:
             return None
         needed: int | None = prediction.least_peak_bytes(workload)
         if needed is not None and needed <= free:
             if history.sizes_seen < 3:
                 for length in (256, 512, 1024):
-                    smaller = workload.with_(batch=1, heads=1, queries=length, keys=length)
-                    if self._probe(entry, smaller) is None:
+                    queries = 1 if workload.queries == 1 else length
+                    smaller = prediction.smaller(workload, queries, length)
+                    if self._probe(participant, smaller) is None:
                         continue
-                    found = entry.seat.ask("memory", seconds=self._limits.deadline_seconds)
-                    history.saw_peak(smaller, int(min(found["peak_bytes"])))
+                    found = participant.worker.ask(
+                        "measure", seconds=self._limits.deadline_seconds, instrument=PEAK_MEMORY.path
+                    )
+                    history.saw_peak(smaller, int(min(found["samples"])))
             peak = history.predict_peak(workload)
             needed = None if peak is None else peak + workload.input_bytes
         if needed is None or needed <= free:
@@ -90,18 +99,20 @@ class Budget:
             f"predicted to need {needed / 2**30:.3g} GiB, {free / 2**30:.3g} GiB may be used",
         )
 
-    def _probe(self, entry: Entry, workload: Workload) -> float | None:
+    def _probe(self, participant: Participant, workload: Workload) -> float | None:
         """Seconds of one call of a smaller workload, for the history only; None where that is declined."""
         try:
-            entry.seat.ask("prepare", seconds=self._limits.deadline_seconds, workload=workload.to_dict())
+            participant.worker.ask(
+                "prepare", seconds=self._limits.deadline_seconds, workload=workload.to_dict()
+            )
         except Refused as refusal:
             if refusal.kind == "declined":
                 return None
             raise
-        return self._time_probe(entry, workload)
+        return self._time_probe(participant, workload)
 
-    def _time_probe(self, entry: Entry, workload: Workload) -> float:
-        found = entry.seat.ask("calibrate", seconds=self._limits.deadline_seconds, warmup_seconds=0.0)
+    def _time_probe(self, participant: Participant, workload: Workload) -> float:
+        found = participant.worker.ask("calibrate", seconds=self._limits.deadline_seconds, warmup_seconds=0.0)
         seconds = float(found["seconds"])
-        self.history_of(entry).saw_seconds(workload, seconds)
+        self.history_of(participant).saw_seconds(workload, seconds)
         return seconds

@@ -2,8 +2,8 @@
 
 For each workload every contender is, in turn, predicted (over budget? never tried), prepared, judged
 against float64, and calibrated; those that are left run in interleaved rounds until every verdict is decided
-or the time is spent; then memory, in a pass of its own. A contender that fails leaves with its outcome and
-reason, and the others go on.
+or the time is spent; then the other instruments measure, each in a pass of its own. A contender that fails
+leaves with its outcome and reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from typing import Any
 import numpy as np
 
 from attnlab.accuracy import race_check
-from attnlab.contract.result import Measurement, Outcome, Result
+from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.budget import Budget
 from attnlab.measuring.contender import Contender
+from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument
 from attnlab.measuring.limits import Limits
-from attnlab.measuring.participant import Entry
+from attnlab.measuring.participant import Participant
 from attnlab.measuring.race import Race
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
+from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 
 _WARMUP_SECONDS = 0.03
 
 
 class Conductor:
-    """Keeps one seat a contender for a whole run; use as a context manager.
+    """Keeps one worker process a contender for a whole run; use as a context manager.
 
-    `account` holds the seconds that went into each activity; over a race they add up to its time.
+    `instruments` measure what is raced: latency in the race, which is always measured, and each other in a pass of
+    its own after it; `memory` False leaves out peak memory. `account` holds the seconds that went into each activity;
+    over a race they add up to its time.
     `on_event` is called with short texts as work goes on.
     """
 
@@ -46,12 +49,13 @@ class Conductor:
         folders: Sequence[str] = (),
         limits: Limits | None = None,
         memory: bool = True,
+        instruments: Sequence[Instrument] = (LATENCY, PEAK_MEMORY),
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.seats = [Seat(contender, folders) for contender in contenders]
+        self.workers = [WorkerProcess(contender, folders) for contender in contenders]
         self.baseline = baseline or contenders[0].name
         self.limits = limits or Limits()
-        self.memory = memory
+        self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
         self._on_event = on_event
         self._absent: dict[str, tuple[Outcome, str]] = {}
@@ -60,7 +64,7 @@ class Conductor:
     def __enter__(self) -> Conductor:
         try:
             with self._activity("start-up"):
-                self._fill([seat for seat in self.seats if not seat.filled])
+                self._fill([worker for worker in self.workers if not worker.alive])
         except BaseException:  # an interrupt too: nobody calls __exit__ for us
             self._close()
             raise
@@ -73,8 +77,8 @@ class Conductor:
 
     def _close(self) -> None:
         with contextlib.ExitStack() as leaving:  # all, even where an interrupt comes in between
-            for seat in self.seats:
-                leaving.callback(seat.leave)
+            for worker in self.workers:
+                leaving.callback(worker.end)
 
     def race(self, workload: Workload) -> list[Result]:
         """One result a contender, in the order they were given."""
@@ -87,121 +91,139 @@ class Conductor:
 
     def _race(self, workload: Workload) -> list[Result]:
         with self._activity("start-up"):
-            self._fill([seat for seat in self.seats if not seat.filled])
-        entries = [Entry(seat, workload) for seat in self.seats]
-        for entry in entries:
-            self._on_event(f"{workload.label}: checking {entry.name}")
-            entry.attempt(self._admit)
-            if entry.ended is not None:
-                self._release(entry)  # the others may want the memory
+            self._fill([worker for worker in self.workers if not worker.alive])
+        participants = [Participant(worker, workload) for worker in self.workers]
+        for participant in participants:
+            self._on_event(f"{workload.label}: checking {participant.name}")
+            participant.attempt(self._admit)
+            if participant.ended is not None:
+                self._release(participant)  # the others may want the memory
         Race(
-            [entry for entry in entries if entry.ended is None],
+            [participant for participant in participants if participant.ended is None],
             baseline=self.baseline,
             limits=self.limits,
             account=self.account,
             on_event=self._on_event,
         ).run()
-        for entry in entries:
-            if entry.ended is None:
-                self._budget.history_of(entry).saw_seconds(workload, entry.call_seconds)
-            if entry.ended is None and self.memory:
-                self._on_event(f"{workload.label}: memory of {entry.name}")
-                self._measure_memory(entry)
-            self._release(entry)
-        return [entry.result() for entry in entries]
+        for participant in participants:
+            if participant.ended is None:
+                self._budget.history_of(participant).saw_seconds(workload, participant.call_seconds)
+                self._measure(participant)
+            self._release(participant)
+        return [participant.result() for participant in participants]
 
     def facts(self, device: str) -> dict[str, dict[str, Any]]:
         """Library versions, BLAS pools and device of every contender, by name, where they can be told."""
         found = {}
-        for seat in self.seats:
-            if seat.filled:
+        for worker in self.workers:
+            if worker.alive:
                 try:
-                    found[seat.contender.name] = seat.ask("facts", seconds=self._deadline, device=device)
+                    found[worker.contender.name] = worker.ask("facts", seconds=self._deadline, device=device)
                 except (Refused, Died, Hung) as fault:
-                    found[seat.contender.name] = {"unknown": str(fault)}
+                    found[worker.contender.name] = {"unknown": str(fault)}
         return found
 
     # -- one contender at a time -------------------------------------------------------------------
 
-    def _fill(self, seats: list[Seat]) -> None:
+    def _fill(self, workers: list[WorkerProcess]) -> None:
         """Start processes side by side: importing a library takes seconds, and nothing is on the clock.
 
         A contender whose backend does not load is not tried again in this run.
         """
-        seats = [seat for seat in seats if seat.contender.name not in self._absent]
+        workers = [worker for worker in workers if worker.contender.name not in self._absent]
         started = []
-        for seat in seats:
-            self._on_event(f"starting {seat.contender.name}")
+        for worker in workers:
+            self._on_event(f"starting {worker.contender.name}")
             try:
-                seat.start()
-                started.append(seat)
+                worker.start()
+                started.append(worker)
             except (Died, Hung, OSError) as fault:
-                self._absent[seat.contender.name] = (Outcome.UNAVAILABLE, str(fault))
-        for seat in started:
+                self._absent[worker.contender.name] = (Outcome.UNAVAILABLE, str(fault))
+        for worker in started:
             try:
-                seat.finish_start()
+                worker.finish_start()
             except (Refused, Died, Hung) as fault:
-                self._absent[seat.contender.name] = (_absence(fault), str(fault))
-                seat.leave()
+                self._absent[worker.contender.name] = (_absence(fault), str(fault))
+                worker.end()
 
-    def _admit(self, entry: Entry) -> None:
+    def _admit(self, participant: Participant) -> None:
         """Everything that comes before the clock."""
-        seat, workload = entry.seat, entry.workload
-        if entry.name in self._absent:
-            entry.ended = self._absent[entry.name]
+        worker, workload = participant.worker, participant.workload
+        if participant.name in self._absent:
+            participant.ended = self._absent[participant.name]
             return
         with self._activity("predicting"):
-            seat.ask("declines", seconds=self._deadline, workload=workload.to_dict())
-            entry.ended = self._budget.over(entry)
-        if entry.ended:
+            worker.ask("declines", seconds=self._deadline, workload=workload.to_dict())
+            participant.ended = self._budget.over(participant)
+        if participant.ended:
             return
         with self._activity("preparing"):
-            prepared = seat.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
-            entry.cache = prepared["cache"]
+            prepared = worker.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
+            participant.cache = prepared["cache"]
         with self._activity("checking"):
-            rows = race_check.sampled_rows(workload)
-            reply, arrays = seat.ask_arrays("check", seconds=self._deadline, rows=rows)
-            names = reply["names"]
-            first, second = (arrays[: len(names)][0], arrays[len(names) :][0])
-            entry.accuracy = race_check.judge(workload, rows, first)
-            when = ""
-            if entry.accuracy.passed and not np.array_equal(first, second):
-                entry.accuracy = race_check.judge(workload, rows, second)
-                when = "right at the first call, but at the second: "
-            if not entry.accuracy.passed:
-                entry.ended = (Outcome.WRONG, when + (entry.accuracy.reason or "failed the accuracy gate"))
-                return
-        with self._activity("warm-up"):
-            self._calibrate(entry)
-        with self._activity("attesting"):
-            entry.kernel = str(seat.ask("attest", seconds=self._deadline)["kernel"])
-
-    def _calibrate(self, entry: Entry) -> None:
-        found = entry.seat.ask("calibrate", seconds=self._deadline, warmup_seconds=_WARMUP_SECONDS)
-        entry.call_seconds = float(found["seconds"])
-        self._budget.history_of(entry).saw_seconds(entry.workload, entry.call_seconds)
-
-    def _measure_memory(self, entry: Entry) -> None:
-        """Of a contender whose speed is known: where this fails, that is noted and the speed stays."""
-        try:
-            with self._activity("memory"):
-                found = entry.seat.ask("memory", seconds=self._deadline)
-        except (Refused, Died, Hung) as fault:
-            entry.note = f"its peak memory could not be measured: {fault}"
+            self._check(participant)
+        if participant.ended:
             return
-        peaks = tuple(map(float, found["peak_bytes"]))
-        entry.memory = Measurement("peak_memory", "B", peaks, facts={"method": found["method"]})
-        self._budget.history_of(entry).saw_peak(entry.workload, int(min(peaks)))
+        with self._activity("warm-up"):
+            self._calibrate(participant)
+        with self._activity("attesting"):
+            participant.kernel = str(worker.ask("attest", seconds=self._deadline)["kernel"])
 
-    def _release(self, entry: Entry) -> None:
+    def _check(self, participant: Participant) -> None:
+        """Judge what the call that will be timed returns, the first time and the second."""
+        rows = race_check.sampled_rows(participant.workload)
+        reply, arrays = participant.worker.ask_arrays("check", seconds=self._deadline, rows=rows)
+        names = reply["names"]
+        first, second = (
+            dict(zip(names, arrays[at : at + len(names)], strict=True)) for at in (0, len(names))
+        )
+        participant.accuracy = race_check.judge(participant.workload, rows, first["output"])
+        when = ""
+        if participant.accuracy.passed and any(
+            not np.array_equal(first[name], second[name]) for name in names
+        ):
+            participant.accuracy = race_check.judge(participant.workload, rows, second["output"])
+            when = "right at the first call, but at the second: "
+        if not participant.accuracy.passed:
+            participant.ended = (
+                Outcome.WRONG,
+                when + (participant.accuracy.reason or "failed the accuracy gate"),
+            )
+
+    def _calibrate(self, participant: Participant) -> None:
+        found = participant.worker.ask("calibrate", seconds=self._deadline, warmup_seconds=_WARMUP_SECONDS)
+        participant.call_seconds = float(found["seconds"])
+        self._budget.history_of(participant).saw_seconds(participant.workload, participant.call_seconds)
+
+    def _measure(self, participant: Participant) -> None:
+        """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays."""
+        for instrument in self.instruments:
+            if instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory):
+                continue
+            self._on_event(f"{participant.workload.label}: {instrument.title} of {participant.name}")
+            try:
+                with self._activity(instrument.activity):
+                    found = participant.worker.ask(
+                        "measure", seconds=self._deadline, instrument=instrument.path
+                    )
+            except (Refused, Died, Hung) as fault:
+                participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
+                if not participant.worker.alive:
+                    return
+                continue
+            measurement = instrument.measurement(found)
+            participant.measurements.append(measurement)
+            self._budget.saw(participant, measurement)
+
+    def _release(self, participant: Participant) -> None:
         """Free what the workload took. A worker that cannot even do this is replaced; its result stands."""
-        if not entry.seat.filled:
+        if not participant.worker.alive:
             return
         with self._activity("releasing"):
             try:
-                entry.seat.ask("release", seconds=self._deadline)
+                participant.worker.ask("release", seconds=self._deadline)
             except (Refused, Died, Hung):
-                entry.seat.leave()
+                participant.worker.end()
 
     @property
     def _deadline(self) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
+from attnlab.measuring.instruments import LATENCY
+from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 
 _OUTCOMES = {
     "declined": Outcome.DECLINED,
@@ -20,10 +21,10 @@ _OUTCOMES = {
 
 
 @dataclass
-class Entry:
+class Participant:
     """One contender's way through one workload, as far as it has come."""
 
-    seat: Seat
+    worker: WorkerProcess
     workload: Workload
     accuracy: Accuracy | None = None
     kernel: str | None = None
@@ -32,23 +33,23 @@ class Entry:
     spent: float = 0.0
     racing: bool = True
     ended: tuple[Outcome, str] | None = None
-    note: str | None = None
+    notes: list[str] = field(default_factory=list)
     turns: list[dict[str, float]] = field(default_factory=list)
-    memory: Measurement | None = None
+    measurements: list[Measurement] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """The contender's name in this run."""
-        return self.seat.contender.name
+        return self.worker.contender.name
 
     def latency(self) -> Measurement:
         """Seconds per call of its turns so far."""
         columns = {name: tuple(turn[name] for turn in self.turns) for name in self.turns[0]}
         samples = columns.pop("seconds")
-        return Measurement("latency", "s", samples, columns, {"cache": self.cache})
+        return LATENCY.measurement({"samples": samples, "columns": columns, "facts": {"cache": self.cache}})
 
-    def attempt(self, step: Callable[[Entry], Any]) -> None:
-        """Take `step` with this entry; what goes wrong in it ends this entry and no other."""
+    def attempt(self, step: Callable[[Participant], Any]) -> None:
+        """Take `step` with this participant; what goes wrong in it ends this participant and no other."""
         try:
             step(self)
         except Refused as refusal:
@@ -69,5 +70,6 @@ class Entry:
         if self.ended is not None:
             outcome, reason = self.ended
             return Result(outcome=outcome, reason=reason, **common)
-        measured = [self.latency()] + ([self.memory] if self.memory else [])
-        return Result(outcome=Outcome.MEASURED, reason=self.note, measurements=tuple(measured), **common)
+        measured = (self.latency(), *self.measurements)
+        notes = "; ".join(self.notes) or None
+        return Result(outcome=Outcome.MEASURED, reason=notes, measurements=measured, **common)

@@ -1,7 +1,7 @@
 """What a call will cost, before it is tried: from what smaller calls of the same contender cost.
 
-Time grows at most as the pairs, and memory as a part that grows with the score matrix plus a part that
-grows with the output; both parts are fitted with non-negative coefficients.
+Time grows at least as the pairs that the mask keeps, and memory as a part that grows with the score matrix plus a
+part that grows with the output; both parts are fitted with non-negative coefficients.
 """
 
 from __future__ import annotations
@@ -9,36 +9,47 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from attnlab.contract.workload import Workload
+from attnlab.contract.dtypes import ITEM_BYTES
+from attnlab.contract.mask_part import Part, Shape
+from attnlab.contract.masks import Mask
+from attnlab.contract.workload import GIVEN, Workload
 
-#: a call this much smaller (in FLOPs) than the one asked for still predicts it
+#: a call this much smaller (in FLOPs and in scores) than the one asked for still predicts it
 REACH = 16
 _FIRST_LENGTH = 64
+#: score matrices, in bytes of the workload's dtype, that no sane implementation exceeds: a dozen in float64 for the
+#: output, and as many again for what a backward pass remembers and computes
+_WORST_SCORES = {"forward": 24, "backward": 48, "training": 48}
 
 
 @dataclass
 class History:
-    """What one contender's calls have cost so far, in one number format on one device."""
+    """What one contender's calls have cost so far, for workloads that differ in their sizes alone (`sort_of`)."""
 
-    seconds: list[tuple[int, float]] = field(default_factory=list)
+    #: FLOPs, elements of the score matrix, seconds
+    seconds: list[tuple[int, int, float]] = field(default_factory=list)
     peaks: list[tuple[int, int, int]] = field(default_factory=list)
 
     def saw_seconds(self, workload: Workload, seconds: float) -> None:
         """One call of `workload` took `seconds`."""
-        self.seconds.append((workload.flops, seconds))
+        self.seconds.append((*_work(workload), seconds))
 
     def saw_peak(self, workload: Workload, peak_bytes: int) -> None:
         """One call of `workload` held `peak_bytes` at most."""
         self.peaks.append((workload.score_bytes, workload.output_bytes, peak_bytes))
 
     def predict_seconds(self, workload: Workload) -> float | None:
-        """Seconds per call of `workload`, or None where nothing seen is within reach of it."""
-        near = [(flops, seconds) for flops, seconds in self.seconds if flops * REACH >= workload.flops]
+        """Seconds per call of `workload`, or None where nothing seen is within reach of it.
+
+        In proportion to the FLOPs: of a backend that computes what the mask hides as well, too few.
+        """
+        flops, scores = _work(workload)
+        near = [one for one in self.seconds if one[0] * REACH >= flops and one[1] * REACH >= scores]
         if not near:
             return None
         # of several calls of one size the fastest: the first one of a process does more than its work
-        flops, seconds = min(near, key=lambda seen: (abs(seen[0] - workload.flops), seen[1]))
-        return seconds * workload.flops / flops
+        nearest = min(near, key=lambda one: (abs(one[0] - flops), one[2]))
+        return nearest[2] * flops / nearest[0]
 
     @property
     def sizes_seen(self) -> int:
@@ -63,29 +74,75 @@ class History:
         return int(sizes @ coefficients)
 
 
+def sort_of(workload: Workload) -> Workload:
+    """What is left of `workload` without its sizes, scale and inputs: calls of one sort predict one another."""
+    one = smaller(workload, 1, 1)
+    softcap = None if one.softcap is None else 1.0
+    return one.with_(head_dim=1, value_dim=1, scale=1.0, softcap=softcap, seed=0, distribution="normal")
+
+
+def smaller(workload: Workload, queries: int, keys: int) -> Workload:
+    """One head of `workload` at these lengths, its mask as far as it fits.
+
+    A window is cut to the keys, as are the most keys of any batch element; a further part that the smaller
+    shape does not allow, such as a prefix beyond its keys, is left out.
+    """
+    window, lengths = workload.window, workload.key_lengths
+    return workload.with_(
+        batch=1,
+        heads=1,
+        kv_heads=1,
+        queries=queries,
+        keys=keys,
+        window=window and tuple(min(side, keys) for side in window),
+        key_lengths=lengths and (min(max(lengths), keys),),
+        mask=GIVEN if workload.mask == GIVEN else _fitting(workload.mask, Shape(1, 1, queries, keys)),
+    )
+
+
 def rungs(workload: Workload) -> Iterator[Workload]:
-    """Smaller workloads of one head that lead up to `workload`, each about 16 times the one before in FLOPs."""
+    """Smaller workloads of one head that lead up to `workload`, each at most about 16 times the one before in FLOPs.
+
+    None where the mask of `workload` keeps nothing; a rung whose mask keeps nothing is left out.
+    """
     length = _FIRST_LENGTH
     while True:
-        rung = workload.with_(
-            batch=1, heads=1, queries=min(length, workload.queries), keys=min(length, workload.keys)
-        )
+        rung = smaller(workload, min(length, workload.queries), min(length, workload.keys))
         if rung.flops >= workload.flops:
             return
-        yield rung
+        if rung.flops:
+            yield rung
         if length >= max(workload.queries, workload.keys):
             return
         length *= 4
 
 
 def least_peak_bytes(workload: Workload) -> int:
-    """What any implementation holds at once, its inputs included."""
-    return workload.input_bytes + workload.output_bytes
+    """What any implementation holds at once, its inputs and a bias included."""
+    bias = workload.heads * workload.queries * workload.keys if workload.bias == "normal" else 0
+    return workload.input_bytes + workload.output_bytes + bias * ITEM_BYTES[workload.dtype]
 
 
 def worst_peak_bytes(workload: Workload) -> int:
-    """More than any sane implementation holds: a dozen score matrices, in float64, and all arrays twice.
+    """More than any sane implementation holds: score matrices by the dozen, in float64, and all arrays twice.
 
     Only where this would not fit is it worth finding out what the contender really needs.
     """
-    return 24 * workload.score_bytes + 16 * least_peak_bytes(workload)
+    return _WORST_SCORES[workload.direction] * workload.score_bytes + 16 * least_peak_bytes(workload)
+
+
+def _work(workload: Workload) -> tuple[int, int]:
+    """FLOPs, at least 1, and elements of the score matrix."""
+    return max(1, workload.flops), workload.batch * workload.heads * workload.queries * workload.keys
+
+
+def _fitting(mask: str, shape: Shape) -> str:
+    return Mask(tuple(part for part in Mask.parse(mask).parts if _fits(part, shape))).text
+
+
+def _fits(part: Part, shape: Shape) -> bool:
+    try:
+        part.check(shape)
+    except ValueError:
+        return False
+    return True

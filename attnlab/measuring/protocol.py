@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = 2
+VERSION = 3
 _LENGTHS = struct.Struct(">II")
 Message = dict[str, Any]
 

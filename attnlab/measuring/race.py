@@ -8,36 +8,43 @@ baseline leaves as soon as an interval exists, when it has cost more than its sh
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
-from attnlab.measuring import rounds
+import psutil
+
+from attnlab.measuring.instruments import LATENCY
 from attnlab.measuring.limits import Limits
-from attnlab.measuring.participant import Entry
+from attnlab.measuring.participant import Participant
 from attnlab.statistics import pairing
 from attnlab.statistics.pairing import Verdict
 
+T = TypeVar("T")
+#: turns of the calibration loop
+_LOOPS = 100_000
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
 _CLEAR = 1.5
 
 
 class Race:
-    """One workload's rounds over `entries`; their turns are the outcome.
+    """One workload's rounds over `participants`; their turns are the outcome.
 
     `account` takes the seconds spent timed, settling, and waking and stopping.
     """
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        participants: Sequence[Participant],
         *,
         baseline: str,
         limits: Limits,
         account: dict[str, float],
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._entries = list(entries)
+        self._participants = list(participants)
         self._baseline = baseline
         self._limits = limits
         self._account = account
@@ -46,12 +53,12 @@ class Race:
 
     def run(self) -> None:
         """Race until it is decided. Returns at once where nobody takes part."""
-        if not self._entries:
+        if not self._participants:
             return
         limits, started = self._limits, time.monotonic()
-        workload = self._entries[0].workload
-        least = pairing.least_rounds(max(1, len(self._entries) - 1))
-        order = rounds.latin_square(range(len(self._entries)), seed=workload.seed)
+        workload = self._participants[0].workload
+        least = pairing.least_rounds(max(1, len(self._participants) - 1))
+        order = latin_square(range(len(self._participants)), seed=workload.seed)
         look = limits.min_rounds
         for index in range(limits.max_rounds):
             self._on_event(f"{workload.label}: round {index + 1}")
@@ -60,7 +67,9 @@ class Race:
             if kept >= least:
                 self._let_leave()
             # what those took who have left again is not taken from the others
-            elapsed = time.monotonic() - started - sum(one.spent for one in self._entries if not one.racing)
+            elapsed = (
+                time.monotonic() - started - sum(one.spent for one in self._participants if not one.racing)
+            )
             if kept < least:
                 if elapsed > limits.workload_seconds + limits.extra_seconds:
                     return
@@ -73,87 +82,122 @@ class Race:
                     return
 
     def _round(self, index: int, order: Sequence[int]) -> None:
-        self._calibration[index] = rounds.calibration_seconds()
+        self._calibration[index] = calibration_seconds()
         for place in order:
-            entry = self._entries[place]
-            if entry.racing and entry.ended is None:
-                entry.attempt(partial(self._turn, index=index))
+            participant = self._participants[place]
+            if participant.racing and participant.ended is None:
+                participant.attempt(partial(self._turn, index=index))
 
-    def _turn(self, entry: Entry, index: int) -> None:
+    def _turn(self, participant: Participant, index: int) -> None:
         limits = self._limits
-        settle = limits.turn_seconds if entry.call_seconds < limits.settle_below_seconds else None
-        iterations = max(1, math.ceil(limits.turn_seconds / entry.call_seconds))
-        stolen, started = rounds.steal_seconds(), time.monotonic()
-        found = entry.seat.ask(
-            "turn", seconds=limits.deadline_seconds, iterations=iterations, settle_seconds=settle
+        settle = limits.turn_seconds if participant.call_seconds < limits.settle_below_seconds else None
+        iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
+        stolen, started = steal_seconds(), time.monotonic()
+        found = participant.worker.ask(
+            "measure",
+            seconds=limits.deadline_seconds,
+            instrument=LATENCY.path,
+            iterations=iterations,
+            settle_seconds=settle,
         )
         elapsed = time.monotonic() - started
-        timed = min(elapsed, float(found["seconds"]) * iterations)
-        settled = min(elapsed - timed, float(found["settled_seconds"]))
+        (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
+        timed = min(elapsed, seconds * iterations)
+        settled = min(elapsed - timed, noted.pop("settled_s"))
         self._account["timed"] += timed
         self._account["warm-up"] += settled
         self._account["waking and stopping"] += elapsed - timed - settled
-        entry.spent += elapsed
+        participant.spent += elapsed
         # a calibration that fell into a bad moment must not shorten every turn that follows
-        entry.call_seconds = min(entry.call_seconds, float(found["seconds"]))
-        entry.turns.append(
+        participant.call_seconds = min(participant.call_seconds, seconds)
+        participant.turns.append(
             {
-                "seconds": float(found["seconds"]),
+                "seconds": seconds,
                 "round": index,
                 "iterations": iterations,
-                "minor_faults": found["minor_faults"],
-                "involuntary_switches": found["involuntary_switches"],
-                "steal_s": rounds.steal_seconds() - stolen,
+                **noted,
+                "steal_s": steal_seconds() - stolen,
                 "calibration_s": self._calibration[index],
             }
         )
 
-    def _base(self) -> Entry | None:
+    def _base(self) -> Participant | None:
         """Whom the others are held against: the baseline, or where that has failed the first still racing."""
-        running = [entry for entry in self._entries if entry.ended is None]
+        running = [participant for participant in self._participants if participant.ended is None]
         # one that left early shares too few rounds with those that race on, perhaps none undisturbed
-        running.sort(key=lambda entry: (entry.name != self._baseline, not entry.racing))
+        running.sort(key=lambda participant: (participant.name != self._baseline, not participant.racing))
         return running[0] if running else None
 
-    def _challengers(self) -> list[Entry]:
+    def _challengers(self) -> list[Participant]:
         """Those still racing against the base."""
         base = self._base()
-        return [one for one in self._entries if one is not base and one.racing and one.ended is None]
+        return [one for one in self._participants if one is not base and one.racing and one.ended is None]
 
     def _nobody_to_pair(self) -> bool:
         """Whether all but the base have left, or all have failed."""
-        left = any(not one.racing for one in self._entries)
+        left = any(not one.racing for one in self._participants)
         return self._base() is None or (left and not self._challengers())
 
     def _let_leave(self) -> None:
-        share = self._limits.workload_seconds / len(self._entries)
-        for entry in self._challengers():
-            if entry.spent > share:
-                verdict = self._verdict(entry)
+        share = self._limits.workload_seconds / len(self._participants)
+        for participant in self._challengers():
+            if participant.spent > share:
+                verdict = self._verdict(participant)
                 if verdict and (verdict.low > _CLEAR or verdict.high < 1 / _CLEAR):
-                    entry.racing = False
+                    participant.racing = False
 
-    def _decided(self, entry: Entry) -> bool:
-        verdict = self._verdict(entry)
+    def _decided(self, participant: Participant) -> bool:
+        verdict = self._verdict(participant)
         if verdict is None:
             return False
         narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self._limits.noise_margin) ** 2
         return narrow or verdict.kind is not pairing.Kind.UNDECIDED
 
-    def _verdict(self, entry: Entry) -> Verdict | None:
-        """The entry against the base, or None where the two share no round that counts."""
+    def _verdict(self, participant: Participant) -> Verdict | None:
+        """The participant against the base, or None where the two share no round that counts."""
         base, disturbed = self._base(), pairing.disturbed_rounds(self._calibration)
         if (
             base is None
             or not {turn["round"] for turn in base.turns}
-            & {turn["round"] for turn in entry.turns} - disturbed
+            & {turn["round"] for turn in participant.turns} - disturbed
         ):
             return None
-        running = sum(one.ended is None for one in self._entries)
+        running = sum(one.ended is None for one in self._participants)
         return pairing.compare(
             base.latency(),
-            entry.latency(),
+            participant.latency(),
             disturbed=disturbed,
             comparisons=max(1, running - 1),
             margin=self._limits.noise_margin,
         )
+
+
+def latin_square(entries: Sequence[T], seed: int) -> Iterator[list[T]]:
+    """Endless rounds in which every one of `entries` takes every place equally often.
+
+    The order is shuffled once a block of len(entries) rounds and rotated one place a round; two of them
+    alternate as A B, B A, B A, A B, which cancels a linear drift.
+    """
+    generator = random.Random(seed)
+    order = list(entries)
+    if len(order) == 2:
+        while True:
+            first, second = order
+            yield from ([first, second], [second, first], [second, first], [first, second])
+    while True:
+        generator.shuffle(order)
+        for shift in range(max(1, len(order))):
+            yield order[shift:] + order[:shift]
+
+
+def calibration_seconds() -> float:
+    """Seconds that a fixed pure-Python loop takes now: about a millisecond, undisturbed."""
+    start = time.perf_counter()
+    for _ in range(_LOOPS):
+        pass
+    return time.perf_counter() - start
+
+
+def steal_seconds() -> float:
+    """CPU seconds that a hypervisor has taken from this machine since it started; 0 where it does not say."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))

@@ -1,7 +1,7 @@
 """The child process of one contender: it holds one backend and does what the conductor asks, in order.
 
 Started as ``python -P -m attnlab.measuring.worker REQUESTS REPLIES`` with two inherited pipes. It needs
-attnlab's ground and this package only; array libraries load with the backend.
+`attnlab.contract` and this package only; array libraries load with the backend.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
-import resource
 import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from attnlab.contract.inputs import checked_problem
 from attnlab.contract.library import Library, open_library
 from attnlab.contract.packing import unpack
 from attnlab.contract.workload import Workload
-from attnlab.measuring import ceilings, memory, protocol
+from attnlab.measuring import ceilings, protocol
 from attnlab.measuring.probe import Probe
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
@@ -127,37 +128,11 @@ class Bench:
             seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
         return {"seconds": seconds}, ()
 
-    def turn(self, iterations: int, settle_seconds: float | None) -> Reply:
-        """One turn on the clock: seconds per call and what disturbed it.
-
-        Before it, untimed, one call and as many more as fill `settle_seconds` (none at all for None): they
-        refill the caches after the other contenders and let the threads that were just woken find their cores.
-        """
-        library, call = self._library(), self._call()
-        gc.disable()
-        try:
-            settling = time.perf_counter()
-            while settle_seconds is not None:
-                library.time_calls(call, 1)
-                if time.perf_counter() - settling >= settle_seconds:
-                    break
-            settled = time.perf_counter() - settling
-            before = resource.getrusage(resource.RUSAGE_SELF)
-            seconds = library.time_calls(call, iterations)
-            after = resource.getrusage(resource.RUSAGE_SELF)
-        finally:
-            gc.enable()
-        return {
-            "seconds": seconds,
-            "settled_seconds": settled,
-            "minor_faults": after.ru_minflt - before.ru_minflt,
-            "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
-        }, ()
-
-    def memory(self) -> Reply:
-        """Peak bytes of the prepared call, once a repeat, and how they were measured."""
-        peaks, method = memory.peak_bytes(self._library(), self._call())
-        return {"peak_bytes": peaks, "method": method}, ()
+    def measure(self, instrument: str, **options: Any) -> Reply:
+        """The readings of an instrument, written ``module:class``, on the prepared call."""
+        module, _, name = instrument.partition(":")
+        found = getattr(importlib.import_module(module), name)()
+        return asdict(found.measure(self._library(), self._call(), **options)), ()
 
     def attest(self) -> Reply:
         """The kernels that the prepared call really ran."""
@@ -179,7 +154,7 @@ class Bench:
         return {}, ()
 
     def facts(self, device: str) -> Reply:
-        """Versions, thread pools and interpreter: what decides the figures on this side of the wall."""
+        """Versions, thread pools and interpreter: what decides the figures in this process."""
         from threadpoolctl import threadpool_info
 
         pools = [

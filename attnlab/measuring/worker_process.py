@@ -1,8 +1,8 @@
-"""A contender's seat in a run: its process, and the wall between it and the conductor.
+"""The conductor's side of a contender's child process: start it, ask it, stop it between requests, end it.
 
-The process is runnable only while it answers a request; between requests it is stopped, with its device
-work done, so that no idle thread pool spins beside another contender on the clock. It may crash or hang: then
-the seat is empty, says why, and can be filled again.
+The process may run only while it answers a request; between requests it is stopped (SIGSTOP), with its device
+work done, so that no idle thread pool spins beside another contender on the clock. When it crashes or hangs,
+the request raises an error that says why, and the process can be started again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Hung(Exception):
     """The worker did not answer before its deadline and was killed."""
 
 
-class Seat:
+class WorkerProcess:
     """One contender's process. Raises Refused, Died or Hung from every request."""
 
     def __init__(self, contender: Contender, folders: Sequence[str] = ()) -> None:
@@ -61,7 +61,7 @@ class Seat:
         self._requests = self._replies = -1
 
     @property
-    def filled(self) -> bool:
+    def alive(self) -> bool:
         """Whether its process is there."""
         return self._process is not None
 
@@ -110,7 +110,7 @@ class Seat:
         deadline = time.monotonic() + _START_SECONDS
         hello, _ = self._receive(deadline)
         if hello.get("protocol") != protocol.VERSION:
-            self.leave()
+            self.end()
             raise Refused(
                 "unavailable",
                 f"its worker speaks protocol {hello.get('protocol')}, this conductor {protocol.VERSION}",
@@ -134,7 +134,7 @@ class Seat:
     ) -> Callable[[], tuple[protocol.Message, tuple[NDArray[Any], ...]]]:
         """Let the process run on `op`; a call of what is returned waits for the answer and stops it again."""
         deadline = time.monotonic() + seconds
-        self._wake()
+        self._resume()
         self._begin({"op": op, **arguments}, arrays, deadline)
         return lambda: self._answer(deadline)
 
@@ -142,7 +142,7 @@ class Seat:
         """Whether the answer to what was begun begins to come, or never will: it need not be waited for."""
         return protocol.ready(self._replies)
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End the process, whatever it does, and free what it held."""
         if self._process is None:
             return
@@ -160,12 +160,12 @@ class Seat:
         except protocol.Closed:
             raise self._died() from None
         except protocol.Late:
-            self.leave()
+            self.end()
             raise Hung("it took in no request before the deadline and was killed") from None
 
     def _answer(self, deadline: float) -> tuple[protocol.Message, tuple[NDArray[Any], ...]]:
         reply, arrays = self._receive(deadline)
-        self._stop()
+        self._suspend()
         if "error" in reply:
             raise Refused(reply["error"], reply["message"])
         return reply, arrays
@@ -177,13 +177,13 @@ class Seat:
         except protocol.Closed:
             raise self._died() from None
         except protocol.Late:
-            self.leave()
+            self.end()
             raise Hung(f"no answer within {deadline - started:.0f} s; killed") from None
 
-    def _wake(self) -> None:
+    def _resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def _stop(self) -> None:
+    def _suspend(self) -> None:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
         assert self._process is not None and self._handle is not None
         self._signal(signal.SIGSTOP)
@@ -208,8 +208,8 @@ class Seat:
         until = time.monotonic() + _ENDING_SECONDS
         while (alive := self._handle.status() != psutil.STATUS_ZOMBIE) and time.monotonic() < until:
             time.sleep(0.001)
-        last, process = self._last_words(), self._process
-        self.leave()
+        last, process = self._last_line(), self._process
+        self.end()
         code = process.returncode
         if alive:
             how = "its process closed its pipe to the conductor, and was killed"
@@ -221,7 +221,7 @@ class Seat:
             how = f"its process exited with status {code}"
         return Died(f"{how}: {last}" if last else how)
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         """The last line it printed: most libraries say there why they abort."""
         assert self._log is not None
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))

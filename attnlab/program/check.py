@@ -25,7 +25,7 @@ from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.packing import pack
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
+from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 
 _SECONDS = 60.0
 _START_SECONDS = 2.0
@@ -88,7 +88,7 @@ def check(
 
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     require(asked.backend, folders)
-    seat = Seat(_patient(asked), folders)
+    process = WorkerProcess(_patient(asked), folders)
     found: list[GateResult] = []
 
     def told(text: str) -> None:
@@ -97,12 +97,12 @@ def check(
     reason: str | None = None
     passed: bool | None = False
     try:
-        seat.start()
+        process.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
             _begin_ahead(dtypes[0], seed)
-            seat.finish_start()
+            process.finish_start()
             for dtype in dtypes:
-                box = _BlackBox(seat, device, dtype, seed)
+                box = _BlackBox(process, device, dtype, seed)
                 found.append(examine(box, dtype, seed=seed, on_event=told, clock=box.clock))
                 reason = found[-1].fault
                 if reason:
@@ -119,7 +119,7 @@ def check(
             if not any(one.asked for one in found):
                 passed, reason = None, _refusal(found)
     finally:
-        seat.leave()
+        process.leave()
         if not keep:
             forget_all()
     return _summary(asked.name, passed, reason, found)
@@ -148,8 +148,8 @@ class _BlackBox:
     questions, which come in the order of asking; some of them may not be asked.
     """
 
-    def __init__(self, seat: Seat, device: str, dtype: str, seed: int) -> None:
-        self._seat, self._device = seat, device
+    def __init__(self, process: WorkerProcess, device: str, dtype: str, seed: int) -> None:
+        self._process, self._device = process, device
         #: those about outputs, and about gradients
         self._coming = {False: questions(dtype, seed), True: gradient_questions(dtype, seed)}
         self._ready: deque[Question] = deque()
@@ -188,7 +188,7 @@ class _BlackBox:
         plain, arrays = pack(question.problem)
         direction = "training" if question.backward else "forward"
         workload = Workload.of_problem(question.problem, device=self._device, direction=direction)
-        return self._seat.begin(
+        return self._process.begin(
             "answer",
             seconds=_SECONDS,
             arrays=arrays,
@@ -209,7 +209,7 @@ class _BlackBox:
 
     def _work_ahead(self, backward: bool) -> None:
         """Right answers to the next questions, until this one's answer is there."""
-        while len(self._ready) < _LEAD and not self._seat.answered():
+        while len(self._ready) < _LEAD and not self._process.answered():
             following = next(self._coming[backward], None)
             if following is None:
                 return

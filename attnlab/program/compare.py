@@ -7,6 +7,7 @@ only where it holds in three fresh sets of processes.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +17,21 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.limits import Limits
-from attnlab.statistics import pairing
 from attnlab.statistics.pairing import Kind, Verdict
+from attnlab.statistics.verdicts import agreed, sentence, verdicts_against
 
 #: claims of less than this must hold in `SETS` fresh sets of processes
 SMALL = 0.05
 SETS = 3
+#: for one set, unless another time is asked for
+SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
 
-    `results` are of the first set of processes; `sets` tells how many each verdict rests on.
+    `results` are of the first set of processes; `sets` tells how many each verdict rests on. `command` repeats it.
     """
 
     workload: Workload
@@ -36,6 +39,7 @@ class Comparison:
     results: tuple[Result, ...]
     verdicts: dict[str, Verdict]
     sets: int
+    command: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for other programs; a figure that does not exist is None."""
@@ -43,6 +47,7 @@ class Comparison:
             "workload": self.workload.to_dict(),
             "baseline": self.baseline,
             "sets": self.sets,
+            "command": self.command,
             "contenders": [self._contender(result) for result in self.results],
         }
 
@@ -103,74 +108,26 @@ def compare(
             contenders, folders=folders, limits=limits, memory=not sets, on_event=on_event
         ) as conductor:
             sets.append(tuple(conductor.race(workload)))
-        first = verdicts_of(sets[0], baseline)
+        first = verdicts_against(sets[0], baseline)
         if not any(_small_claim(verdict) for verdict in first.values()):
             break
-    judged = [verdicts_of(one, baseline) for one in sets]
+    judged = [verdicts_against(one, baseline) for one in sets]
     verdicts = {name: agreed([one.get(name) for one in judged]) for name in first}
-    return Comparison(workload, baseline, sets[0], verdicts, len(sets))
+    command = _command(texts, workload, folders, limits)
+    return Comparison(workload, baseline, sets[0], verdicts, len(sets), command)
 
 
-def verdicts_of(results: Sequence[Result], baseline: str) -> dict[str, Verdict]:
-    """The verdict on every measured contender of one race against the baseline, where that was measured."""
-    latencies = {result.contender: result.latency for result in results if result.latency is not None}
-    if baseline not in latencies:
-        return {}
-    disturbed = pairing.disturbed_rounds(pairing.calibration_of(latencies.values()))
-    verdicts = {}
-    for name, latency in latencies.items():
-        if name != baseline and (set(latency.by_round()) & set(latencies[baseline].by_round())) - disturbed:
-            verdicts[name] = pairing.compare(
-                latencies[baseline], latency, disturbed=disturbed, comparisons=len(latencies) - 1
-            )
-    return verdicts
-
-
-def sentence(name: str, baseline: str, verdict: Verdict) -> str:
-    """The verdict as a person would say it."""
-    span = f"95 % interval {verdict.low:.3g} to {verdict.high:.3g}, {verdict.rounds} rounds"
-    if verdict.kind is Kind.FASTER:
-        times = 1 / verdict.ratio
-        return f"{name} is {times:.3g} times as fast as {baseline} (time ratio {verdict.ratio:.3g}, {span})."
-    if verdict.kind is Kind.SLOWER:
-        return f"{name} takes {verdict.ratio:.3g} times as long as {baseline} ({span})."
-    if verdict.kind is Kind.EQUIVALENT:
-        return (
-            f"{name} and {baseline} are equally fast to within 1 % (time ratio {verdict.ratio:.3g}, {span})."
-        )
-    if verdict.low == 0:
-        return (
-            f"{name} against {baseline} is undecided: {verdict.rounds} rounds are too few for an interval "
-            f"(time ratio so far {verdict.ratio:.3g}); allow more time."
-        )
-    more = f"; about {verdict.rounds_needed} rounds would decide it" if verdict.rounds_needed else ""
-    return f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, {span}{more}."
+def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits | None) -> str:
+    """What to type for the same again; of limits the command line has the time of a set alone."""
+    further = [word for folder in folders for word in ("--implementations", str(folder))]
+    if limits is not None and limits.workload_seconds != SECONDS:
+        further += ["--seconds", f"{limits.workload_seconds:g}"]
+    return " ".join(filter(None, (workload.command(*texts), shlex.join(further))))
 
 
 def _small_claim(verdict: Verdict) -> bool:
     claims = verdict.kind in (Kind.FASTER, Kind.SLOWER)
     return claims and abs(math.log(verdict.ratio)) < math.log1p(SMALL)
-
-
-def agreed(found: Sequence[Verdict | None]) -> Verdict:
-    """One verdict from those of several sets of processes, the first of which there is; the widest interval.
-
-    Undecided unless all say the same: a set in which the contender was not measured (None) says nothing.
-    """
-    verdicts = [verdict for verdict in found if verdict is not None]
-    first = verdicts[0]
-    if len(found) == 1:
-        return first
-    ratios = sorted(verdict.ratio for verdict in verdicts)
-    agree = len(verdicts) == len(found) and all(verdict.kind is first.kind for verdict in verdicts)
-    return Verdict(
-        first.kind if agree else Kind.UNDECIDED,
-        ratios[len(ratios) // 2],
-        min(verdict.low for verdict in verdicts),
-        max(verdict.high for verdict in verdicts),
-        sum(verdict.rounds for verdict in verdicts),
-        sum(verdict.disturbed for verdict in verdicts),
-    )
 
 
 def _known(figure: float) -> float | None:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attnlab.contract.discovery import backends, require
+from attnlab.contract.library import library_names
 from attnlab.contract.result import Ceiling, Outcome
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
-from attnlab.measuring.worker_process import Died, Hung, Refused, Seat
+from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.program.environment import environment
 from attnlab.program.folders import claim
 from attnlab.program.plan import Plan
 from attnlab.program.store import RUN_FILE, Run
 
 DEFAULT_FOLDER = Path("reports/latest")
-_CEILING_LIBRARIES = ("numpy", "torch")
 
 
 class Progress(Protocol):
@@ -148,15 +148,15 @@ def _experiment(record: Run, progress: Progress) -> None:
 def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
     """The best matrix-multiply rate and copy bandwidth over the libraries here, each in a fresh worker."""
     found: dict[str, dict[str, float] | None] = {}
-    for library in _CEILING_LIBRARIES:
-        seat = Seat(Contender(library, library))
+    for library in library_names():
+        worker = WorkerProcess(Contender(library, library))
         try:
-            seat.start("ceiling", library=library, device=device, dtype=dtype)
-            found[library] = seat.finish_start()["found"]
+            worker.start("ceiling", library=library, device=device, dtype=dtype)
+            found[library] = worker.finish_start()["found"]
         except (Refused, Died, Hung):
             continue  # a library that is not here sets no ceiling
         finally:
-            seat.leave()
+            worker.end()
     return ceilings.best(device, dtype, found)
 
 

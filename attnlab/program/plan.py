@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from itertools import product
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
+import msgspec
+
+from attnlab.contract.plain import decode
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.limits import Limits
 from attnlab.numerics.catalogue import CHAPTER, chosen_experiments
+from attnlab.program.grid import choices, workloads
 
 DEFAULT_LENGTHS = (64, 128, 256, 512, 1024, 2048)
 DEFAULT_HEADS = (1, 4, 16)
+#: what a plan file calls the fields of `Plan` that have another name there
+_FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,68 +61,29 @@ class Plan:
         lengths: Sequence[int] = DEFAULT_LENGTHS,
         heads: Sequence[int] = DEFAULT_HEADS,
         dtypes: Sequence[str] | None = None,
-        device: str = "cpu",
-        batch: int = 1,
-        head_dim: int = 64,
-        causal: bool = False,
         **rest: Any,
     ) -> Plan:
         """The plan over all lengths x heads x dtypes, small to large.
 
-        `dtypes` defaults to float32 on the CPU, float32 and bfloat16 on CUDA. `rest` are fields of `Plan`.
+        `lengths` are queries and keys; `dtypes` defaults to float32 on the CPU, float32 and bfloat16 on CUDA. `rest`
+        are fields of `Workload`, the same for all of them (``queries=1`` for decoding), and fields of `Plan`.
         """
         if dtypes is None:
-            dtypes = ("float32", "bfloat16") if device == "cuda" else ("float32",)
-        workloads = tuple(
-            Workload(
-                batch=batch,
-                heads=count,
-                queries=length,
-                keys=length,
-                head_dim=head_dim,
-                dtype=dtype,
-                device=device,
-                causal=causal,
-            )
-            for dtype, length, count in product(dtypes, lengths, heads)
-        )
-        return cls(workloads=workloads, **rest)
+            dtypes = ("float32", "bfloat16") if rest.get("device") == "cuda" else ("float32",)
+        said = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
+        said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
+        return cls(workloads=workloads(said), **rest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return {**asdict(self), "workloads": [workload.to_dict() for workload in self.workloads]}
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """The inverse of `to_dict`."""
-        plain = dict(data)
-        plain["workloads"] = tuple(map(Workload.from_dict, plain["workloads"]))
-        plain["limits"] = Limits(**plain["limits"])
-        for name in ("contenders", "folders", "experiments"):
-            plain[name] = tuple(plain[name])
-        return cls(**plain)
-
-
-#: what a plan file may hold, with the type of each value
-_GRID_KEYS: dict[str, type | tuple[type, type]] = {
-    "lengths": (list, int),
-    "heads": (list, int),
-    "dtypes": (list, str),
-    "device": str,
-    "batch": int,
-    "head_dim": int,
-    "causal": bool,
-}
-_PLAN_KEYS: dict[str, type | tuple[type, type]] = {
-    "backends": (list, str),
-    "baseline": str,
-    "implementations": (list, str),
-    "self_test": bool,
-    "memory": bool,
-    "ceilings": bool,
-    "experiments": (list, str),
-    "limits": dict,
-}
+        """The inverse of `to_dict`. Raises ValueError for what is no plan."""
+        stored = tuple(map(Workload.from_dict, data.get("workloads", ())))  # which knows former names
+        return decode({**data, "workloads": stored}, cls, "the plan")
 
 
 def read_plan(file: Path) -> dict[str, Any]:
@@ -133,40 +99,28 @@ def read_plan(file: Path) -> dict[str, Any]:
         raise ValueError(f"the plan file {file} cannot be read: it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as fault:
         raise ValueError(f"the plan file {file} is not valid TOML: {fault}") from None
-    known = {**_GRID_KEYS, **_PLAN_KEYS}
-    for key, value in data.items():
-        if key not in known:
-            raise ValueError(f"{file}: unknown key {key!r}; known: {', '.join(sorted(known))}")
-        _check_type(f"{file}: {key}", value, known[key])
-    if "limits" in data:
-        data["limits"] = _limits(file, data["limits"])
-    if "backends" in data:
-        data["contenders"] = tuple(data.pop("backends"))
-    if "experiments" in data:
-        data["experiments"] = tuple(data["experiments"])
-    if "implementations" in data:
-        # a path in a file is meant from where the file lies
-        data["folders"] = tuple(str(file.parent / folder) for folder in data.pop("implementations"))
-    return data
+    found: Any = decode(data, _plan_file(), str(file))
+    given = {name: getattr(found, name) for name in data}
+    if "limits" in given:
+        given["limits"] = Limits(**{name: getattr(found.limits, name) for name in data["limits"]})
+    for field_name, name in _FILE_NAMES.items():
+        if name in given:
+            given[field_name] = given.pop(name)
+    if "folders" in given:  # a path in a file is meant from where the file lies
+        given["folders"] = tuple(str(file.parent / folder) for folder in given["folders"])
+    return given
 
 
-def _limits(file: Path, data: dict[str, Any]) -> Limits:
-    known = {one.name: one.type for one in fields(Limits)}
-    for key, value in data.items():
-        if key not in known:
-            raise ValueError(f"{file}: unknown limit {key!r}; known: {', '.join(sorted(known))}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise ValueError(f"{file}: limits.{key} must be a positive number, got {value!r}")
-        if known[key] == "int" and not isinstance(value, int):
-            raise ValueError(f"{file}: limits.{key} must be a whole number, got {value!r}")
-    return Limits(**data)
-
-
-def _check_type(where: str, value: Any, kind: type | tuple[type, type]) -> None:
-    outer, inner = kind if isinstance(kind, tuple) else (kind, None)
-    right = isinstance(value, outer) and (outer is bool or not isinstance(value, bool))
-    if right and inner is not None:
-        right = bool(value) and all(isinstance(one, inner) and not isinstance(one, bool) for one in value)
-    if not right:
-        wanted = f"a list of {inner.__name__}, not empty" if inner else f"of type {outer.__name__}"
-        raise ValueError(f"{where} must be {wanted}, got {value!r}")
+def _plan_file() -> type:
+    """What a plan file may hold: what may be said of workloads, and the fields of a plan and of its limits."""
+    positive = {
+        name: Annotated[kind, msgspec.Meta(gt=0)] for name, kind in get_type_hints(Limits).items()
+    }
+    limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])
+    kinds = {choice.name: choice.kind for choice in choices(grid=True)}
+    for name, kind in get_type_hints(Plan).items():
+        if get_origin(kind) is tuple:
+            kind = Annotated[kind, msgspec.Meta(min_length=1)]
+        if name != "workloads":
+            kinds[_FILE_NAMES.get(name, name)] = limits if name == "limits" else kind
+    return make_dataclass("plan", [(name, kind, None) for name, kind in kinds.items()])

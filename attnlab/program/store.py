@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+import msgspec
+
+from attnlab.contract.plain import decode
 from attnlab.contract.result import Ceiling, Result
 from attnlab.numerics.finding import Finding
 from attnlab.program.plan import Plan
@@ -56,18 +59,8 @@ class Run:
 
     def save(self) -> None:
         """Write everything but the results, which are on disk already. Replaces files whole."""
-        plain = {
-            "format": FORMAT,
-            "plan": self.plan.to_dict(),
-            "environment": self.environment,
-            "contenders": self.contenders,
-            "baseline": self.baseline,
-            "command": self.command,
-            "started": self.started,
-            "complete": self.complete,
-            "account": self.account,
-            "ceilings": [asdict(ceiling) for ceiling in self.ceilings],
-        }
+        told = {name: getattr(self, name) for name in _TOLD}
+        plain = {"format": FORMAT, **msgspec.to_builtins(told)}
         _replace(self.folder / RUN_FILE, plain)
         _replace(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
 
@@ -115,6 +108,15 @@ class Run:
         return pd.DataFrame(rows)
 
 
+#: the fields of a run that stand in its file, and their types
+_TOLD = {
+    name: kind
+    for name, kind in get_type_hints(Run).items()
+    if name not in ("folder", "results", "findings")
+}
+_Told = make_dataclass("run", [(name, kind) for name, kind in _TOLD.items()])
+
+
 def _common(result: Result) -> dict[str, Any]:
     return {
         **result.workload.to_dict(),
@@ -144,12 +146,10 @@ def read_run(folder: Path | str) -> Run:
         raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
     data.pop("format")
     try:
-        data["plan"] = Plan.from_dict(data["plan"])
-        data["ceilings"] = [Ceiling(**ceiling) for ceiling in data["ceilings"]]
-        data["contenders"] = tuple(data["contenders"])
-        run = Run(folder=folder, **data)
-    except (KeyError, TypeError) as fault:
+        told = decode({**data, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
+    except (ValueError, TypeError) as fault:
         raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
+    run = Run(folder=folder, **vars(told))
     run.results = _read_results(folder / _RESULTS)
     numerics = folder / _NUMERICS
     if numerics.exists():

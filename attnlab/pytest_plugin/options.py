@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from attnlab.commands.options import split_names, split_sizes
+from attnlab.commands.options import split_names
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.program.execute import resolve
+from attnlab.program.grid import by_option, choices, read_options, workloads
 from attnlab.program.plan import Plan
 
 #: small enough that all suites end within about a minute on two cores
-_LENGTHS, _HEADS, _DTYPES = "64,256", "4", "float32"
+_DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options, checked. `dtypes_given` tells a user's own choice of `dtypes` from the default."""
+    """The options, checked. `said` is what they say of workloads, by `Choice.name`.
+
+    `dtypes_given` tells a user's own choice of dtypes from the default.
+    """
 
     contenders: tuple[Contender, ...]
     baseline: str
     folders: tuple[str, ...]
-    lengths: tuple[int, ...]
-    heads: tuple[int, ...]
-    dtypes: tuple[str, ...]
+    said: Mapping[str, Any]
     dtypes_given: bool
-    head_dim: int
-    batch: int
-    device: str
-    causal: bool
     ceilings: bool
 
     @property
@@ -47,24 +47,20 @@ class Settings:
     @property
     def formats(self) -> tuple[str, ...]:
         """The number formats in which accuracy is judged: all, unless the user chose."""
-        return self.dtypes if self.dtypes_given else DTYPES
+        return tuple(self.said["dtypes"]) if self.dtypes_given else DTYPES
+
+    @property
+    def device(self) -> str:
+        """Where workloads run."""
+        return self.workload().device
 
     def contender(self, name: str) -> Contender:
         """The contender of that name."""
         return next(one for one in self.contenders if one.name == name)
 
-    def workload(self, length: int, heads: int, dtype: str) -> Workload:
-        """Self-attention over `length` positions, and what the options say for all workloads."""
-        return Workload(
-            batch=self.batch,
-            heads=heads,
-            queries=length,
-            keys=length,
-            head_dim=self.head_dim,
-            dtype=dtype,
-            device=self.device,
-            causal=self.causal,
-        )
+    def workload(self, **axes: int | str) -> Workload:
+        """The first workload of the options' grid, or the one at `lengths`, `heads` and `dtypes`."""
+        return workloads({**self.said, **{name: (value,) for name, value in axes.items()}})[0]
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -77,26 +73,21 @@ class Settings:
     @classmethod
     def _read(cls, config: pytest.Config) -> Settings:
         option = config.getoption
-        lengths, heads = (_several(name, option(name)) for name in ("--lengths", "--heads"))
-        head_dim, batch = (_one(name, option(name)) for name in ("--head-dim", "--batch"))
-        dtypes = tuple(
-            dict.fromkeys(split_names(_DTYPES if option("--dtypes") is None else option("--dtypes")))
-        )
+        given = {choice.name: option(choice.option) for choice in choices(grid=True)}
+        said = read_options({**given, **_after_bare(config)}, grid=True)
         names = option("--backends")
-        plan, contenders = resolve(
-            Plan.grid(
-                lengths=lengths,
-                heads=heads,
-                dtypes=dtypes,
-                device=option("--device"),
-                batch=batch,
-                head_dim=head_dim,
-                contenders=() if names is None else tuple(split_names(names)),
-                baseline=option("--baseline"),
-                folders=tuple(option("--implementations")),
-                self_test=False,
-            )
-        )
+        settings = {
+            "contenders": () if names is None else tuple(split_names(names)),
+            "baseline": option("--baseline"),
+            "folders": tuple(option("--implementations")),
+            "self_test": False,
+        }
+        defaults = {name: text for name, text in _DEFAULTS.items() if name not in said}
+        said |= read_options(defaults, grid=True)
+        try:
+            plan, contenders = resolve(Plan.grid(**said, **settings))
+        except ValueError as fault:
+            raise by_option(fault, said, grid=True) from None
         known = [contender.name for contender in contenders]
         assert plan.baseline is not None
         if plan.baseline not in known:
@@ -107,16 +98,27 @@ class Settings:
             contenders=contenders,
             baseline=plan.baseline,
             folders=plan.folders,
-            lengths=lengths,
-            heads=heads,
-            dtypes=dtypes,
-            dtypes_given=option("--dtypes") is not None,
-            head_dim=head_dim,
-            batch=batch,
-            device=option("--device"),
-            causal=option("--causal"),
+            said=said,
+            dtypes_given="dtypes" not in defaults,
             ceilings=not option("--no-ceilings"),
         )
+
+
+def _after_bare(config: pytest.Config) -> dict[str, str]:
+    """"true" for options that stand bare before a path, which pytest took for their value: it is a path again."""
+    found = {}
+    for choice in choices(grid=True):
+        value = config.getoption(choice.option)
+        if not choice.bare or value is None or choice.is_value(value):
+            continue
+        place = config.invocation_params.dir / value.partition("::")[0]
+        if place.exists() or config.getoption("--pyargs"):
+            found[choice.name] = "true"
+            if config.args_source is not pytest.Config.ArgsSource.ARGS:
+                config.args.clear()
+                config.args_source = pytest.Config.ArgsSource.ARGS
+            config.args.append(value)
+    return found
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -127,17 +129,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="LIST",
         help="contenders separated by commas, as in torch_sdpa,numpy_vectorized[threads=1]; default: all",
     )
-    group.addoption("--lengths", metavar="LIST", default=_LENGTHS, help="queries and keys (%(default)s)")
-    group.addoption("--heads", metavar="LIST", default=_HEADS, help="head counts (%(default)s)")
-    group.addoption("--head-dim", metavar="N", default="64", help="size of a head (%(default)s)")
-    group.addoption("--batch", metavar="N", default="1", help="batch size (%(default)s)")
-    group.addoption(
-        "--dtypes",
-        metavar="LIST",
-        help=f"number formats ({_DTYPES}; the accuracy suite takes all by default)",
-    )
-    group.addoption("--device", metavar="DEVICE", default="cpu", help="cpu or cuda (%(default)s)")
-    group.addoption("--causal", action="store_true", help="query i sees keys 0 to i only")
+    for choice in choices(grid=True):
+        default = f" [default: {_DEFAULTS[choice.name]}]" if choice.name in _DEFAULTS else ""
+        bare: dict[str, Any] = {"nargs": "?", "const": "true"} if choice.bare else {}
+        metavar = choice.metavar.strip("[]")
+        group.addoption(choice.option, metavar=metavar, help=(choice.help + default).replace("%", "%%"), **bare)
     group.addoption(
         "--implementations",
         metavar="DIR",
@@ -151,13 +147,3 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--no-ceilings", action="store_true", help="leave out matrix-product rate and copy bandwidth"
     )
-
-
-def _several(option: str, text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(split_sizes(option, text)))
-
-
-def _one(option: str, text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{option} takes one whole number of at least 1, got {text!r}")
-    return int(text)

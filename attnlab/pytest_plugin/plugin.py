@@ -69,9 +69,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Spread tests over the options' workloads and contenders, but for what a test spreads itself."""
     settings = metafunc.config.stash[SETTINGS]
     axes: dict[str, tuple[Sequence[int | str], Callable[[Any], str]]] = {
-        "length": (settings.lengths, "n{}".format),
-        "heads": (settings.heads, "h{}".format),
-        "dtype": (settings.dtypes, str),
+        "length": (settings.said["lengths"], "n{}".format),
+        "heads": (settings.said["heads"], "h{}".format),
+        "dtype": (settings.said["dtypes"], str),
         "contender": (settings.names, str),
         "backend": (settings.backends, str),
     }
@@ -111,7 +111,7 @@ def laboratory(pytestconfig: pytest.Config) -> Iterator[Laboratory]:
 @pytest.fixture
 def workload(pytestconfig: pytest.Config, length: int, heads: int, dtype: str) -> Workload:
     """One workload of the options' grid."""
-    return pytestconfig.stash[SETTINGS].workload(length, heads, dtype)
+    return pytestconfig.stash[SETTINGS].workload(lengths=length, heads=heads, dtypes=dtype)
 
 
 @pytest.fixture

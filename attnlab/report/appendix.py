@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attnlab.contract import units
 from attnlab.contract.result import Outcome
-from attnlab.report import units, wording
+from attnlab.report import wording
 from attnlab.report.evidence import Evidence
 from attnlab.report.tables import markdown
 
@@ -19,7 +20,7 @@ _WORDS = {
     Outcome.TIMED_OUT: "timed out",
 }
 #: activities in which a contender itself was at work
-AT_WORK = ("timed", "warm-up", "memory")
+AT_WORK = ("timed", "warm-up", "memory", "instruments")
 
 
 def left_out(evidence: Evidence) -> str:
@@ -78,7 +79,7 @@ def _entries(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
     for name, value in facts.items():
         label = f"{prefix}{name}".replace("_", " ") if not prefix else f"{prefix}{name}"
         if name.endswith("_bytes") and isinstance(value, int):
-            yield label.removesuffix(" bytes"), units.size(value)
+            yield label.removesuffix(" bytes"), units.bytes_text(value)
         elif isinstance(value, Mapping) and value and all(isinstance(v, Mapping) for v in value.values()):
             yield from _alike(label, value)
         elif isinstance(value, Mapping) and value:

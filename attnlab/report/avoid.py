@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from attnlab.contract import units
 from attnlab.contract.result import Outcome
-from attnlab.report import units, wording
+from attnlab.report import wording
 from attnlab.report.evidence import Cell, Evidence, Family
 from attnlab.statistics.pairing import Kind
 
@@ -95,11 +96,11 @@ def _hungry(family: Family) -> list[str]:
     hungry = [n for n in sorted(peaks, key=lambda n: peaks[n]) if peaks[n] >= HUNGRY * peaks[leanest]]
     if not hungry:
         return []
-    each = wording.listed([f"`{name}` ({units.size(peaks[name])})" for name in hungry])
+    each = wording.listed([f"`{name}` ({units.bytes_text(peaks[name])})" for name in hungry])
     return [
         f"**Where memory is short, avoid** {each}: these are their peaks at n = {at[1]}, "
-        f"{wording.counted(at[0], 'head')}, where the score matrix alone is {units.size(scores)}; "
-        f"`{leanest}` needs {units.size(peaks[leanest])}."
+        f"{wording.counted(at[0], 'head')}, where the score matrix alone is {units.bytes_text(scores)}; "
+        f"`{leanest}` needs {units.bytes_text(peaks[leanest])}."
     ]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from attnlab.report import units, wording
+from attnlab.contract import units
+from attnlab.report import wording
 from attnlab.report.evidence import Evidence, Family
 from attnlab.statistics.crossover import Crossover, crossovers
-from attnlab.statistics.pairing import Verdict, calibration_of, disturbed_rounds
-from attnlab.statistics.ranking import paired
+from attnlab.statistics.pairing import Verdict
+from attnlab.statistics.ranking import decidable
 
 
 def candidates(evidence: Evidence, family: Family) -> list[str]:
@@ -81,11 +82,8 @@ def _verdicts(
     for (heads, n), cell in family.cells.items():
         if heads != count or one not in cell.measured or other not in cell.measured:
             continue
-        times = {name: result.latency for name, result in cell.measured.items()}
-        known = {name: latency for name, latency in times.items() if latency is not None}
-        disturbed = disturbed_rounds(calibration_of(known.values()))
-        comparisons = max(pairs, len(known) - 1)
-        verdict = paired(known, one, other, disturbed, comparisons, cell.margin)
-        if verdict is not None:
-            verdicts[n] = verdict
+        comparisons = max(pairs, len(cell.measured) - 1)
+        found = decidable(cell.measured.values(), one, None, cell.margin, comparisons)
+        if other in found:
+            verdicts[n] = found[other]
     return verdicts

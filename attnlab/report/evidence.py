@@ -152,5 +152,5 @@ def _place(workload: Workload) -> tuple[Workload, tuple[int, int]]:
     of the conditions are 1 for a square workload, and one more than their number otherwise).
     """
     square = workload.queries == workload.keys
-    conditions = workload.with_(heads=1, keys=1, queries=1 if square else workload.queries + 1)
+    conditions = workload.with_(heads=1, kv_heads=None, keys=1, queries=1 if square else workload.queries + 1)
     return conditions, (workload.heads, workload.keys)

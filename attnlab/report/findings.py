@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.contract import units
 from attnlab.figures import canvas
 from attnlab.numerics import catalogue
 from attnlab.numerics.finding import Finding, Row
-from attnlab.report import units, wording
+from attnlab.report import wording
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.tables import NONE, markdown
 

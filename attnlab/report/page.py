@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attnlab.report import appendix, findings, layout, sentences, speed_figures, tables, units, wording
+from attnlab.contract import units
+from attnlab.report import appendix, findings, layout, sentences, speed_figures, tables, wording
 from attnlab.report.evidence import Evidence, Family
 
 REPORT = "report.md"
@@ -124,7 +125,7 @@ def machine(environment: Mapping[str, Any]) -> str:
         words.append(wording.counted(cores, "logical core"))
     memory = environment.get("memory_bytes")
     if isinstance(memory, int):
-        words.append(units.size(memory))
+        words.append(units.bytes_text(memory))
     return ", ".join(words) if words else "a machine that was not recorded"
 
 

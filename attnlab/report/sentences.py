@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from attnlab.report import units, wording
+from attnlab.contract import units
+from attnlab.report import wording
 from attnlab.report.avoid import avoid
 from attnlab.report.crossings import crossings
 from attnlab.report.evidence import Evidence

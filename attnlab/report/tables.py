@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlab.report import units, wording
+from attnlab.contract import units
+from attnlab.report import wording
 from attnlab.report.evidence import Cell, Evidence, Family
 from attnlab.statistics import growth
 from attnlab.statistics.pairing import Kind
@@ -100,7 +101,7 @@ def latencies(evidence: Evidence, family: Family) -> str:
         row: list[object] = [count, n]
         for name in names:
             standing = ranking.of(name)
-            text = NONE if standing is None else units.seconds(standing.seconds)
+            text = NONE if standing is None else units.seconds_text(standing.seconds)
             row.append(f"**{text}**" if name in first else text)
         rows.append([*row, ranking.rounds])
     return markdown(["heads", "n", *(f"`{name}`" for name in names), "rounds"], rows, left=0)
@@ -115,8 +116,14 @@ def peaks(evidence: Evidence, family: Family) -> str:
         if not lengths:
             continue
         cell = family.cells[count, lengths[-1]]
-        row = [count, lengths[-1], *(units.size(p) if p else NONE for p in (_peak(cell, n) for n in names))]
-        rows.append([*row, units.size(cell.workload.score_bytes), units.size(cell.workload.output_bytes)])
+        row = [
+            count,
+            lengths[-1],
+            *(units.bytes_text(p) if p else NONE for p in (_peak(cell, n) for n in names)),
+        ]
+        rows.append(
+            [*row, units.bytes_text(cell.workload.score_bytes), units.bytes_text(cell.workload.output_bytes)]
+        )
     headers = ["heads", "n", *(f"`{name}`" for name in names), "score matrix", "output"]
     return markdown(headers, rows, left=0)
 
@@ -166,7 +173,7 @@ def ceilings(evidence: Evidence) -> str:
     rows = [
         [
             f"{one.dtype} on {one.device}",
-            f"{units.flops(one.matmul_flops)} ({one.matmul_library})",
+            f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
             f"{units.figures(one.copy_bytes / 1e9)} GB/s ({one.copy_library})",
         ]
         for one in evidence.run.ceilings
@@ -186,7 +193,7 @@ def shares(evidence: Evidence, family: Family) -> str:
             [
                 f"`{name}`",
                 f"n = {cell.workload.keys}, {wording.counted(cell.workload.heads, 'head')}",
-                units.flops(best.flops),
+                units.flops_text(best.flops),
                 units.percent(best.compute),
                 units.percent(best.bandwidth),
                 best.binds,
@@ -224,7 +231,9 @@ def _growth(found: growth.Growth) -> list[str]:
     if found.label is None:
         return [NONE, NONE, NONE, error, exponents, "no good fit"]
     terms = [
-        f"{units.seconds(value)} [{units.seconds(low)}, {units.seconds(high)}]" if value else "0"
+        f"{units.seconds_text(value)} [{units.seconds_text(low)}, {units.seconds_text(high)}]"
+        if value
+        else "0"
         for value, (low, high) in zip(found.coefficients, found.intervals, strict=True)
     ]
     return [*terms, error, exponents, f"{found.label} ({max(found.shares):.0%})"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attnlab.report import units, wording
+from attnlab.contract import units
+from attnlab.report import wording
 from attnlab.report.evidence import Evidence, Family
 from attnlab.statistics.pairing import Kind, Verdict, least_rounds
 from attnlab.statistics.ranking import Ranking, Standing
@@ -143,8 +144,8 @@ def _leanest(family: Family, cells: Cells) -> str:
         return ""
     least, most = min(peaks, key=lambda n: peaks[n]), max(peaks, key=lambda n: peaks[n])
     return (
-        f". `{least}` needs the least memory of them: {units.size(peaks[least])} against "
-        f"{units.size(peaks[most])} of `{most}` at n = {at[1]}, {wording.counted(at[0], 'head')}"
+        f". `{least}` needs the least memory of them: {units.bytes_text(peaks[least])} against "
+        f"{units.bytes_text(peaks[most])} of `{most}` at n = {at[1]}, {wording.counted(at[0], 'head')}"
     )
 
 

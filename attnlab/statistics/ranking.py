@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from attnlab.contract.result import Measurement, Result
 from attnlab.contract.workload import Workload
-from attnlab.statistics.pairing import MARGIN, Kind, Verdict, calibration_of, compare, disturbed_rounds
+from attnlab.statistics.pairing import MARGIN, Kind, Verdict
+from attnlab.statistics.verdicts import disturbed_in, latencies, verdicts_against
 
 _ENTRY = re.compile(r"#(\d+)$")
 
@@ -40,11 +41,12 @@ def implementation_of(result: Result) -> str:
 
     Two backends of one library that report the same fused attention kernel are one implementation under two
     names; sharing a matrix product or a BLAS library does not make them one. Settings count: the same kernel
-    with other threads is another choice to a user.
+    with other threads is another choice to a user. Where a stored result does not tell its library, the backend
+    is an implementation of its own.
     """
     settings = entered_once(result.contender).partition("[")[2]
     fused = result.kernel is not None and "attention" in result.kernel
-    ran = f"{result.backend.partition('_')[0]}:{result.kernel}" if fused else result.backend
+    ran = f"{result.library}:{result.kernel}" if fused and result.library else result.backend
     return f"{ran}[{settings}" if settings else ran
 
 
@@ -121,16 +123,14 @@ def rank(
     `margin` is the relative difference that counts as none. `disturbed` rounds are found from the
     calibration loop unless given. Second entries of a contender must have been left out.
     """
-    times = {name: one.latency for name, one in results.items() if one.latency is not None}
+    times = latencies(results.values())
     if not times:
         return None
-    if disturbed is None:
-        disturbed = disturbed_rounds(calibration_of(times.values()))
-    left_out = set(disturbed)
+    left_out = set(disturbed_in(results.values()) if disturbed is None else disturbed)
     medians = {name: undisturbed_median(one, left_out) for name, one in times.items()}
-    best = _reference(times, medians, left_out, margin)
+    best, against_best = _reference(results, medians, left_out, margin)
+    against_baseline = decidable(results.values(), baseline, left_out, margin)
     order = sorted(times, key=lambda name: (name != best, medians[name]))
-    others = len(times) - 1
     rounds = set().union(*(one.by_round() for one in times.values()))
     standings = tuple(
         Standing(
@@ -138,8 +138,8 @@ def rank(
             implementation=implementation_of(results[name]),
             seconds=medians[name],
             rounds=len(set(times[name].by_round()) - left_out),
-            against_best=paired(times, best, name, left_out, others, margin),
-            against_baseline=paired(times, baseline, name, left_out, others, margin),
+            against_best=against_best.get(name),
+            against_baseline=against_baseline.get(name),
         )
         for name in order
     )
@@ -158,37 +158,29 @@ def undisturbed_median(times: Measurement, disturbed: Collection[int]) -> float:
     return statistics.median(kept) if kept else times.median
 
 
-def paired(
-    times: Mapping[str, Measurement],
+def decidable(
+    results: Iterable[Result],
     baseline: str,
-    contender: str,
-    disturbed: Collection[int],
-    comparisons: int,
+    disturbed: Collection[int] | None,
     margin: float,
-) -> Verdict | None:
-    """`contender` against `baseline`, or None where they are one, one is missing, or no interval exists."""
-    if baseline == contender or baseline not in times or contender not in times:
-        return None
-    try:
-        verdict = compare(
-            times[baseline],
-            times[contender],
-            disturbed=disturbed,
-            comparisons=max(1, comparisons),
-            margin=margin,
-        )
-    except ValueError:  # no undisturbed round in common
-        return None
-    return verdict if verdict.low > 0 else None
+    comparisons: int | None = None,
+) -> dict[str, Verdict]:
+    """`verdicts_against` without those that rest on too few rounds for an interval."""
+    found = verdicts_against(results, baseline, disturbed=disturbed, comparisons=comparisons, margin=margin)
+    return {name: verdict for name, verdict in found.items() if verdict.low > 0}
 
 
 def _reference(
-    times: Mapping[str, Measurement], medians: Mapping[str, float], disturbed: Collection[int], margin: float
-) -> str:
-    """The least median, unless someone is decidedly faster than it pair by pair (drift can do that)."""
-    best = min(medians, key=lambda name: medians[name])
-    for name in sorted(medians, key=lambda name: medians[name]):
-        verdict = paired(times, best, name, disturbed, len(times) - 1, margin)
-        if verdict is not None and verdict.kind is Kind.FASTER:
-            best = name
-    return best
+    results: Mapping[str, Result], medians: Mapping[str, float], disturbed: Collection[int], margin: float
+) -> tuple[str, dict[str, Verdict]]:
+    """The contender with the least median, or one that is decidedly faster pair by pair (the machine may drift).
+
+    With the verdicts on all others against it.
+    """
+    order = sorted(medians, key=lambda name: medians[name])
+    best = order[0]
+    verdicts = decidable(results.values(), best, disturbed, margin)
+    for name in order:
+        if name in verdicts and verdicts[name].kind is Kind.FASTER:
+            best, verdicts = name, decidable(results.values(), name, disturbed, margin)
+    return best, verdicts

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attnlab.contract.result import Measurement, Result
+from attnlab.contract.result import Result
 from attnlab.contract.workload import Workload
-from attnlab.statistics.pairing import MARGIN, Kind, Verdict, calibration_of, compare, disturbed_rounds
+from attnlab.statistics.pairing import MARGIN, Kind, Verdict
 from attnlab.statistics.ranking import entered_once, is_second_entry
+from attnlab.statistics.verdicts import disturbed_in, verdicts_against
 
 
 @dataclass(frozen=True)
@@ -74,26 +75,15 @@ def _up(fraction: float) -> float:
 def self_test(by_workload: Mapping[Workload, Mapping[str, Result]], *, margin: float = MARGIN) -> SelfTest:
     """Compare every second entry with the first, workload by workload.
 
-    `by_workload` holds the measured results by the name they raced under. Each interval is a 95 % one by
-    itself, not shared among the workloads: a warning had better come once too often.
+    `by_workload` holds the measured results by the name they raced under. Each interval is a 95 % one by itself, not
+    shared among the workloads: here a false alarm costs less than a machine that is believed though it is busy.
     """
     twins: list[Twin] = []
     for workload, results in by_workload.items():
-        times = {name: one.latency for name, one in results.items() if one.latency is not None}
-        disturbed = disturbed_rounds(calibration_of(times.values()))
-        twins.extend(_twins(workload, times, disturbed, margin))
+        disturbed = disturbed_in(results.values())
+        for name in filter(is_second_entry, results):
+            pair = [results[one] for one in (entered_once(name), name) if one in results]
+            verdicts = verdicts_against(pair, entered_once(name), disturbed=disturbed, margin=margin)
+            if name in verdicts:
+                twins.append(Twin(workload, entered_once(name), verdicts[name]))
     return SelfTest(tuple(twins), margin)
-
-
-def _twins(
-    workload: Workload, times: Mapping[str, Measurement], disturbed: Iterable[int], margin: float
-) -> Iterable[Twin]:
-    left_out = set(disturbed)
-    for name in times:
-        first = entered_once(name)
-        if is_second_entry(name) and first in times:
-            try:
-                verdict = compare(times[first], times[name], disturbed=left_out, margin=margin)
-            except ValueError:  # no undisturbed round in common
-                continue
-            yield Twin(workload, first, verdict)

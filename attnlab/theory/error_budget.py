@@ -7,9 +7,12 @@ nearest has the relative rms c·u, c = 1/√(8 ln 2). Independent roundings add 
 
 u_O, u_P, u_S : unit roundoff at which output, weights and scores are stored; r : roundings of the scores.
 
-The inner term models arithmetic at u_i, summation in chains of N additions (recursion: N = d or n; blocks
-of b: N = b + n/b), each partial sum rounded. For terms a_t with total A the squares of N partial sums add
-to (N/2)Σa² by scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
+The inner term is a bound: the error of arithmetic at u_i whose sums are chains of N additions, each partial sum
+rounded (in order, one term after another: N = d or n; in blocks of b: N = b + n/b). A sum in order is honest, so
+its error has to be allowed. Kernels that sum in 8 to 64 lanes have less of it, far less where the terms of a sum share
+a sign (with means of 3 at d = 64 some 5 %): to be far below this bound is nothing that tells against a kernel, and to
+be near it nothing that its lanes explain. For terms a_t with total A the squares of N partial sums add to (N/2)Σa² by
+scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
 
     score s_j = scale Σ_c q_c k_jc :  σ_j² = scale²[(1 + N_d/2) Σ_c q_c²k_jc²] + (1 + N_d/3) s_j²
     exponent and exp               :  σ_j² += 2(s_j − m)² + 2, m the largest score of the row
@@ -26,21 +29,36 @@ lost than ln l itself: (u_i ln Z)²/3 is (ln l)² at most.
 
 The last term is a loss and no scatter: of a sum that has grown, what is below half a unit is lost whole. How much of
 λ comes after that is between none and all of it, a third in mean square. It counts over 10^5 keys in float32.
-It is an upper model: vector units sum in 8 to 32 lanes, and fused multiply-adds save a rounding. In float16 and
-bfloat16 it is invisible beside the first three. Where the inner precision is float64 the truth has the same
-error, and the term counts twice.
+In float16 and bfloat16 the inner term is invisible beside the first three. Where the inner precision is float64 the
+truth has the same error, and the term counts twice.
+
+What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, say `score_variance` and
+`stored_score_variance` in `roundings`. A sink is one more key whose value is 0.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Array, one_of, real
-from .exact_attention import Rows, Softmax, blocks, checked_inputs, chosen_rows, softmax_rows, turned
+from attnlab.contract.problem import Problem
+
+from .checks import Array, one_of
+from .exact_attention import (
+    Rows,
+    Softmax,
+    at_rows,
+    blocks,
+    finite,
+    softmax_rows,
+    takes_problem,
+    turned,
+    visible_extremes,
+)
 from .roundings import (
     Roundings,
     checked_roundings,
@@ -70,6 +88,7 @@ class ErrorBudget:
     worst_case : the bound no correct implementation exceeds, or None if it was not asked for.
     exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
         is of first order in it: trust it below about 0.3.
+    tilt : d output / d ln(scale), of the same shape: where a wrong scale moves it.
     """
 
     output: Array
@@ -77,6 +96,7 @@ class ErrorBudget:
     scatters: dict[str, float]
     worst_case: Array | None
     exponent_error: float
+    tilt: Array
 
     @property
     def rms(self) -> Array:
@@ -110,56 +130,54 @@ class ErrorBudget:
             one_of("source", source, tuple(self.variances))
         kept = {source: variance for source, variance in self.variances.items() if source in sources}
         scatters = {source: scatter for source, scatter in self.scatters.items() if source in sources}
-        return ErrorBudget(self.output, kept, scatters, self.worst_case, self.exponent_error)
+        return replace(self, variances=kept, scatters=scatters)
+
+    def at_rows(self, rows: NDArray[np.intp]) -> "ErrorBudget":
+        """Of these rows only, as if the others had no errors."""
+        share = {
+            source: float(one[:, :, rows].sum() / one.sum()) if one.any() else 0.0
+            for source, one in self.variances.items()
+        }
+        return ErrorBudget(
+            output=self.output[:, :, rows],
+            variances={source: one[:, :, rows] for source, one in self.variances.items()},
+            scatters={source: one * share[source] for source, one in self.scatters.items()},
+            worst_case=None if self.worst_case is None else self.worst_case[:, :, rows],
+            exponent_error=self.exponent_error,
+            tilt=self.tilt[:, :, rows],
+        )
 
     @cached_property
     def _total(self) -> float:
         return float(sum(variance.sum() for variance in self.variances.values()))
 
 
+@takes_problem
 def error_budget(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    output_dtype: str,
-    weights_dtype: str | None = None,
-    scores_dtype: str | None = None,
-    score_roundings: int = 0,
-    inner_dtype: str | None = None,
-    weights_stored: str = "normalised",
-    summation_block: int | None = None,
-    any_unfused: bool = False,
-    causal_alignment: str = "top-left",
-    mask: ArrayLike | None = None,
-    rows: ArrayLike | None = None,
-    worst_case: bool = False,
+    problem: Problem, *, rows: ArrayLike | None = None, worst_case: bool = False, **roundings: Any
 ) -> ErrorBudget:
-    """The exact output of softmax(scale · qkᵀ)v and the error that its roundings predict.
+    """The exact output of `problem` and the error that its roundings predict.
 
-    q : (batch, heads, queries, head_dim); k : (batch, key_heads, keys, head_dim);
-    v : (batch, key_heads, keys, value_dim). They hold the inputs *as cast*: bfloat16 values in a float32
-        array. heads is a multiple of key_heads; each key head serves heads/key_heads successive heads.
-    causal : query i sees keys up to i ("top-left") or up to i + keys − queries ("bottom-right").
-    scale : 1/√head_dim if None.
+    Also as `error_budget(q, k, v, **keywords of Problem.of, **keywords of this)`. The arrays hold the inputs *as cast*:
+    bfloat16 values in float32 arrays.
+
+    rows : indexes of the query rows to judge; None for all.
+    worst_case : also compute the bound (see `worst_case_bound`), some 60 % more work.
+
+    `roundings` are where an implementation rounds:
+
     output_dtype, weights_dtype, scores_dtype : where the result, the weights and the scores are stored, as
-        "float16", "bfloat16", "float32" or "float64"; None for weights and scores that never leave the inner
-        precision.
-    score_roundings : r, how many roundings to scores_dtype: 0 fused, 1 eager with a power-of-two scale,
-        else 2.
+        "float16", "bfloat16", "float32" or "float64"; the problem's for the output unless given, and none for
+        weights and scores, which then never leave the inner precision.
+    score_roundings : r, how many roundings of scale · q·k to scores_dtype: 0 fused, 1 eager with a power-of-two
+        scale, else 2.
     inner_dtype : precision of the arithmetic; None: float64 for a float64 output, else float32.
     weights_stored : "normalised" p, or "unnormalised" p/max p as a fused kernel does; it matters only
         where float16 weights are subnormal.
-    summation_block : b, for blocked sums; None for recursion, the safe model.
+    summation_block : b, for blocked sums; None for sums in order, which bound them.
     any_unfused : the scores' part covers whoever stores them, also a q and a k that were stored again after the
         scale's root was folded into both, and a softmax that is written out and stores each step: its r s_j² is
         max(r s_j², 2 scale² Σ_c q_c²k_jc²) + (s_j − m)² + 1, and (c u_S)² o² comes on top.
-    mask : boolean, broadcastable to (batch, heads, queries, keys), True where a key is seen; intersects
-        causal.
-    rows : indexes of the query rows to judge; None for all.
-    worst_case : also compute the bound (see `worst_case_bound`), some 60 % more work.
 
     Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa, and too small
     by up to 1.36 where all scores have the same mantissa just above a power of two. Subnormal
@@ -172,55 +190,29 @@ def error_budget(
     Raises ValueError for shapes that do not fit, inputs that are not finite, unknown dtypes, and roundings
     of scores without a scores_dtype.
     """
-    queries, keys, values = checked_inputs(q, k, v)
-    roundings = checked_roundings(
-        output_dtype,
-        weights_dtype,
-        scores_dtype,
-        score_roundings,
-        inner_dtype,
-        weights_stored,
-        summation_block,
-        any_unfused,
-    )
-    factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
-    chosen = chosen_rows(rows, queries.shape[2])
-    shape = (*queries.shape[:2], chosen.size, values.shape[-1])
-    output = np.zeros(shape)
-    variances = {source: np.zeros(shape) for source in SOURCES}
+    rounded = checked_roundings(problem.dtype, **roundings)
+    asked = at_rows(finite(problem), rows)
+    output, tilt = np.empty(asked.output_shape), np.empty(asked.output_shape)
+    variances = {source: np.empty(output.shape) for source in SOURCES}
     scatters = dict.fromkeys(SOURCES, 0.0)
-    bound = np.zeros(shape) if worst_case else None
+    bound = np.empty(output.shape) if worst_case else None
     exponent_error = 0.0
-    for part in blocks(queries, keys, values, chosen, causal, causal_alignment, mask):
-        soft = softmax_rows(part, factor)
+    for part in blocks(asked):
+        soft = softmax_rows(part)
         output[part.at] = soft.output
-        found, scatter, spread = _variances(part, soft, factor, roundings)
+        tilt[part.at] = (soft.weights * soft.scale_response) @ part.v
+        found, scatter, spread = _variances(part, soft, rounded)
         exponent_error = max(exponent_error, spread)
         for source in SOURCES:
             variances[source][part.at] = found[source]
             scatters[source] += scatter[source]
         if bound is not None:
-            bound[part.at] = _bound(part, soft, factor, roundings)
-    return ErrorBudget(output, variances, scatters, bound, exponent_error)
+            bound[part.at] = _bound(part, soft, rounded)
+    return ErrorBudget(output, variances, scatters, bound, exponent_error, tilt)
 
 
-def worst_case_bound(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    *,
-    causal: bool = False,
-    scale: float | None = None,
-    output_dtype: str,
-    weights_dtype: str | None = None,
-    scores_dtype: str | None = None,
-    score_roundings: int = 0,
-    inner_dtype: str | None = None,
-    weights_stored: str = "normalised",
-    causal_alignment: str = "top-left",
-    mask: ArrayLike | None = None,
-    rows: ArrayLike | None = None,
-) -> Array:
+@takes_problem
+def worst_case_bound(problem: Problem, **options: Any) -> Array:
     """The bound on |ô − o| per component that every correct implementation meets.
 
     |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
@@ -230,34 +222,19 @@ def worst_case_bound(
     smallest subnormal of the weights' and the output's format; for normalised weights stored in a low precision
     τ_P Σ|v_j|, without the division by l. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a
     perturbed softmax. First order in the unit roundoffs outside tanh. The bound of `error_budget` with any_unfused
-    has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m| more.
+    has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m| more. What a soft cap and
+    a bias add says `roundings.largest_score_error`.
 
     Arguments, shapes and errors as `error_budget`; returns (batch, heads, rows, value_dim).
     """
-    budget = error_budget(
-        q,
-        k,
-        v,
-        causal=causal,
-        scale=scale,
-        output_dtype=output_dtype,
-        weights_dtype=weights_dtype,
-        scores_dtype=scores_dtype,
-        score_roundings=score_roundings,
-        inner_dtype=inner_dtype,
-        weights_stored=weights_stored,
-        causal_alignment=causal_alignment,
-        mask=mask,
-        rows=rows,
-        worst_case=True,
-    )
-    assert budget.worst_case is not None
-    return budget.worst_case
+    bound = error_budget(problem, worst_case=True, **options).worst_case
+    assert bound is not None
+    return bound
 
 
 def _variances(
-    part: Rows, soft: Softmax, scale: float, roundings: Roundings
-) -> tuple[dict[str, Array], dict[str, float], float]:
+    part: Rows, soft: Softmax, roundings: Roundings
+) -> tuple[Mapping[str, Array], Mapping[str, float], float]:
     """Of one block: variances by source, their scatter, and the largest rms error of a score."""
     p, o, v = soft.weights, soft.output, part.v
     inner = roundings.inner_variance
@@ -265,7 +242,7 @@ def _variances(
     if part.visible is not None:
         chain_n = np.minimum(part.visible.sum(axis=-1, keepdims=True), chain_n)
     squares = p * p
-    of_scores = score_variance(part, soft, scale, roundings)
+    of_scores = score_variance(part, soft, roundings).scores
     # the sum of weights and values, that of the exponentials, and the division by it
     accumulated = roundings.sum_variance(chain_n, squares @ (v * v), o) + inner * (1 + chain_n / 3) * o * o
     # a factor that all weights of a row share
@@ -298,8 +275,9 @@ def _variances(
         rounded = rounding_variance(p / peak, roundings.weights) * peak**2
         found["weights"] = rounded @ (v * v)
         scatter["weights"] = _SCATTER * float(((rounded * v_norms) ** 2).sum())
-    stored = stored_score_variance(part, soft, scale, roundings)
-    if stored is not None:
+    kept = stored_score_variance(part, soft, roundings)
+    if kept is not None:
+        stored = kept.scores
         summed = stored_sum_variance(roundings) * o * o
         found["scores"] = _moved(squares * stored, v, o) + summed
         scatter["scores"] = _SCATTER * float(
@@ -315,45 +293,27 @@ def _moved(mass: Array, v: Array, o: Array) -> Array:
     return np.asarray(np.maximum(mass @ (v * v) - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
-def _bound(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array:
+def _bound(part: Rows, soft: Softmax, roundings: Roundings) -> Array:
     v, u = part.v, roundings.inner_roundoff
-    moved = largest_score_error(part, soft, scale, roundings)
+    low, high = visible_extremes(part)
     shown: Any = True
     counted: Array | float = float(part.k.shape[-2])
     if part.visible is None:
-        width, total = np.ptp(v, axis=-2, keepdims=True), np.abs(v).sum(axis=-2, keepdims=True)
+        total = np.abs(v).sum(axis=-2, keepdims=True)
     else:
         shown = part.visible.any(axis=-1, keepdims=True)
-        width = _visible_range(v, part.visible)
         counted, total = part.visible.sum(axis=-1, keepdims=True), part.visible @ np.abs(v)
-    eta = moved.max(axis=-1, keepdims=True)
+    eta = largest_score_error(part, soft, roundings).scores.max(axis=-1, keepdims=True)
     stored = roundings.weights or roundings.inner
     lost = stored.smallest_subnormal / 2 * total
     if not (roundings.normalised and roundings.weights is not None):
         lost = lost / np.where(soft.partition > 0, soft.partition, 1.0)
     relative = roundings.weights_roundoff + (2 * counted + 6) * u + largest_logarithm_error(soft, u)
     bound = (
-        width * np.tanh(eta / 2)
+        (high - low) * np.tanh(eta / 2)
         + relative * (soft.weights @ np.abs(v))
         + roundings.output.unit_roundoff * np.abs(soft.output)
         + lost
         + roundings.output.smallest_subnormal / 2
     )
     return np.where(shown, bound, 0.0)
-
-
-def _visible_range(v: Array, visible: NDArray[np.bool_]) -> Array:
-    """max − min of the visible values per row and component."""
-    # causal rows see a prefix: running extremes; any other mask is done row by row
-    counts = visible.sum(axis=-1)
-    prefix = np.arange(visible.shape[-1]) < counts[..., None]
-    if visible.ndim == 2 and np.array_equal(prefix, visible):
-        ranges = np.maximum.accumulate(v, axis=-2) - np.minimum.accumulate(v, axis=-2)
-        return np.asarray(np.where(counts[:, None] > 0, ranges[..., np.maximum(counts - 1, 0), :], 0.0))
-    visible = np.broadcast_to(visible, (*v.shape[:2], *visible.shape[-2:]))
-    found = np.zeros((*visible.shape[:3], v.shape[-1]))
-    for b, h, i in np.ndindex(visible.shape[:3]):
-        seen = visible[b, h, i]
-        if seen.any():
-            found[b, h, i] = np.ptp(v[b, h, seen], axis=0)
-    return found

@@ -1,28 +1,111 @@
-"""Requirement: attention as its definition says, in float64, in blocks of rows that fit in memory.
+"""Requirement: attention as `attnlab.contract.problem` says, in float64, in blocks of rows that fit in memory.
 
 This is the truth that errors are measured against. One head at a time is held in float64, or as many as are small:
 what is done to a block costs some dozen calls however little is in it.
 """
 
+import functools
+import inspect
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import Array, one_of
+from attnlab.contract.mask_kinds import Given
+from attnlab.contract.mask_part import Place
+from attnlab.contract.masks import Mask
+from attnlab.contract.problem import Alibi, Problem
+
+from .checks import Array
 
 # Elements of one (query rows × keys) block of float64; some six such blocks are alive at once.
 _BLOCK = 1 << 20
 # Elements up to which heads and batches share a block: it still lies in cache.
 _SHARED = 1 << 16
 
+_OF_A_PROBLEM = {
+    name for name, one in inspect.signature(Problem.of).parameters.items() if one.kind is one.KEYWORD_ONLY
+}
+Found = TypeVar("Found")
+_ARRAYS = ("q", "k", "v", "output_gradient")
+
+
+def takes_problem(function: Callable[..., Found]) -> Callable[..., Found]:
+    """Lets `function(problem, **options)` be called with arrays too: `(q, k, v, causal=True, **options)`.
+
+    A fourth array is the gradient of the output; keywords that `Problem.of` takes go there, the others to the function.
+    """
+
+    @functools.wraps(function)
+    def call(*given: Any, **options: Any) -> Found:
+        if given and isinstance(given[0], Problem):
+            return function(*given, **options)
+        arrays = dict(zip(_ARRAYS, given, strict=False))
+        arrays |= {name: options.pop(name) for name in _ARRAYS if name in options}
+        query, key, value = (_floating(arrays.pop(name)) for name in _ARRAYS[:3])
+        asked = arrays | {name: options.pop(name) for name in _OF_A_PROBLEM & options.keys()}
+        return function(Problem.of(query, key, value, **asked), **options)
+
+    return call
+
+
+def _floating(given: ArrayLike) -> NDArray[Any]:
+    found = np.asarray(given)
+    return found if found.dtype.kind == "f" else found.astype(np.float64)
+
+
+def finite(problem: Problem) -> Problem:
+    """`problem` if its arrays hold no NaN and no infinity, else ValueError."""
+    for name in ("query", "key", "value", "output_gradient"):
+        array = getattr(problem, name)
+        if array is not None and not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+    return problem
+
+
+def at_rows(problem: Problem, rows: ArrayLike | None) -> Problem:
+    """What `problem` asks of these query rows, in this order; all if None. ValueError for an index out of range."""
+    if rows is None:
+        return problem
+    index = np.asarray(rows)
+    if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
+        raise ValueError(
+            f"rows must be a non-empty list of indexes, got shape {index.shape} of {index.dtype}"
+        )
+    if index.min() < 0 or index.max() >= problem.shape.queries:
+        raise ValueError(f"rows must lie in 0..{problem.shape.queries - 1}, got {index.min()}..{index.max()}")
+    place = Place(problem.shape, index.astype(np.intp), np.arange(problem.shape.keys))
+    seen, gradient = problem.mask.visible(place), problem.output_gradient
+    return problem.with_(
+        query=problem.query[:, :, index],
+        mask=Mask() if seen is None else Mask((Given(seen),)),
+        bias=_bias_at(problem, place),
+        output_gradient=None if gradient is None else gradient[:, :, index],
+    )
+
+
+def _bias_at(problem: Problem, place: Place) -> NDArray[Any] | None:
+    """Its tile of the bias, broadcastable to (batches, heads, rows, columns)."""
+    bias = problem.bias
+    if bias is None:
+        return None
+    if isinstance(bias, Alibi):
+        slopes = np.asarray(bias.slopes)[place.heads, None, None]
+        return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
+    found = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    for axis, at in enumerate((place.batches, place.heads, place.rows, place.columns)):
+        if found.shape[axis] != 1:
+            found = found[(slice(None),) * axis + (at,)]
+    return found
+
 
 class Rows(NamedTuple):
     """A block of query rows of one or several heads, with all their keys; arrays are (batches, heads, length, dim).
 
-    at : batches, heads and chosen rows, where results belong. at_keys : batches and key heads.
+    at : batches, heads and rows, where results belong. at_keys : batches and key heads. Without sinks: a sink is the
+    last of the keys, see `Problem.without_sinks`.
     """
 
     at: tuple[slice, slice, slice]
@@ -30,11 +113,18 @@ class Rows(NamedTuple):
     q: Array
     k: Array
     v: Array
-    visible: NDArray[np.bool_] | None  # (…, rows, keys), None where all are
+    visible: NDArray[np.bool_] | None  # broadcastable to (…, rows, keys), None where all are
+    bias: Array | None  # broadcastable to (…, rows, keys)
+    scale: float
+    softcap: float | None
+    sink: bool
 
 
 class Softmax(NamedTuple):
-    scores: Array
+    raw: Array  # x = scale q·k
+    capped: Array  # f(x) = c tanh(x/c), x itself without a soft cap
+    slope: Array | None  # f', None where it is 1
+    scores: Array  # f(x) + bias
     weights: Array
     fall: Array  # s − m, 0 at masked keys
     top: Array  # m, (…, rows, 1); 0 where no key is seen
@@ -51,10 +141,24 @@ class Softmax(NamedTuple):
         """ln Z = m + ln l, (…, rows, 1); 0 where no key is seen."""
         return self.top + self.log_sum
 
+    def through(self, x: Array, power: int = 1) -> Array:
+        """x f'^power: how a change of a raw score, or a gradient on its way back, passes the soft cap."""
+        return x if self.slope is None else x * self.slope**power
 
-def softmax_rows(part: Rows, scale: float) -> Softmax:
+    @property
+    def scale_response(self) -> Array:
+        """ds/d ln(scale) less its mean over the weights, (…, rows, keys)."""
+        moved = self.through(self.raw)
+        return np.asarray(moved - (self.weights * moved).sum(axis=-1, keepdims=True))
+
+
+def softmax_rows(part: Rows) -> Softmax:
     """Scores, weights and output of one block; rows that see no key get weights and output 0."""
-    scores = part.q @ turned(part.k) * scale
+    raw = part.q @ turned(part.k) * part.scale
+    capped, slope = raw, None
+    if part.softcap is not None:
+        capped, slope = part.softcap * np.tanh(raw / part.softcap), cap_slope(raw, part.softcap)
+    scores = capped if part.bias is None else capped + part.bias
     if part.visible is None:
         top = scores.max(axis=-1, keepdims=True)
         fall = scores - top
@@ -66,7 +170,13 @@ def softmax_rows(part: Rows, scale: float) -> Softmax:
         boltzmann = np.where(part.visible, np.exp(fall), 0.0)
     partition = boltzmann.sum(axis=-1, keepdims=True)
     weights = boltzmann / np.where(partition > 0, partition, 1.0)
-    return Softmax(scores, weights, fall, top, partition, weights @ part.v)
+    return Softmax(raw, capped, slope, scores, weights, fall, top, partition, weights @ part.v)
+
+
+def cap_slope(x: Array, softcap: float) -> Array:
+    """f'(x) = 1 − tanh²(x/c), without the cancellation that this has where the cap binds."""
+    fade = np.exp(-2 * np.abs(x) / softcap)
+    return np.asarray(4 * fade / (1 + fade) ** 2)
 
 
 def turned(x: Array) -> Array:
@@ -74,36 +184,40 @@ def turned(x: Array) -> Array:
     return x.swapaxes(-1, -2)
 
 
-def blocks(
-    q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
-    chosen: NDArray[np.intp],
-    causal: bool,
-    causal_alignment: str,
-    mask: ArrayLike | None,
-) -> Iterator[Rows]:
-    """Every block of chosen query rows, with its keys, values and visibility: small heads together, others apart."""
-    one_of("causal_alignment", causal_alignment, ("top-left", "bottom-right"))
-    batch, heads, queries, _ = q.shape
-    n = k.shape[2]
-    group = heads // k.shape[1]
-    offset = n - queries if causal_alignment == "bottom-right" else 0
-    open_keys = _open_keys(mask, (batch, heads, queries, n))
-    for batches, members in _together(batch, heads, group, chosen.size * n):
+def blocks(problem: Problem) -> Iterator[Rows]:
+    """Every block of query rows, with its keys, values and visibility: small heads together, others apart."""
+    sink, problem = problem.sinks is not None, problem.without_sinks()
+    batch, heads, queries, n = problem.shape
+    group, columns = problem.group, np.arange(n)
+    for batches, members in _together(batch, heads, group, queries * n):
         at_keys = (batches, slice(members.start // group, (members.stop - 1) // group + 1))
         # only these heads in float64: the whole input would double or quadruple its memory
-        key, value = k[at_keys].astype(np.float64), v[at_keys].astype(np.float64)
-        query = q[batches, members]
+        key, value = problem.key[at_keys].astype(np.float64), problem.value[at_keys].astype(np.float64)
+        query = problem.query[batches, members]
         size = max(1, _BLOCK // (n * query.shape[0] * query.shape[1]))
-        for start in range(0, chosen.size, size):
-            index = chosen[start : start + size]
-            visible = None if open_keys is None else open_keys[batches, members][:, :, index]
-            if causal:
-                reach = np.arange(n)[None, :] <= (index + offset)[:, None]
-                visible = reach if visible is None else visible & reach
-            at = (batches, members, slice(start, start + index.size))
-            yield Rows(at, at_keys, query[:, :, index].astype(np.float64), key, value, visible)
+        for start in range(0, queries, size):
+            at = slice(start, min(start + size, queries))
+            place = Place(problem.shape, np.arange(at.start, at.stop), columns, batches, members)
+            bias = _bias_at(problem, place)
+            yield Rows(
+                at=(batches, members, at),
+                at_keys=at_keys,
+                q=query[:, :, at].astype(np.float64),
+                k=key,
+                v=value,
+                visible=_rows_and_keys(problem.mask.visible(place), place),
+                bias=None if bias is None else bias.astype(np.float64),
+                scale=problem.scale,
+                softcap=problem.softcap,
+                sink=sink,
+            )
+
+
+def _rows_and_keys(seen: NDArray[np.bool_] | None, place: Place) -> NDArray[np.bool_] | None:
+    """With the last two axes whole, so that keys can be counted."""
+    if seen is None:
+        return None
+    return np.broadcast_to(seen, (*seen.shape[:-2], place.rows.size, place.columns.size))
 
 
 def _together(batch: int, heads: int, group: int, pairs: int) -> Iterator[tuple[slice, slice]]:
@@ -119,58 +233,40 @@ def _together(batch: int, heads: int, group: int, pairs: int) -> Iterator[tuple[
             yield slice(b, b + 1), slice(h, min(h + fit, heads))
 
 
-def checked_inputs(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """q, k and v as floating-point arrays of matching shapes, in the precision they came in.
-
-    Raises ValueError for shapes that do not fit and for NaN or infinity.
-    """
+def visible_extremes(part: Rows) -> tuple[Array, Array]:
+    """Least and greatest of the values that each row sees, per component; 0 where it sees none. (…, rows, value_dim)."""
+    visible, shape = part.visible, (*part.q.shape[:3], part.v.shape[-1])
+    if visible is None:
+        low, high = (np.broadcast_to(f(part.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max))
+        return low, high
+    count, first = visible.sum(axis=-1), visible.argmax(axis=-1)
+    distance = np.arange(visible.shape[-1]) - first[..., None]
+    one_stretch = np.array_equal((distance >= 0) & (distance < count[..., None]), visible)
     found = []
-    for name, given in (("q", q), ("k", k), ("v", v)):
-        x = np.asarray(given)
-        if x.dtype.kind != "f":
-            x = x.astype(np.float64)
-        if x.ndim != 4 or 0 in x.shape:
-            raise ValueError(
-                f"{name} must be a non-empty (batch, heads, length, dim) array, got shape {x.shape}"
-            )
-        if not np.isfinite(x).all():
-            raise ValueError(f"{name} must be finite, got a NaN or an infinity")
-        found.append(x)
-    query, key, value = found
-    if key.shape[:3] != value.shape[:3]:
-        raise ValueError(f"k and v must share batch, heads and length, got {key.shape} and {value.shape}")
-    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
-        raise ValueError(f"q and k must share batch and head_dim, got {query.shape} and {key.shape}")
-    if query.shape[1] % key.shape[1]:
-        raise ValueError(
-            f"heads of q must be a multiple of those of k, got {query.shape[1]} and {key.shape[1]}"
-        )
-    return query, key, value
+    for sign in (1, -1):
+        values = sign * part.v
+        least = _least_of_stretches(values, first, count) if one_stretch else _least(values, visible)
+        found.append(np.where(count[..., None] > 0, np.broadcast_to(sign * least, shape), 0.0))
+    return found[0], found[1]
 
 
-def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
-    """The query rows to compute, all if None. Raises ValueError for an index out of range."""
-    if rows is None:
-        return np.arange(queries)
-    found = np.asarray(rows)
-    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
-        raise ValueError(
-            f"rows must be a non-empty list of indexes, got shape {found.shape} of {found.dtype}"
-        )
-    if found.min() < 0 or found.max() >= queries:
-        raise ValueError(f"rows must lie in 0..{queries - 1}, got {found.min()}..{found.max()}")
-    return found.astype(np.intp)
+def _least_of_stretches(v: Array, first: NDArray[np.intp], count: NDArray[np.intp]) -> Array:
+    """Of `count` successive rows of v from `first` on: the less of two overlapping stretches of 2^k rows."""
+    lead = (1,) * (4 - 1 - first.ndim)
+    first, count = (one.reshape(lead + one.shape)[..., None] for one in (first, np.maximum(count, 1)))
+    powers = np.frexp(count)[1] - 1
+    least, table = np.zeros(1), v
+    for power in range(int(powers.max()) + 1):
+        if power:
+            half = 1 << (power - 1)
+            table = np.minimum(table[..., :-half, :], table[..., half:, :])
+        ends = (np.minimum(at, table.shape[-2] - 1) for at in (first, first + count - (1 << power)))
+        of_power = np.minimum(*(np.take_along_axis(table, np.maximum(at, 0), axis=-2) for at in ends))
+        least = np.where(powers == power, of_power, least)
+    return np.asarray(least)
 
 
-def _open_keys(mask: ArrayLike | None, shape: tuple[int, int, int, int]) -> NDArray[np.bool_] | None:
-    if mask is None:
-        return None
-    found = np.asarray(mask)
-    if found.dtype != np.bool_:
-        raise ValueError(f"mask must be boolean, True where a key is seen, got {found.dtype}")
-    try:
-        return np.broadcast_to(found, shape)
-    except ValueError:
-        raise ValueError(f"mask must broadcast to {shape}, got {found.shape}") from None
+def _least(v: Array, visible: NDArray[np.bool_]) -> Array:
+    """Of the visible, a component of the values at a time."""
+    components = (v[..., None, :, at] for at in range(v.shape[-1]))
+    return np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)

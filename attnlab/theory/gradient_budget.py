@@ -12,7 +12,8 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              was folded into both, 2 scale²Σq_c²k_jc², whichever is more (of a gradient's few terms one may have a
              score near 0 whose products are not); s − m, e^{s−m} and l of a softmax that is written out; A; A/l,
              A − D and P in T, T · scale once more, and each partial sum of D = Σp_jA_j:
-             (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]. PyTorch 2.13's softmax adds up so on its way back in float16
+             (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]; with a soft cap three steps of R and those of f', 5y⁴ + f'².
+             PyTorch 2.13's softmax adds up so on its way back in float16
              and bfloat16 on the CPU, in chains of about n/4
     inner    scores: σ_j² of `error_budget`;  A_j: (1 + N_v/2)Σ_c g_c²v_jc² + (N_v/3)A_j²
              D: (1 + N_n/2)Σp_j²A_j² + (N_n/3)D², with (1 + N_v/2)Σg_c²o_c² + (N_v/3)D², and 2Σt_j²σ_j²/(c u_i)²:
@@ -24,6 +25,9 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              κ[(ln Z)² + (ln l)²] as in `error_budget`, + 2Σp_j²σ_j²/(c u_i)², because other roundings of the scores
              are not normalised away, and λ²/3 as for the output;
              κ = 1/(3c²), since these logarithms are alike in size and in mantissa
+             with a soft cap R = T f', f' = 1 − y², y = f/c: r_j² for the product, and t_j² times what f' is off,
+             2 f''² the variance of the raw score (whose error T has too) and f'² + 17 y⁴ of its own, tanh being good
+             to two roundings
              the last sums over n keys (∂L/∂q) or n_q queries (∂L/∂k, ∂L/∂v), and 2 roundings of their results
              each times (c u_i)².
 
@@ -37,22 +41,27 @@ Sources add in squares, as if independent: an upper model, like that of the forw
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
-from .checks import Array, real
+from attnlab.contract.problem import Problem
+
+from .checks import Array
 from .error_budget import SOURCES as FORWARD
 from .error_budget import ErrorBudget
-from .exact_attention import blocks, checked_inputs, chosen_rows, turned
-from .exact_gradients import Backward, backward_rows, checked_upstream
+from .exact_attention import blocks, takes_problem, turned
+from .exact_gradients import Backward, backward_rows, cap_curvature, pulled_rows
 from .floating_point import ONE_MANTISSA
 from .gradient_bound import gradient_bounds
 from .gradient_noise import Noise, Ways
 from .precision_class import FULL, SCORES, WEIGHTS
 from .roundings import (
+    TANH,
     Roundings,
+    ScoreErrors,
     chain_variance,
     checked_roundings,
     growth,
@@ -93,86 +102,116 @@ class GradientBudgets(NamedTuple):
     value: ErrorBudget
 
 
-def gradient_budgets(
-    q: ArrayLike,
-    k: ArrayLike,
-    v: ArrayLike,
-    output_gradient: ArrayLike,
-    *,
-    dtype: str,
-    causal: bool = False,
-    scale: float | None = None,
-    score_roundings: int = 2,
-    inner_dtype: str | None = None,
-) -> GradientBudgets:
-    """The exact gradients of softmax(scale · qkᵀ)v and the error that roundings to `dtype` predict.
+class _Length(NamedTuple):
+    """Of a sum: its terms, and how often a partial sum is stored before it is whole."""
 
-    q : (batch, heads, queries, head_dim); k : (batch, key_heads, keys, head_dim);
-    v : (batch, key_heads, keys, value_dim); output_gradient : (batch, heads, queries, value_dim). They hold values
-        of `dtype` as cast. heads is a multiple of key_heads.
-    causal : query i sees keys 0 to i. scale : 1/√head_dim if None.
+    terms: int
+    stores: int
+
+    def growth(self, roundings: Roundings) -> float:
+        """The largest relative error of the sum, of its terms' absolute values; G in `gradient_bound`."""
+        return growth(self.terms + 4, roundings) + self.stores * roundings.output.unit_roundoff
+
+
+@takes_problem
+def gradient_budgets(
+    problem: Problem, *, score_roundings: int = 2, inner_dtype: str | None = None
+) -> GradientBudgets:
+    """The exact gradients of `problem` and the error that roundings to its dtype predict.
+
+    Also as `gradient_budgets(q, k, v, output_gradient, dtype=..., **keywords of Problem.of, **keywords of this)`. The
+    arrays hold values of the dtype as cast.
     score_roundings : r, how often the scores are rounded where they are stored.
     inner_dtype : precision of the arithmetic; None: float64 for float64, else float32.
 
     Each budget has the variances of all sources and its worst-case bound (`gradient_bound`).
     `ErrorBudget.restricted_to` gives those of less that is stored; `GRADIENT_CLASSES` names them. Formulas in the
-    module's docstring; of first order in `exponent_error`.
+    module's docstring; of first order in `exponent_error`. Query rows whose output has no gradient cost nothing: their
+    own is 0 without error, and they have no part in the others.
 
-    float64 throughout, in blocks of rows. Raises ValueError as `attnlab.theory.error_budget` does, and for an
-    output_gradient that does not fit.
+    float64 throughout, in blocks of rows. Raises ValueError as `attnlab.theory.error_budget` does, and for a problem
+    without an output_gradient.
     """
-    queries, keys, values = checked_inputs(q, k, v)
-    upstream = checked_upstream(output_gradient, queries, values)
+    dtype = problem.dtype
     roundings = checked_roundings(
-        dtype, dtype, dtype, score_roundings, inner_dtype, "normalised", None, any_unfused=True
+        dtype,
+        weights_dtype=dtype,
+        scores_dtype=dtype,
+        score_roundings=score_roundings,
+        inner_dtype=inner_dtype,
+        any_unfused=True,
     )
-    factor = 1 / math.sqrt(queries.shape[-1]) if scale is None else real("scale", scale)
-    sums = tuple(_Sum(one.shape) for one in (queries, keys, values))
+    asked, rows = pulled_rows(problem)
+    assert asked.output_gradient is not None
+    wider = asked.without_sinks()
+    sums = tuple(_Sum(one.shape) for one in (asked.query, wider.key, wider.value))
+    n, pulled, every = wider.shape.keys, rows.size * problem.group, problem.shape.queries * problem.group
+    over_keys, over_queries = _Length(n, stores(n)), _Length(pulled, min(stores(every), pulled))
+    sums_grow = (over_keys.growth(roundings), over_queries.growth(roundings))
     exponent_error = 0.0
-    length = queries.shape[2] * (queries.shape[1] // keys.shape[1])
-    lengths = (keys.shape[2], length, length)
-    sums_grow = (_growth(lengths[0], roundings), _growth(length, roundings))
-    for part in blocks(queries, keys, values, chosen_rows(None, queries.shape[2]), causal, "top-left", None):
-        back = backward_rows(part, upstream, factor)
-        places = (part.at, part.at_keys, part.at_keys)
-        noises, spread = _noises(back, factor, length, roundings)
+    for part in blocks(asked):
+        back = backward_rows(part, asked.output_gradient)
+        noises, spread = _noises(back, over_keys, over_queries, roundings)
         exponent_error = max(exponent_error, spread)
-        exact = (
-            factor * back.slopes @ part.k,
-            factor * turned(back.slopes) @ part.q,
-            turned(back.soft.weights) @ back.g,
-        )
-        bounds = gradient_bounds(back, factor, sums_grow, roundings)
-        for index, (total, place) in enumerate(zip(sums, places, strict=True)):
-            total.exact[place] += exact[index]
-            total.bound[place] += bounds[index]
+        found = zip(back.gradients, back.tilts, gradient_bounds(back, sums_grow, roundings), strict=True)
+        for index, (exact, tilt, bound) in enumerate(found):
+            total, place = sums[index], part.at_keys if index else part.at
+            total.exact[place] += exact
+            total.tilt[place] += tilt
+            total.bound[place] += bound
             for source, noise in noises.items():
                 total.variances[source][place] += (noise.query, noise.key, noise.value)[index]
                 total.scatters[source] += float(noise.scatters[index])
+    query, key, value = sums
     return GradientBudgets(
-        *(one.budget(n, exponent_error, roundings) for one, n in zip(sums, lengths, strict=True))
+        _rows_of(query.budget(over_keys, exponent_error, roundings), rows, problem.shape.queries),
+        *(
+            one.first(problem.shape.keys).budget(over_queries, exponent_error, roundings)
+            for one in (key, value)
+        ),
     )
 
 
-def _growth(terms: int, roundings: Roundings) -> float:
-    """The largest relative error of a sum of so many terms, of their absolute values; G in `gradient_bound`."""
-    return growth(terms + 4, roundings) + stores(terms) * roundings.output.unit_roundoff
+def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], queries: int) -> ErrorBudget:
+    """`budget` of these rows as that of all, the others 0 without error."""
+    if rows.size == queries:
+        return budget
+
+    def spread(x: Array) -> Array:
+        found = np.zeros((*x.shape[:2], queries, x.shape[3]))
+        found[:, :, rows] = x
+        return found
+
+    assert budget.worst_case is not None
+    return replace(
+        budget,
+        output=spread(budget.output),
+        variances={source: spread(one) for source, one in budget.variances.items()},
+        worst_case=spread(budget.worst_case),
+        tilt=spread(budget.tilt),
+    )
 
 
 class _Sum:
     """What the blocks of rows add up to, for one of the gradients."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.exact, self.bound = np.zeros(shape), np.zeros(shape)
+        self.exact, self.bound, self.tilt = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.variances = {source: np.zeros(shape) for source in SOURCES}
         self.scatters = dict.fromkeys(SOURCES, 0.0)
 
-    def budget(self, terms: int, exponent_error: float, roundings: Roundings) -> ErrorBudget:
-        """With what depends on the whole sum, of so many terms: its drift and the rounding when it is stored."""
+    def first(self, keys: int) -> "_Sum":
+        """Of so many keys: without that of a sink."""
+        self.exact, self.bound, self.tilt = (x[:, :, :keys] for x in (self.exact, self.bound, self.tilt))
+        self.variances = {source: x[:, :, :keys] for source, x in self.variances.items()}
+        return self
+
+    def budget(self, length: _Length, exponent_error: float, roundings: Roundings) -> ErrorBudget:
+        """With what depends on the whole sum: its drift and the rounding when it is stored."""
         squared = self.exact**2
-        drift = roundings.inner_variance * (roundings.chain(terms) / 3 + _LAST) * squared
+        drift = roundings.inner_variance * (roundings.chain(length.terms) / 3 + _LAST) * squared
         form = roundings.output
-        summed = mean_square(form) * stores(terms) / 3 * squared
+        summed = mean_square(form) * length.stores / 3 * squared
         stored = rounding_variance(self.exact, roundings.output)
         self.variances["inner"] += drift
         self.variances["sums"] += summed
@@ -183,24 +222,37 @@ class _Sum:
         bound = self.bound + form.unit_roundoff * (np.abs(self.exact) + self.bound) + form.smallest_subnormal
         # a key that no query sees gets the gradient 0, to the bit
         bound[(self.exact == 0) & (self.bound == 0)] = 0.0
-        return ErrorBudget(self.exact, self.variances, self.scatters, bound, exponent_error)
+        return ErrorBudget(self.exact, self.variances, self.scatters, bound, exponent_error, self.tilt)
 
 
 def _noises(
-    back: Backward, scale: float, queries: int, roundings: Roundings
+    back: Backward, over_keys: _Length, over_queries: _Length, roundings: Roundings
 ) -> tuple[Mapping[str, Noise], float]:
     """By source, and the largest predicted rms error of a score."""
-    ways, p = Ways(back, scale), back.soft.weights
-    scores = score_variance(back.part, back.soft, scale, roundings)
-    stored = stored_score_variance(back.part, back.soft, scale, roundings)
+    ways, p = Ways(back), back.soft.weights
+    scores = score_variance(back.part, back.soft, roundings)
+    stored = stored_score_variance(back.part, back.soft, roundings)
     assert stored is not None
+    unit = mean_square(roundings.output) / 2
+    in_query, in_key = unit * over_keys.stores, unit * over_queries.stores
     found = {
-        "inner": _inner(back, ways, scores, queries, roundings),
+        "inner": _inner(back, ways, scores, over_queries.terms, roundings),
         "weights": _weights(back, ways, roundings),
-        "scores": _scores(back, ways, stored, scale, roundings),
-        "sums": _sums(back, ways, queries, roundings),
+        "scores": _scores(back, ways, stored, roundings),
+        "sums": ways.from_sums(in_query, in_key, in_key),  # but for their drift, which `_Sum.budget` adds
     }
-    return found, math.sqrt(float((p * (scores + stored)).sum(axis=-1).max()))
+    return found, math.sqrt(float((p * (scores.scores + stored.scores)).sum(axis=-1).max()))
+
+
+def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps: float) -> Array | float:
+    """Variance of R beyond that of T ∘ f': of f' = 1 − y², of y² and y in it, and of so many products with T."""
+    softcap = back.part.softcap
+    if softcap is None or back.soft.slope is None:
+        return 0.0
+    fourth = (back.soft.capped / softcap) ** 4
+    slope = 2 * cap_curvature(back.part, back.soft) ** 2 * errors.raw
+    slope += unit * ((4 * tanh + 1) * fourth + back.soft.slope**2)
+    return np.asarray(back.slopes**2 * slope + steps * unit * back.raw_slopes**2)
 
 
 def _tops(back: Backward, variance: Array, tile: int) -> Array:
@@ -229,14 +281,14 @@ def _weights(back: Backward, ways: Ways, roundings: Roundings) -> Noise:
     offsets = (of_p * back.products**2).sum(axis=-1) + (of_o * back.g**2).sum(axis=-1)
     return (
         ways.from_weights(of_p)
-        + ways.from_slopes(rounding_variance(back.slopes, roundings.weights))
+        + ways.from_raw_slopes(rounding_variance(back.raw_slopes, roundings.weights))
         + ways.from_offsets(offsets[..., None])
     )
 
 
-def _scores(back: Backward, ways: Ways, stored: Array, scale: float, roundings: Roundings) -> Noise:
+def _scores(back: Backward, ways: Ways, stored: ScoreErrors, roundings: Roundings) -> Noise:
     """What an unfused one stores as well. `stored` : variance of the scores by it."""
-    p, t = back.soft.weights, back.slopes
+    p, scale = back.soft.weights, back.part.scale
     assert roundings.weights is not None and roundings.scores is not None
     of_p, of_products = (
         rounding_variance(p, roundings.weights),
@@ -251,24 +303,20 @@ def _scores(back: Backward, ways: Ways, stored: Array, scale: float, roundings: 
     )
     excess = 2 * unit * (squares + back.offset**2) + alike**2 / 2
     summed = unit * chain_variance(roundings.chain(p.shape[-1]), squares, back.offset)
-    again = rounding_variance(t * scale, roundings.scores) / scale**2 if scale else np.zeros_like(t)
+    raw = back.raw_slopes
+    again = rounding_variance(raw * scale, roundings.scores) / scale**2 if scale else np.zeros_like(raw)
     centred = (back.products - back.offset) ** 2
-    slopes = (of_p + unit * p**2) * centred + p**2 * of_products + again
+    slopes = (of_p + unit * p**2) * centred + p**2 * of_products
+    bent = again + _of_cap(back, stored, unit, 1, 3)
+    tops = _tops(back, stored.scores, p.shape[-1])
     return (
-        ways.from_scores(stored)
+        ways.from_scores(stored.scores)
         + ways.from_factors(np.full_like(back.offset, stored_sum_variance(roundings)))
         + ways.from_products(of_products)
-        + ways.from_slopes(slopes)
+        + ways.from_raw_slopes(back.soft.through(slopes, 2) + bent)
         + ways.from_offsets(summed)
-        + ways.from_excess(slopes.sum(axis=-1, keepdims=True) + excess, _tops(back, stored, p.shape[-1]))
+        + ways.from_excess((slopes + again).sum(axis=-1, keepdims=True) + excess, tops)
     )
-
-
-def _sums(back: Backward, ways: Ways, queries: int, roundings: Roundings) -> Noise:
-    """Partial sums stored in the dtype, but for their drift, which `_Sum.budget` adds."""
-    unit = mean_square(roundings.output) / 2
-    in_query, in_key = (unit * stores(length) for length in (back.part.v.shape[-2], queries))
-    return ways.from_sums(in_query, in_key, in_key)
 
 
 def stores(terms: int) -> int:
@@ -276,8 +324,8 @@ def stores(terms: int) -> int:
     return (terms - 1) // SUM_BLOCK
 
 
-def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: Roundings) -> Noise:
-    part, p, t, g2 = back.part, back.soft.weights, back.slopes, back.g**2
+def _inner(back: Backward, ways: Ways, errors: ScoreErrors, queries: int, roundings: Roundings) -> Noise:
+    part, p, t, g2, scores = back.part, back.soft.weights, back.slopes, back.g**2, errors.scores
     n, dim_v = part.v.shape[-2:]
     keys, values = roundings.chain(n), roundings.chain(dim_v)
     products = roundings.sum_variance(values, g2 @ turned(part.v**2), back.products)
@@ -295,7 +343,7 @@ def _inner(back: Backward, ways: Ways, scores: Array, queries: int, roundings: R
     return (
         ways.from_scores(scores)
         + ways.from_weights(p**2 * exponents)
-        + ways.from_slopes(slopes)
+        + ways.from_raw_slopes(back.soft.through(slopes, 2) + _of_cap(back, errors, unit, TANH, 1))
         + ways.from_offsets(offsets)
         + ways.from_excess(slopes.sum(axis=-1, keepdims=True) + offsets, _tops(back, scores, _TILE))
         + ways.from_factors(

@@ -9,8 +9,9 @@ Names as in `exact_gradients`: P, A, D, T per row i, and k̄ = Σ_j p_j k_j, t̄
     a factor 1 + ε on the row's weights (from its ln Z) :  δp_j = p_j ε, δt_j = t_j ε
     Σ_jt_j, but for roundings 0, where s − m is differentiated with its m :  δt_m = −Σ_jδt_j
 
-and δ(∂L/∂q_i) = scale Σ_j δt_j k_j, δ(∂L/∂k_j) = scale Σ_i δt_ij q_i, δ(∂L/∂v_j) = Σ_i δp_ij g_i. Each function
-takes the variances of independent noises and gives the variances that follow, covariances within the row included.
+and δ(∂L/∂q_i) = scale Σ_j δr_j k_j, δ(∂L/∂k_j) = scale Σ_i δr_ij q_i, δ(∂L/∂v_j) = Σ_i δp_ij g_i, with δr_j = f'_j δt_j
+and k̄ = Σ_j p_j f'_j k_j, t̄ = Σ_j t_j f'_j k_j where there is a soft cap f. Each function takes the variances of
+independent noises and gives the variances that follow, covariances within the row included.
 """
 
 from dataclasses import dataclass
@@ -49,40 +50,59 @@ class Noise:
 
 
 class Ways:
-    """The ways back through one block, with what they share."""
+    """The ways back through one block, with what they share.
 
-    def __init__(self, back: Backward, scale: float) -> None:
+    p2, t2, cross : P², T² and P ∘ T; bent_p2, bent_t2, bent_cross : the same times f'². A sink's key and value are none
+    of the problem's, so that its f' and its weight in ∂L/∂v count as 0.
+    """
+
+    def __init__(self, back: Backward) -> None:
         part, self.p, self.t = back.part, back.soft.weights, back.slopes
-        self.q, self.k, self.g = part.q, part.k, back.g
-        self.g2, self.q2, self.k2 = back.g**2, part.q**2 * scale**2, part.k**2 * scale**2
-        self.factor = scale**2
-        self.mean_key, self.pull = self.p @ part.k, self.t @ part.k
-        self.key_norms = self.k2.sum(axis=-1)[..., None, :]
+        self.q, self.k, self.g, self.slope = part.q, part.k, back.g, back.soft.slope
+        self.real = np.arange(self.p.shape[-1]) < self.p.shape[-1] - 1 if part.sink else None
+        if self.real is not None:
+            self.slope = self._value(np.ones_like(self.p) if self.slope is None else self.slope)
+        self.factor = part.scale**2
+        self.g2, self.q2, self.k2 = back.g**2, part.q**2 * self.factor, part.k**2 * self.factor
+        self.mean_key, self.pull = self._bent(self.p) @ part.k, self._bent(self.t) @ part.k
+        self.key_norms = self._bent(self.k2.sum(axis=-1)[..., None, :], 2)
         self.query_norms, self.g_norms = (x.sum(axis=-1, keepdims=True) for x in (self.q2, self.g2))
-        self.p2, self.t2 = self.p**2, self.t**2
-        self.sum_p2 = self.p2.sum(axis=-1, keepdims=True)
+        self.p2, self.t2, self.cross = self.p**2, self.t**2, self.p * self.t
+        self.bent_p2, self.bent_t2, self.bent_cross = (
+            self._bent(x, 2) for x in (self.p2, self.t2, self.cross)
+        )
+        self.value_p2 = self._value(self.p2)
+        self.sum_p2, self.sum_value_p2 = (
+            x.sum(axis=-1, keepdims=True) for x in (self.bent_p2, self.value_p2)
+        )
+
+    def _bent(self, x: Array, power: int = 1) -> Array:
+        return x if self.slope is None else x * self.slope**power
 
     def from_scores(self, variance: Array) -> Noise:
         """From δs of these variances, (…, rows, keys)."""
         p, t = self.p, self.t
-        pp, tt, pt = self.p2 * variance, self.t2 * variance, p * t * variance
+        pp, tt, pt = self.p2 * variance, self.t2 * variance, self.cross * variance
         sum_pp, sum_tt, sum_pt = (x.sum(axis=-1, keepdims=True) for x in (pp, tt, pt))
         of_p = pp * (1 - 2 * p) + self.p2 * sum_pp
         of_t = tt * (1 - 4 * p) + self.t2 * sum_pp + 2 * p * t * sum_pt + self.p2 * sum_tt
-        sum_t2, sum_tp = self.t2.sum(axis=-1, keepdims=True), (p * t).sum(axis=-1, keepdims=True)
-        reach = tt * (1 - 4 * p + self.sum_p2) + pp * sum_t2 + 2 * pt * sum_tp
+        sum_t2, sum_tp = (x.sum(axis=-1, keepdims=True) for x in (self.bent_t2, self.bent_cross))
+        reach = self._bent(tt, 2) * (1 - 4 * p) + tt * self.sum_p2 + pp * sum_t2 + 2 * pt * sum_tp
         along = self.factor * (
-            self.pull @ turned(self.k) - (self.pull * self.mean_key).sum(axis=-1, keepdims=True)
+            self._bent(self.pull @ turned(self.k)) - (self.pull * self.mean_key).sum(axis=-1, keepdims=True)
         )
         length = self.factor * (self.pull**2).sum(axis=-1, keepdims=True)
-        query = self._spread(tt) - 2 * self.factor * self.pull * (pt @ self.k - self.mean_key * sum_pt)
+        query = self._spread(tt) - 2 * self.factor * self.pull * (
+            self._bent(pt) @ self.k - self.mean_key * sum_pt
+        )
+        values = self._value(pp * (1 - 2 * p)) + pp * self.sum_value_p2
         return _noise(
             query + self.factor * self.pull**2 * sum_pp,
-            turned(of_t) @ self.q2,
-            turned(of_p) @ self.g2,
+            turned(self._bent(of_t, 2)) @ self.q2,
+            turned(self._value(of_p)) @ self.g2,
             tt * self._distances() - 2 * pt * along + pp * length,
             reach * self.query_norms,
-            pp * (1 - 2 * p + self.sum_p2) * self.g_norms,
+            values * self.g_norms,
         )
 
     def from_products(self, variance: Array) -> Noise:
@@ -92,15 +112,19 @@ class Ways:
         of_t = pp * (1 - 2 * self.p) + self.p2 * total
         return _noise(
             self._spread(pp),
-            turned(of_t) @ self.q2,
+            turned(self._bent(of_t, 2)) @ self.q2,
             self._none(),
             pp * self._distances(),
-            pp * (1 - 2 * self.p + self.sum_p2) * self.query_norms,
+            (self._bent(pp, 2) * (1 - 2 * self.p) + pp * self.sum_p2) * self.query_norms,
             0.0,
         )
 
     def from_slopes(self, variance: Array) -> Noise:
         """From δt, (…, rows, keys)."""
+        return self.from_raw_slopes(self._bent(variance, 2))
+
+    def from_raw_slopes(self, variance: Array) -> Noise:
+        """From δr, (…, rows, keys)."""
         scatters = (
             self.factor**2 * x for x in (_aligned(variance, self.k), _aligned(turned(variance), self.q))
         )
@@ -111,7 +135,7 @@ class Ways:
         query = self.factor * self.mean_key**2 * variance
         return _noise(
             query,
-            turned(self.p2 * variance) @ self.q2,
+            turned(self.bent_p2 * variance) @ self.q2,
             self._none(),
             query.sum(axis=-1),
             self.sum_p2 * variance * self.query_norms,
@@ -123,11 +147,11 @@ class Ways:
         query = self.factor * self.pull**2 * variance
         return _noise(
             query,
-            turned(self.t2 * variance) @ self.q2,
-            turned(self.p2 * variance) @ self.g2,
+            turned(self.bent_t2 * variance) @ self.q2,
+            turned(self.value_p2 * variance) @ self.g2,
             query.sum(axis=-1),
-            self.t2.sum(axis=-1, keepdims=True) * variance * self.query_norms,
-            self.sum_p2 * variance * self.g_norms,
+            self.bent_t2.sum(axis=-1, keepdims=True) * variance * self.query_norms,
+            self.sum_value_p2 * variance * self.g_norms,
         )
 
     def from_excess(self, variance: Array, tops: Array) -> Noise:
@@ -135,6 +159,7 @@ class Ways:
 
         tops : how likely each is to have it, at some time.
         """
+        tops = self._bent(tops, 2)
         query = variance * (tops @ self.k2)
         return _noise(
             query,
@@ -148,26 +173,33 @@ class Ways:
     def from_sums(self, in_query: float, in_key: float, in_value: float) -> Noise:
         """From the roundings of the last sums: so much of the squares of their terms."""
         return Noise(
-            in_query * self.t2 @ self.k2,
-            in_key * turned(self.t2) @ self.q2,
+            in_query * self.bent_t2 @ self.k2,
+            in_key * turned(self.bent_t2) @ self.q2,
             in_value * turned(self.p2) @ self.g2,
             np.zeros(3),  # spread over all partial sums
         )
 
     def from_weights(self, variance: Array) -> Noise:
         """From δp in the sum for ∂L/∂v alone, (…, rows, keys)."""
+        variance = self._value(variance)
         scatters = np.array([0.0, 0.0, _aligned(turned(variance), self.g)])
         return Noise(np.zeros_like(self.pull), np.zeros_like(self.k), turned(variance) @ self.g2, scatters)
 
+    def _value(self, x: Array) -> Array:
+        """Without the column of a sink."""
+        return x if self.real is None else x * self.real
+
     def _spread(self, mass: Array) -> Array:
-        """scale² Σ_j mass_j (k_j − k̄)², by expansion."""
+        """scale² Σ_j mass_j (f'_j k_j − k̄)², by expansion."""
         total = mass.sum(axis=-1, keepdims=True)
-        crossed = self.factor * self.mean_key * (mass @ self.k)
-        return np.asarray(mass @ self.k2 - 2 * crossed + self.factor * self.mean_key**2 * total)
+        crossed = self.factor * self.mean_key * (self._bent(mass) @ self.k)
+        return np.asarray(
+            self._bent(mass, 2) @ self.k2 - 2 * crossed + self.factor * self.mean_key**2 * total
+        )
 
     def _distances(self) -> Array:
-        """scale² |k_j − k̄|², (…, rows, keys)."""
-        crossed = self.factor * self.mean_key @ turned(self.k)
+        """scale² |f'_j k_j − k̄|², (…, rows, keys)."""
+        crossed = self._bent(self.factor * self.mean_key @ turned(self.k))
         own = self.factor * (self.mean_key**2).sum(axis=-1, keepdims=True)
         return np.asarray(np.maximum(self.key_norms - 2 * crossed + own, 0.0))
 

@@ -7,10 +7,11 @@ The tightest that covers a measured error is the implementation's class.
 from collections.abc import Mapping
 from typing import Any
 
-from numpy.typing import ArrayLike
+from attnlab.contract.problem import Problem
 
 from .checks import real
 from .error_budget import ErrorBudget, error_budget
+from .exact_attention import takes_problem
 
 FULL, WEIGHTS, SCORES = "full precision inside", "weights rounded", "scores rounded"
 CLASSES = {
@@ -20,29 +21,25 @@ CLASSES = {
 }
 
 
+@takes_problem
 def precision_classes(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, *, dtype: str, score_roundings: int = 2, **options: Any
+    problem: Problem, *, score_roundings: int = 2, **options: Any
 ) -> dict[str, ErrorBudget]:
-    """The three budgets of attention in `dtype`, tightest first, from one pass over the inputs.
+    """The three budgets of attention in the problem's dtype, tightest first, from one pass over the inputs.
 
-    q, k, v and `options` as for `error_budget` (causal, scale, inner_dtype, mask, rows, worst_case, …);
-    dtype is that of the output and of whatever is stored. Any `worst_case` bound is that of scores rounded.
+    Also as `precision_classes(q, k, v, dtype=..., **keywords of Problem.of, **options)`. `options` as for
+    `error_budget` (inner_dtype, rows, worst_case, any_unfused, …); the dtype is that of the output and of whatever is
+    stored. Any `worst_case` bound is that of scores rounded.
 
-    The classes differ where the inner precision is far above `dtype`: float16 and bfloat16. In float32 and
+    The classes differ where the inner precision is far above the dtype: float16 and bfloat16. In float32 and
     float64 the inner term dominates and nearly any correct implementation is "full precision inside".
     Where rows are saturated the classes meet too, and the tightest name that fits is given.
 
     Raises ValueError as `error_budget` does.
     """
+    dtype = problem.dtype
     whole = error_budget(
-        q,
-        k,
-        v,
-        output_dtype=dtype,
-        weights_dtype=dtype,
-        scores_dtype=dtype,
-        score_roundings=score_roundings,
-        **options,
+        problem, weights_dtype=dtype, scores_dtype=dtype, score_roundings=score_roundings, **options
     )
     return {name: whole.restricted_to(*sources) for name, sources in CLASSES.items()}
 

@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .checks import Array, one_of, whole
-from .exact_attention import Rows, Softmax, turned
+from .exact_attention import Rows, Softmax, cap_slope, turned
 from .floating_point import ONE_MANTISSA, ROUNDING_RMS, FloatFormat, float_format
 
 #: roundings of a product q_c k_c where both are stored again after the scale's root was folded into them
@@ -13,6 +14,10 @@ FOLDED = 2
 #: roundings of a weight where softmax is written out and each step stored: e^{s − m}, its sum, and the quotient (or,
 #: divided late, the sum over keys)
 WRITTEN_OUT = 3
+#: mean square of the error of tanh, in roundings, and its largest, in u: libraries give it to two units in the last place
+TANH, LARGEST_TANH = 4, 4
+#: roundings of a bias that its format does not hold: of the slope of ALiBi, and of its product with the distance
+BIAS = 2
 
 
 class Roundings(NamedTuple):
@@ -71,11 +76,42 @@ def chain_variance(terms: float | Array, squares: Array, total: Array) -> Array:
     return np.asarray((1 + terms / 2) * squares + terms / 3 * total**2)
 
 
-def score_variance(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array:
-    """Inner σ² of each score, the rounding of its exponent and of exp included; (…, rows, keys)."""
-    products = (part.q * part.q) @ turned(part.k * part.k) * scale**2
-    summed = roundings.sum_variance(roundings.chain(part.k.shape[-1]), products, soft.scores)
-    return summed + roundings.inner_variance * (soft.scores**2 + 2 * soft.fall**2 + 2)
+class ScoreErrors(NamedTuple):
+    """Of a block, both (…, rows, keys): of x = scale q·k and of the scores s = f(x) + bias. Variances or bounds."""
+
+    raw: Array
+    scores: Array
+
+
+def score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors:
+    """Inner σ² of each score, the rounding of its exponent and of exp included.
+
+    f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)²; with a soft cap x² f'² for x/c and
+    5 f² for tanh and its product with c; with a bias s² for the sum, and 2 bias² where the format does not hold it.
+    """
+    products = (part.q * part.q) @ turned(part.k * part.k) * part.scale**2
+    unit = roundings.inner_variance
+    raw = roundings.sum_variance(roundings.chain(part.k.shape[-1]), products, soft.raw)
+    raw += unit * (1 if part.softcap is None else 2) * soft.raw**2
+    own = 2 * soft.fall**2 + 2
+    if part.softcap is not None:
+        own += (TANH + 1) * soft.capped**2
+    if part.bias is not None:
+        own += _bias_roundings(part, soft, roundings.inner, 2)
+    return ScoreErrors(raw, soft.through(raw, 2) + unit * own)
+
+
+def _bias_roundings(part: Rows, soft: Softmax, form: FloatFormat, power: int) -> Array:
+    """|s|^power where two numbers are added that are not 0, and |bias|^power twice where the format does not hold it."""
+    assert part.bias is not None
+    added = np.abs(soft.scores) ** power * ((part.bias != 0) & (soft.capped != 0))
+    return np.asarray(added + BIAS * np.abs(part.bias) ** power * ~holds(form, part.bias))
+
+
+def holds(form: FloatFormat, x: Array) -> NDArray[np.bool_]:
+    """Where x has no more bits than the format."""
+    bits = np.ldexp(np.frexp(x)[0], form.precision)
+    return np.asarray(bits == np.rint(bits))
 
 
 def lost_weight(soft: Softmax, roundings: Roundings) -> Array:
@@ -110,20 +146,26 @@ def _absorbed(soft: Softmax) -> Array:
     return np.where(few_bits, soft.log_sum, np.inf)
 
 
-def stored_score_variance(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array | None:
-    """What storing the scores adds to it, or None where they are not stored: r(c u_S)² s².
+def stored_score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors | None:
+    """What storing the scores adds to it, or None where they are not stored: r(c u_S)² x² f'².
 
-    For any unfused form (c u_S)² [max(r s², 2 scale² Σ_c q_c²k_c²) + (s − m)² + 1]: q and k may each be multiplied by
-    the scale's root and stored again, which is far more of a score near 0, and where a row sees few keys one score
-    decides; and a softmax that is written out stores s − m and e^{s − m}.
+    For any unfused form (c u_S)² [max(r x², 2 scale² Σ_c q_c²k_c²) f'² + (s − m)² + 1]: q and k may each be multiplied
+    by the scale's root and stored again, which is far more of a score near 0, and where a row sees few keys one score
+    decides; and a softmax that is written out stores s − m and e^{s − m}. A soft cap adds x² f'² + 2 f² for x/c, tanh
+    and their product with c, a bias s² for the sum.
     """
     if roundings.scores is None or not roundings.score_roundings:
         return None
-    squares = roundings.score_roundings * soft.scores**2
+    raw, own = roundings.score_roundings * soft.raw**2, np.zeros(1)
     if roundings.any_unfused:
-        products = (part.q * part.q) @ turned(part.k * part.k) * scale**2
-        squares = np.maximum(squares, FOLDED * products) + soft.fall**2 + 1
-    return np.asarray(mean_square(roundings.scores) * squares)
+        products = (part.q * part.q) @ turned(part.k * part.k) * part.scale**2
+        raw, own = np.maximum(raw, FOLDED * products), soft.fall**2 + 1
+    if part.softcap is not None:
+        raw, own = raw + soft.raw**2, own + 2 * soft.capped**2
+    if part.bias is not None:
+        own = own + _bias_roundings(part, soft, roundings.scores, 2)
+    unit = mean_square(roundings.scores)
+    return ScoreErrors(unit * raw, unit * (soft.through(raw, 2) + own))
 
 
 def stored_sum_variance(roundings: Roundings) -> float:
@@ -133,23 +175,35 @@ def stored_sum_variance(roundings: Roundings) -> float:
     return mean_square(roundings.scores)
 
 
-def largest_score_error(part: Rows, soft: Softmax, scale: float, roundings: Roundings) -> Array:
+def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors:
     """What no score is further off than, relative to the row's largest; 0 where masked. (…, rows, keys).
 
-    γ_{d+2}(u_i)·scale·Σ|q_c k_c| + u_i|s − m| + r u_S|s|, γ_k(u) = ku/(1 − ku). Higham 2002, §3.1. For any unfused form
-    2u_S·scale·Σ|q_c k_c| if that is more than r u_S|s|, and u_S|s − m| on top.
+    γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|, γ_k(u) = ku/(1 − ku).
+    Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than r u_S|x|, and u_S|s − m| on top.
+    A soft cap adds (u_i + u_S)|x| and (5u_i + 2u_S)|f|, a bias (u_i + u_S)|s|, and 2|bias| where a format does not hold it.
     """
-    products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(scale)
-    moved = growth(part.k.shape[-1] + 2, roundings) * products
-    moved -= roundings.inner_roundoff * soft.fall
-    if roundings.scores is not None:
-        stored = roundings.score_roundings * np.abs(soft.scores)
+    products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(part.scale)
+    u, stored = roundings.inner_roundoff, roundings.scores
+    raw, own = growth(part.k.shape[-1] + 2, roundings) * products, -u * soft.fall
+    u_stored = 0.0
+    if stored is not None:
+        u_stored = stored.unit_roundoff
+        kept = roundings.score_roundings * np.abs(soft.raw)
         if roundings.any_unfused:
-            stored = np.maximum(stored, FOLDED * products) - soft.fall
-        moved += roundings.scores.unit_roundoff * stored
-    if part.visible is not None:
-        moved *= part.visible
-    return moved
+            kept = np.maximum(kept, FOLDED * products)
+            own -= u_stored * soft.fall
+        raw += u_stored * kept
+    moved = raw
+    if part.softcap is not None:
+        size = np.abs(soft.raw)
+        raw = raw + (u + u_stored) * size
+        moved = raw * cap_slope(np.maximum(size - raw, 0), part.softcap)
+        own += ((LARGEST_TANH + 1) * u + 2 * u_stored) * np.abs(soft.capped)
+    if part.bias is not None:
+        for form, unit in ((roundings.inner, u), (stored, u_stored)):
+            own += 0.0 if form is None else unit * _bias_roundings(part, soft, form, 1)
+    moved = moved + own
+    return ScoreErrors(raw, moved if part.visible is None else moved * part.visible)
 
 
 def growth(count: float, roundings: Roundings) -> float:
@@ -170,21 +224,25 @@ def rounding_variance(x: Array, form: FloatFormat) -> Array:
 
 
 def checked_roundings(
-    output_dtype: str,
-    weights_dtype: str | None,
-    scores_dtype: str | None,
-    score_roundings: int,
-    inner_dtype: str | None,
-    weights_stored: str,
-    summation_block: int | None,
+    dtype: str,
+    *,
+    output_dtype: str | None = None,
+    weights_dtype: str | None = None,
+    scores_dtype: str | None = None,
+    score_roundings: int = 0,
+    inner_dtype: str | None = None,
+    weights_stored: str = "normalised",
+    summation_block: int | None = None,
     any_unfused: bool = False,
 ) -> Roundings:
+    """From the keywords of `attnlab.theory.error_budget`; `dtype` is the output's where none is given."""
     times = whole("score_roundings", score_roundings, 0)
     if times and scores_dtype is None:
         raise ValueError(f"scores_dtype must be given for score_roundings={times}")
-    default = "float64" if output_dtype == "float64" else "float32"
+    output = dtype if output_dtype is None else output_dtype
+    default = "float64" if output == "float64" else "float32"
     return Roundings(
-        output=float_format(output_dtype),
+        output=float_format(output),
         weights=None if weights_dtype is None else float_format(weights_dtype),
         scores=None if scores_dtype is None else float_format(scores_dtype),
         score_roundings=times,

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attnlab.__main__ import main
-from attnlab.commands.options import split_names, split_sizes
+from attnlab.commands.compare import compare
+from attnlab.commands.options import read_workload, split_names
+from attnlab.commands.run import run
+from attnlab.contract.distributions import DISTRIBUTIONS
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.mask_part import OPEN, Part, Shape
+from attnlab.contract.workload import BIASES, DEVICES, DIRECTIONS, GIVEN, LAYOUTS, Workload
+from attnlab.program.grid import choices
 
 
 def status(*arguments: str) -> int:
@@ -22,10 +34,11 @@ MISTAKES = [
     (("nonsense",), "nonsense"),
     (("run", "--backends", "torch_egaer"), "did you mean torch_eager"),
     (("run", "--backends", "a,,b"), "separated by single commas"),
-    (("run", "--lengths", "0"), "--lengths takes whole numbers of at least 1"),
-    (("run", "--heads", "-1"), "--heads takes whole numbers of at least 1"),
-    (("run", "--dtypes", "float31"), "dtype must be one of"),
-    (("run", "--device", "tpu"), "device must be one of"),
+    (("run", "--lengths", "0"), "each of which must be a whole number of at least 1, got '0'"),
+    (("run", "--heads", "-1"), "--heads takes values between commas, each of which must be a whole number"),
+    (("run", "--dtypes", "float31"), "--dtypes must be one of float16, bfloat16, float32, float64, got 'float31'"),
+    (("run", "--device", "tpu"), "--device must be one of cpu, cuda, got 'tpu'"),
+    (("run", "--window", "3000,0"), "--window: a window reaches no further than the 64 keys, got (3000, 0)"),
     (("run", "--seconds", "0"), "--seconds must be above 0"),
     (("run", "--experiments", "nope"), "no experiment is called 'nope'"),
     (("run", "--baseline", "naive_loop", "--backends", "torch_eager"), "baseline must be one of"),
@@ -34,8 +47,16 @@ MISTAKES = [
     (("run", "--out", "file"), "is a file; give another with --out"),
     (("compare", "torch_sdpa"), "at least two contenders"),
     (("compare", "torch_sdpa[x=1]", "torch_eager"), "unknown setting 'x'"),
-    (("compare", "torch_sdpa", "torch_eager", "--length", "-5"), "at least 1, got -5"),
-    (("compare", "torch_sdpa", "torch_eager", "--length", "x"), "--length"),
+    (("compare", "torch_sdpa", "torch_eager", "--length", "-5"), "--length must be a whole number of at least 1, got '-5'"),
+    (("compare", "torch_sdpa", "torch_eager", "--length", "x"), "--length must be a whole number"),
+    (("compare", "torch_sdpa", "torch_eager", "--kv-heads", "3"), "--kv-heads must divide the 8 heads, got 3"),
+    (("compare", "torch_sdpa", "torch_eager", "--causal=maybe"), "--causal must be one of false, top_left"),
+    (("compare", "torch_sdpa", "torch_eager", "--window", "3"), "--window: a window is two whole numbers"),
+    (("compare", "torch_sdpa", "torch_eager", "--key-lengths", "1,2"), "--key-lengths needs one length a batch"),
+    (("compare", "torch_sdpa", "torch_eager", "--mask", "foo"), "--mask: a mask is written as one or more of"),
+    (("compare", "torch_sdpa", "torch_eager", "--bias", "given"), "--bias: 'given' stands for an array"),
+    (("compare", "torch_sdpa", "torch_eager", "--sinks=2"), "--sinks must be true or false, got '2'"),
+    (("compare", "torch_sdpa", "torch_eager", "--softcap", "-1"), "--softcap must be a number above 0"),
     (("check", "nope"), "no backend is called 'nope'"),
     (("numerics", "satturation"), "did you mean saturation?"),
     (("claims", "nope"), "nope"),
@@ -88,4 +109,78 @@ def test_a_wrong_backend_fails_the_check(capsys: pytest.CaptureFixture[str], tmp
 def test_names_between_commas_may_hold_settings() -> None:
     """The commas inside brackets are the contender's own."""
     assert split_names("a,b[threads=1,X=2],c") == ["a", "b[threads=1,X=2]", "c"]
-    assert split_sizes("--lengths", "1, 2,3") == [1, 2, 3]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Any that the command line can say: every field takes any of its values."""
+    batch, kv_heads, queries, keys = (draw(st.integers(1, most)) for most in (3, 3, 9, 9))
+    side = st.integers(OPEN, keys)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    kind = Part.kinds[draw(st.sampled_from(sorted(set(Part.kinds) - {GIVEN})))]
+    mask = kind.drawn(rng, Shape(batch, kv_heads, queries, keys))
+    fields = {
+        "batch": st.just(batch),
+        "heads": st.sampled_from([kv_heads, 2 * kv_heads]),
+        "kv_heads": st.just(kv_heads),
+        "queries": st.just(queries),
+        "keys": st.just(keys),
+        "head_dim": st.integers(1, 9),
+        "value_dim": st.none() | st.integers(1, 9),
+        "dtype": st.sampled_from(DTYPES),
+        "device": st.sampled_from(DEVICES),
+        "causal": st.sampled_from([False, "top_left", "bottom_right"]),
+        "window": st.none() | st.tuples(side, side),
+        "key_lengths": st.none() | st.tuples(*[st.integers(0, keys)] * batch),
+        "mask": st.sampled_from(["", mask.text if mask else ""]),
+        "bias": st.sampled_from([one for one in BIASES if one != GIVEN]),
+        "softcap": st.none() | st.floats(1e-9, 1e9),
+        "sinks": st.booleans(),
+        "scale": st.none() | st.floats(-8, 8),
+        "layout": st.sampled_from(LAYOUTS),
+        "direction": st.sampled_from(DIRECTIONS),
+        "distribution": st.sampled_from(sorted(DISTRIBUTIONS)),
+        "seed": st.integers(0, 2**32),
+    }
+    assert set(fields) == {field.name for field in dataclasses.fields(Workload)}
+    return Workload(**draw(st.fixed_dictionaries(fields)))
+
+
+def said(arguments: list[str]) -> tuple[tuple[str, ...], Workload]:
+    """The contenders and the workload that ``attnlab compare`` understands."""
+    parsed = compare.make_context("compare", arguments).params
+    texts = {choice.name: parsed[choice.name] for choice in choices(grid=False)}
+    return parsed["contenders"], read_workload(texts)
+
+
+@given(workloads())
+def test_a_workloads_command_says_all_of_it(workload: Workload) -> None:
+    """Whatever its fields are, the printed command is understood as the same workload."""
+    program, name, *arguments = shlex.split(workload.command("torch_sdpa", "torch_eager[threads=1]"))
+    assert (program, name) == ("attnlab", "compare")
+    assert said(arguments) == (("torch_sdpa", "torch_eager[threads=1]"), workload)
+
+
+@pytest.mark.parametrize(
+    ("typed", "causal", "sinks"),
+    [
+        ("--causal a b", "top_left", False),
+        ("--sinks --causal bottom_right a b", "bottom_right", True),
+        ("a --causal=bottom_right --sinks true b", "bottom_right", True),
+        ("--sinks a --causal false b", False, True),
+        ("a b --causal", "top_left", False),
+        ("--window -1,0 a b --causal", "top_left", False),
+    ],
+)
+def test_a_flag_may_stand_bare_before_an_argument(typed: str, causal: str | bool, sinks: bool) -> None:
+    """Only what is a value of it belongs to it."""
+    names, workload = said(typed.split())
+    assert names == ("a", "b")
+    assert (workload.causal, workload.sinks) == (causal, sinks)
+
+
+def test_every_field_of_a_workload_is_an_option_with_a_help_line() -> None:
+    """Of `compare` by its name, of `run` by its plural where a grid takes several."""
+    for command, plurals in ((compare, {}), (run, {"heads": "heads", "dtype": "dtypes"})):
+        helps = {one.name: getattr(one, "help", None) for one in command.params}
+        assert all(helps[plurals.get(field.name, field.name)] for field in dataclasses.fields(Workload))

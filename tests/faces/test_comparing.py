@@ -9,8 +9,9 @@ import pytest
 
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
-from attnlab.program.compare import agreed, compare, sentence
+from attnlab.program.compare import compare
 from attnlab.statistics.pairing import Kind, Verdict
+from attnlab.statistics.verdicts import agreed, sentence
 
 SLOWER = Verdict(Kind.SLOWER, 1.03, 1.02, 1.04, 30)
 QUICK = Limits(min_rounds=12, max_rounds=12, workload_seconds=20.0, turn_seconds=0.001)

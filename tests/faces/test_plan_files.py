@@ -25,6 +25,9 @@ def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
         heads = [2]
         dtypes = ["float64"]
         causal = true
+        queries = 8
+        window = [16, -1]
+        scale = 1
         backends = ["numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]"]
         baseline = "numpy_blocked"
         implementations = ["mine"]
@@ -35,8 +38,8 @@ def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
     """
     plan = Plan.grid(**read_plan(written(tmp_path, text)))
     assert [one.label for one in plan.workloads] == [
-        "b1 h2 n64 d64 float64 cpu causal",
-        "b1 h2 n128 d64 float64 cpu causal",
+        "b1 h2 n8x64 d64 float64 cpu causal window=16,-1 scale=1",
+        "b1 h2 n8x128 d64 float64 cpu causal window=16,-1 scale=1",
     ]
     assert plan.contenders == ("numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]")
     assert plan.folders == (str(tmp_path / "mine"),)
@@ -48,20 +51,23 @@ def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("length = [64]", "unknown key 'length'; known: backends, "),
-        ("lengths = 64", "lengths must be a list of int, not empty, got 64"),
-        ("lengths = []", "lengths must be a list of int, not empty"),
-        ("lengths = [64.0]", "lengths must be a list of int"),
-        ("lengths = [true]", "lengths must be a list of int"),
-        ("dtypes = [32]", "dtypes must be a list of str"),
-        ("batch = '2'", "batch must be of type int, got '2'"),
-        ("batch = true", "batch must be of type int, got True"),
-        ("causal = 1", "causal must be of type bool, got 1"),
-        ("limits = 3", "limits must be of type dict"),
-        ("[limits]\nrounds = 3", "unknown limit 'rounds'; known: call_seconds"),
-        ("[limits]\nmin_rounds = 2.5", "limits.min_rounds must be a whole number, got 2.5"),
-        ("[limits]\ncall_seconds = 0", "limits.call_seconds must be a positive number, got 0"),
-        ("[limits]\ncall_seconds = '1'", "limits.call_seconds must be a positive number, got '1'"),
+        ("length = [64]", "unknown key 'length'; did you mean lengths"),
+        ("colour = 1", "unknown key 'colour'; known: backends, "),
+        ("lengths = 64", "lengths must be a list, got 64"),
+        ("lengths = []", "lengths must be a list of length >= 1, got []"),
+        ("lengths = [8, 64.0]", "lengths[1] must be int, got 64.0"),
+        ("lengths = [true]", "lengths[0] must be int, got True"),
+        ("dtypes = [32]", "dtypes[0] must be str, got 32"),
+        ("batch = '2'", "batch must be int, got '2'"),
+        ("batch = true", "batch must be int, got True"),
+        ("causal = 1", "causal must be bool | str, got 1"),
+        ("window = [1]", "window must be a list of length 2, got [1]"),
+        ("backends = []", "backends must be a list of length >= 1, got []"),
+        ("limits = 3", "limits must be a table, got 3"),
+        ("[limits]\nrounds = 3", "limits: unknown key 'rounds'; did you mean min_rounds or max_rounds?"),
+        ("[limits]\nmin_rounds = 2.5", "limits.min_rounds must be int, got 2.5"),
+        ("[limits]\ncall_seconds = 0", "limits.call_seconds must be float > 0.0, got 0"),
+        ("[limits]\ncall_seconds = '1'", "limits.call_seconds must be float, got '1'"),
         ("lengths = ", "is not valid TOML: "),
     ],
 )
@@ -72,6 +78,19 @@ def test_a_slip_is_named_with_its_file(tmp_path: Path, text: str, message: str) 
         read_plan(file)
     assert message in str(refusal.value)
     assert str(file) in str(refusal.value)
+
+
+def test_a_grid_is_over_lengths_heads_and_dtypes_and_the_rest_holds_for_all() -> None:
+    """Decoding: one query on caches of several lengths. Small to large, the dtype last."""
+    plan = Plan.grid(lengths=(64, 128), heads=(4,), dtypes=("float32", "float64"), queries=1, kv_heads=2)
+    assert [one.label for one in plan.workloads] == [
+        "b1 h4/2 n1x64 d64 float32 cpu",
+        "b1 h4/2 n1x128 d64 float32 cpu",
+        "b1 h4/2 n1x64 d64 float64 cpu",
+        "b1 h4/2 n1x128 d64 float64 cpu",
+    ]
+    with pytest.raises(TypeError, match="colour"):
+        Plan.grid(colour=1)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:

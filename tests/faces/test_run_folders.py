@@ -75,7 +75,8 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
         ("[]", "is not of format 1; measure again with this version"),
         (json.dumps({**good, "format": 2}), "is not of format 1"),
         (json.dumps({"format": 1}), "is no run of this version"),
-        (json.dumps({**good, "mood": 1}), "is no run of this version"),
+        (json.dumps({**good, "mood": 1}), "is no run of this version.*unknown key 'mood'"),
+        (json.dumps({**good, "complete": 3}), "is no run of this version.*complete must be bool, got 3"),
     ):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=message):
@@ -84,6 +85,14 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"results\.jsonl, line 1: not a result"):
         read_run(tmp_path)
+
+
+def test_a_run_of_the_first_version_is_still_read() -> None:
+    """Its workloads have the former name of the input distribution, and no field that came later."""
+    stored = read_run(Path(__file__).parents[2] / "reports" / "reference")
+    assert stored.complete and len(stored.results) == len(stored.plan.workloads) * len(stored.contenders)
+    assert {one.workload for one in stored.results} == set(stored.plan.workloads)
+    assert all(one.distribution == "normal" for one in stored.plan.workloads)
 
 
 def test_the_frame_has_one_row_a_measurement_and_one_for_what_has_none(tmp_path: Path) -> None:

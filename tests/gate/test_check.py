@@ -97,7 +97,7 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
 
 
 class NeverReady:
-    """A seat whose answers are there when they are waited for."""
+    """A worker whose answers are there when they are waited for."""
 
     def begin(self, op: str, **options: Any) -> Any:
         """The question's own size in zeros."""
@@ -134,9 +134,9 @@ def test_while_a_backend_works_some_of_the_next_answers_are_worked_out() -> None
 def test_a_backend_that_has_answered_is_not_kept_waiting() -> None:
     """Only the answer to the question itself is worked out."""
     coming = [replace(question) for question in itertools.islice(questions("float32", 0), 4)]
-    seat = NeverReady()
-    seat.answered = lambda: True  # type: ignore[method-assign]
-    _Asked(seat, "cpu", iter(coming)).output(coming[0])  # type: ignore[arg-type]
+    worker = NeverReady()
+    worker.answered = lambda: True  # type: ignore[method-assign]
+    _Asked(worker, "cpu", iter(coming)).output(coming[0])  # type: ignore[arg-type]
     assert worked_out(coming) == 1
 
 

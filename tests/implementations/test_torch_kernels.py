@@ -11,7 +11,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.contract.discovery import load
-from attnlab.contract.inputs import inputs
 from attnlab.contract.workload import Workload
 from attnlab.libraries import torch_sdpa as sdpa
 
@@ -20,15 +19,8 @@ SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
 
 
 def bound_call(name: str, workload: Workload) -> Any:
-    """The backend's call on ones."""
-    backend = load(name)
-    lead = (workload.batch, workload.heads)
-    return backend.bind(
-        workload,
-        np.ones((*lead, workload.queries, workload.head_dim)),
-        np.ones((*lead, workload.keys, workload.head_dim)),
-        np.ones((*lead, workload.keys, workload.value_dim)),
-    )
+    """The backend's call."""
+    return load(name).bind(workload)
 
 
 def state() -> list[bool]:
@@ -136,7 +128,7 @@ def test_limits_on_cuda_are_known_without_a_device(
 
 def test_pytorchs_own_reason_becomes_one_line() -> None:
     """A trial that fails is explained by PyTorch's warnings, without headings or places in its sources."""
-    reason = sdpa._refusal("flash", "cpu", "float32", 16, 8, (16, 16), False)
+    reason = sdpa._refusal("flash", sdpa._trial(SMALL.with_(head_dim=16, value_dim=8)))
     assert reason == (
         "PyTorch says: Flash attention requires q,k,v to have the same last dimension. "
         "Got Query.size(-1): 16, Key.size(-1): 16, Value.size(-1): 8 instead."
@@ -163,7 +155,24 @@ def test_a_trial_is_tiny_and_keeps_the_relation_of_lengths(
     lengths: tuple[int, int], trial: tuple[int, int]
 ) -> None:
     """Equal stays equal, longer stays longer, one stays one: kernels refuse by these."""
-    assert sdpa._trial_lengths(*lengths) == trial
+    found = sdpa._trial(SMALL.with_(queries=lengths[0], keys=lengths[1]))
+    assert (found.queries, found.keys) == trial
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ({"causal": True}, {"causal": True, "attn_mask": ""}),
+        ({"causal": True, "bias": "normal"}, {"causal": False, "attn_mask": "numbers"}),
+        ({"window": (2, 2)}, {"causal": False, "attn_mask": "booleans"}),
+        ({"heads": 4, "kv_heads": 1}, {"heads": 2, "kv_heads": 1}),
+        ({"direction": "backward"}, {"gradients": True}),
+    ],
+)
+def test_a_trial_keeps_what_kernels_distinguish(asked: dict[str, Any], kept: dict[str, Any]) -> None:
+    """The flag or the array, grouped heads, and whether gradients are wanted."""
+    found = sdpa._trial(SMALL.with_(**asked))
+    assert {name: getattr(found, name) for name in kept} == kept
 
 
 def peak_bytes(name: str, length: int, folder: Path) -> int:
@@ -196,7 +205,7 @@ def test_two_threads_compute_what_one_does(name: str) -> None:
     """On work that is shared out between them; `tests/conftest.py` lets all else run in one."""
     backend, before = load(name), torch.get_num_threads()
     workload = SMALL.with_(heads=4, queries=200, keys=200)
-    call = backend.bind(workload, *inputs(workload))
+    call = backend.bind(workload)
     answers = []
     try:
         for threads in (1, 2):

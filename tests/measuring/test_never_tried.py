@@ -1,10 +1,10 @@
-"""What is told to be too slow or too large is never tried, and nothing else is ruled out: on fake seats."""
+"""What is told to be too slow or too large is never tried, and nothing else is ruled out: on fake workers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fake_seats import Clock, FakeSeat, race
+from fake_workers import Clock, FakeWorker, race
 
 from attnlab.contract.result import Outcome
 from attnlab.contract.workload import Workload
@@ -19,40 +19,42 @@ def by_flops(rate: float) -> Any:
 
 def test_what_would_take_too_long_is_never_tried(clock: Clock) -> None:
     """A loop in Python: told from the first rung whose successor would not be affordable."""
-    seat = FakeSeat("loop", clock, by_flops(1e7))
-    (result,), _ = race([seat], BIG)
+    worker = FakeWorker("loop", clock, by_flops(1e7))
+    (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.OVER_BUDGET
     assert "over the limit of 2 s" in (result.reason or "")
-    assert max(tried.queries for tried in seat.tried) <= 256
+    assert max(tried.queries for tried in worker.tried) <= 256
     assert clock.now < 5.0
 
 
 def test_what_is_just_quick_enough_is_tried(clock: Clock) -> None:
     """And nothing on its ladder was larger than it."""
-    seat = FakeSeat("loop", clock, by_flops(BIG.flops / 1.9))
-    (result,), _ = race([seat], BIG)
+    worker = FakeWorker("loop", clock, by_flops(BIG.flops / 1.9))
+    (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.MEASURED
-    assert seat.tried[-1] == BIG
+    assert worker.tried[-1] == BIG
 
 
 def test_a_slow_first_call_rules_nothing_out(clock: Clock) -> None:
     """Ten seconds of compiling, then fast."""
-    seat = FakeSeat("compiled", clock, lambda workload, calls: 10.0 if calls == 1 else workload.flops / 1e11)
-    (result,), _ = race([seat], BIG)
+    worker = FakeWorker(
+        "compiled", clock, lambda workload, calls: 10.0 if calls == 1 else workload.flops / 1e11
+    )
+    (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.MEASURED
 
 
 def test_a_workload_is_not_declined_for_its_smaller_ones(clock: Clock) -> None:
     """A backend that needs long sequences is asked about the question, not about a rung."""
-    seat = FakeSeat(
+    worker = FakeWorker(
         "long",
         clock,
         by_flops(1e11),
         declines=lambda workload: "too short" if workload.queries < 512 else None,
     )
-    (result,), _ = race([seat], BIG)
+    (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.MEASURED
-    assert race([FakeSeat("long", clock, declines=seat.declined)])[0][0].reason == "too short"
+    assert race([FakeWorker("long", clock, declines=worker.declined)])[0][0].reason == "too short"
 
 
 def test_what_would_not_fit_is_never_tried(clock: Clock) -> None:
@@ -66,19 +68,19 @@ def test_what_would_not_fit_is_never_tried(clock: Clock) -> None:
         return 2 * workload.output_bytes + 2**20
 
     workload = BIG.with_(queries=8192, keys=8192)
-    seats = [
-        FakeSeat("quadratic", clock, by_flops(1e13), free=free, peak=quadratic),
-        FakeSeat("linear", clock, by_flops(1e13), free=free, peak=linear),
+    workers = [
+        FakeWorker("quadratic", clock, by_flops(1e13), free=free, peak=quadratic),
+        FakeWorker("linear", clock, by_flops(1e13), free=free, peak=linear),
     ]
-    results, _ = race(seats, workload)
+    results, _ = race(workers, workload)
     assert [result.outcome for result in results] == ["over_budget", "measured"]
     assert "predicted to need 6." in (results[0].reason or "")
-    assert max(quadratic(tried) for tried in seats[0].tried) < free
+    assert max(quadratic(tried) for tried in workers[0].tried) < free
 
 
 def test_inputs_that_do_not_fit_are_not_even_drawn(clock: Clock) -> None:
     """Nothing is prepared where input and output alone are too large."""
-    seat = FakeSeat("any", clock, by_flops(1e18), free=2**20)
-    (result,), _ = race([seat], BIG)
+    worker = FakeWorker("any", clock, by_flops(1e18), free=2**20)
+    (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.OVER_BUDGET
-    assert BIG not in seat.tried
+    assert BIG not in worker.tried

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.workload import Workload
-from attnlab.measuring.prediction import REACH, History, least_peak_bytes, rungs, worst_peak_bytes
+from attnlab.contract.inputs import problem_of
+from attnlab.contract.mask_kinds import KeyLengths, Window
+from attnlab.contract.mask_part import Part, Shape
+from attnlab.contract.masks import Mask
+from attnlab.contract.workload import BIASES, DIRECTIONS, GIVEN, Workload
+from attnlab.measuring.prediction import (
+    REACH,
+    History,
+    least_peak_bytes,
+    rungs,
+    smaller,
+    sort_of,
+    worst_peak_bytes,
+)
 
 lengths = st.integers(1, 20_000)
 workloads = st.builds(
@@ -19,6 +33,69 @@ workloads = st.builds(
     keys=lengths,
     causal=st.booleans(),
 )
+
+
+@st.composite
+def any_workload(draw: st.DrawFn) -> Workload:
+    """A workload with whatever a workload can have: any kind of mask, grouped heads, one query, any direction."""
+    shape = Shape(*(draw(st.integers(1, most)) for most in (4, 1, 700, 700)))
+    shape = shape._replace(queries=1) if draw(st.booleans()) else shape
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    parts = {kind: part.drawn(generator, shape) for kind, part in sorted(Part.kinds.items()) if kind != GIVEN}
+    further = [part for part in parts.values() if part is not None and draw(st.booleans())]
+    kv_heads = draw(st.integers(1, 3))
+    causal = draw(st.sampled_from([False, "top_left", "bottom_right"]))
+    window, key_lengths = (parts[kind] if draw(st.booleans()) else None for kind in ("window", "key_lengths"))
+    return Workload(
+        **{**shape._asdict(), "heads": kv_heads * draw(st.integers(1, 3))},
+        kv_heads=kv_heads,
+        head_dim=8,
+        causal=causal,
+        window=window.sides if isinstance(window, Window) else None,
+        key_lengths=key_lengths.lengths if isinstance(key_lengths, KeyLengths) else None,
+        mask=Mask(tuple(further)).text,
+        bias=draw(st.sampled_from([bias for bias in BIASES if bias != GIVEN])),
+        softcap=draw(st.none() | st.floats(1, 50)),
+        sinks=draw(st.booleans()),
+        layout=draw(st.sampled_from(["bhsd", "bshd"])),
+        direction=draw(st.sampled_from(DIRECTIONS)),
+    )
+
+
+@given(any_workload())
+def test_every_workload_has_rungs_that_end_and_can_be_drawn(workload: Workload) -> None:
+    """Whatever its mask: what does not fit a smaller length is cut or left out, and a rung always has work."""
+    ladder = list(rungs(workload))
+    assert len(ladder) <= 4
+    for rung in ladder:
+        assert 0 < rung.flops < workload.flops
+        assert rung.direction == workload.direction
+        assert rung.queries <= workload.queries
+        assert rung.keys <= workload.keys
+        assert sort_of(rung).to_dict() | {"mask": ""} == sort_of(workload).to_dict() | {"mask": ""}
+    if ladder:
+        assert problem_of(ladder[0]).shape.heads == 1
+    assert sort_of(sort_of(workload)) == sort_of(workload)
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ({"window": (256, 0)}, {"window": (64, 0)}),
+        ({"window": (-1, 3)}, {"window": (-1, 3)}),
+        ({"key_lengths": (500, 20)}, {"key_lengths": (64,)}),
+        ({"key_lengths": (50, 20)}, {"key_lengths": (50,)}),
+        ({"mask": "prefix(100) & causal"}, {"mask": "causal(top_left)"}),
+        ({"mask": "prefix(10)"}, {"mask": "prefix(10)"}),
+    ],
+)
+def test_a_smaller_workload_keeps_of_its_mask_what_fits(
+    given_: dict[str, object], expected: dict[str, object]
+) -> None:
+    """A window is cut to the keys; a prefix as long as the keys would hide none of them."""
+    found = smaller(Workload(batch=2, heads=6, kv_heads=2, **given_), 64, 64)  # type: ignore[arg-type]
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert (found.batch, found.heads, found.kv_heads, found.queries, found.keys) == (1, 1, 1, 64, 64)
 
 
 @given(workloads)
@@ -49,6 +126,22 @@ def test_time_is_told_from_the_nearest_size_within_reach() -> None:
     assert history.predict_seconds(large) is None
     history.saw_seconds(large.with_(keys=1024), 3.0)
     assert history.predict_seconds(large) == 6.0
+
+
+def test_few_pairs_of_a_long_sequence_are_not_told_from_a_short_one() -> None:
+    """A backend that computes the whole score matrix takes its time for all of it, whatever a window hides."""
+    history, windowed = History(), Workload(queries=16384, keys=16384, window=(15, 0))
+    history.saw_seconds(Workload(queries=512, keys=512), 0.1)
+    assert windowed.flops < Workload(queries=512, keys=512).flops
+    assert history.predict_seconds(windowed) is None
+
+
+def test_a_workload_whose_mask_keeps_nothing_is_predicted_without_a_fault() -> None:
+    """It has no work that a time could be in proportion to."""
+    empty, history = Workload(key_lengths=(0,)), History()
+    assert list(rungs(empty)) == []
+    history.saw_seconds(empty, 0.5)
+    assert history.predict_seconds(empty) == 0.5
 
 
 def test_a_slow_first_call_does_not_speak_for_the_size() -> None:
@@ -90,8 +183,8 @@ def test_two_sizes_predict_no_peak() -> None:
     assert seen(2.0, 1.0, 0.0, 256, 512, 512).predict_peak(Workload()) is None
 
 
-@given(workloads)
+@given(workloads | any_workload())
 def test_bounds_enclose_what_implementations_hold(workload: Workload) -> None:
-    """Inputs and output at least; a dozen score matrices at most."""
-    textbook = 3 * workload.score_bytes + least_peak_bytes(workload)
+    """Inputs and output at least; a dozen score matrices at most, and as many again for a backward pass."""
+    textbook = (6 if workload.backward else 3) * workload.score_bytes + least_peak_bytes(workload)
     assert least_peak_bytes(workload) < textbook < worst_peak_bytes(workload)

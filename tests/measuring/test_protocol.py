@@ -85,7 +85,7 @@ def test_frames_keep_their_order(pipe: Pipe) -> None:
 
 
 def test_large_arrays_pass_both_ways_at_once() -> None:
-    """Many times what a pipe holds, with an end that does not block, as a seat's is: no deadlock."""
+    """Many times what a pipe holds, with an end that does not block, as a worker's is: no deadlock."""
     there, back = Pipe(), Pipe()
     os.set_blocking(there.writing, False)
     large = np.arange(3 * 2**20, dtype=np.float32)

@@ -8,7 +8,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.measuring.rounds import calibration_seconds, latin_square, steal_seconds
+from attnlab.measuring.race import calibration_seconds, latin_square, steal_seconds
 
 
 @given(st.integers(1, 9), st.integers(0, 99), st.integers(1, 4))

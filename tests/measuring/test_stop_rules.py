@@ -1,4 +1,4 @@
-"""When a race ends and who leaves it early, on seats whose costs are set and not timed."""
+"""When a race ends and who leaves it early, on workers whose costs are set and not timed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import count
 from typing import Any
 
 import pytest
-from fake_seats import SMALL, Clock, FakeSeat, conductor_of, race, rounds_of
+from fake_workers import SMALL, Clock, FakeWorker, conductor_of, race, rounds_of
 
 from attnlab.contract.result import Outcome
-from attnlab.measuring import rounds
+from attnlab.measuring import race as racing
 from attnlab.measuring.worker_process import Died, Hung, Refused
 from attnlab.statistics import pairing
 
@@ -24,23 +24,23 @@ def wild(turn: int) -> float:
 def calibrations(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
     """Lets the calibration loop tell `seconds` of its number, counted from 0."""
     numbers = count()
-    monkeypatch.setattr(rounds, "calibration_seconds", lambda: seconds(next(numbers)))
+    monkeypatch.setattr(racing, "calibration_seconds", lambda: seconds(next(numbers)))
 
 
 def test_a_decided_race_has_thirty_rounds(clock: Clock) -> None:
     """Not fewer, however clear it was at the sixth."""
-    results, _ = race([FakeSeat("a", clock), FakeSeat("b", clock, 0.002), FakeSeat("c", clock, 0.003)])
+    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, 0.002), FakeWorker("c", clock, 0.003)])
     assert [rounds_of(result) for result in results] == [30, 30, 30]
 
 
 def test_a_contender_alone_has_thirty_rounds_too(clock: Clock) -> None:
     """Also where it is alone because the others failed, before the rounds or in them."""
-    assert rounds_of(race([FakeSeat("a", clock)])[0][0]) == 30
+    assert rounds_of(race([FakeWorker("a", clock)])[0][0]) == 30
     others = [
-        FakeSeat("b", clock, faults={("prepare", 1): Refused("declined", "no")}),
-        FakeSeat("c", clock, faults={("turn", 9): Died("gone")}),
+        FakeWorker("b", clock, faults={("prepare", 1): Refused("declined", "no")}),
+        FakeWorker("c", clock, faults={("Latency", 9): Died("gone")}),
     ]
-    results, _ = race([FakeSeat("a", clock), *others])
+    results, _ = race([FakeWorker("a", clock), *others])
     assert rounds_of(results[0]) == 30
     assert [result.outcome for result in results] == ["measured", "declined", "crashed"]
 
@@ -56,7 +56,9 @@ def test_verdicts_are_looked_at_after_the_least_rounds_and_then_at_each_doubling
     def settling(turn: int) -> float:
         return 1.0 if turn > unclear else (1.2, 1 / 1.2)[turn % 2]
 
-    base, other = race([FakeSeat("a", clock), FakeSeat("b", clock, noise=settling)], min_rounds=min_rounds)[0]
+    base, other = race(
+        [FakeWorker("a", clock), FakeWorker("b", clock, noise=settling)], min_rounds=min_rounds
+    )[0]
     assert rounds_of(base) == rounds_of(other) == ends
     if ends > min_rounds:  # long decided, and nobody looked
         assert base.latency is not None and other.latency is not None
@@ -67,36 +69,36 @@ def test_verdicts_are_looked_at_after_the_least_rounds_and_then_at_each_doubling
 
 def test_an_undecided_race_goes_on_to_the_greatest_number_of_rounds(clock: Clock) -> None:
     """As long as there is time."""
-    results, _ = race([FakeSeat("a", clock), FakeSeat("b", clock, noise=wild)], max_rounds=57)
+    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, noise=wild)], max_rounds=57)
     assert [rounds_of(result) for result in results] == [57, 57]
 
 
 def test_an_undecided_race_ends_with_its_time(clock: Clock) -> None:
     """Within one round of it."""
-    seats = [FakeSeat("a", clock, 0.05), FakeSeat("b", clock, 0.05, noise=wild)]
-    results, _ = race(seats, workload_seconds=6.0, settle_below_seconds=0.01)
+    workers = [FakeWorker("a", clock, 0.05), FakeWorker("b", clock, 0.05, noise=wild)]
+    results, _ = race(workers, workload_seconds=6.0, settle_below_seconds=0.01)
     assert rounds_of(results[0]) == pytest.approx(60, abs=1)
 
 
 def test_slow_contenders_get_the_rounds_an_interval_needs_and_no_more(clock: Clock) -> None:
     """Six rounds for two, beyond the workload's time, and within one round of the extra time."""
-    seats = [FakeSeat("a", clock, 1.5), FakeSeat("b", clock, 1.5, noise=wild)]
-    assert rounds_of(race(seats)[0][0]) == 6
-    seats = [FakeSeat("a", clock, 1.5), FakeSeat("b", clock, 1.5)]
-    assert rounds_of(race(seats, extra_seconds=0.1)[0][0]) == 3
+    workers = [FakeWorker("a", clock, 1.5), FakeWorker("b", clock, 1.5, noise=wild)]
+    assert rounds_of(race(workers)[0][0]) == 6
+    workers = [FakeWorker("a", clock, 1.5), FakeWorker("b", clock, 1.5)]
+    assert rounds_of(race(workers, extra_seconds=0.1)[0][0]) == 3
 
 
 def test_a_decided_contender_that_costs_more_than_its_share_leaves(clock: Clock) -> None:
     """The slow one; those that are quick race on to thirty rounds, and all keep what they have."""
-    seats = [FakeSeat("a", clock), FakeSeat("b", clock, 0.002), FakeSeat("slow", clock, 0.3)]
-    results, _ = race(seats)
+    workers = [FakeWorker("a", clock), FakeWorker("b", clock, 0.002), FakeWorker("slow", clock, 0.3)]
+    results, _ = race(workers)
     assert [rounds_of(result) for result in results] == [30, 30, 7]
 
 
 def test_a_slow_contender_does_not_starve_the_others(clock: Clock) -> None:
     """It leaves with its verdict even where its rounds have used up the time, and the others then have theirs."""
-    seats = [FakeSeat("a", clock), FakeSeat("b", clock, noise=wild), FakeSeat("slow", clock, 0.9)]
-    results, _ = race(seats, workload_seconds=4.0)
+    workers = [FakeWorker("a", clock), FakeWorker("b", clock, noise=wild), FakeWorker("slow", clock, 0.9)]
+    results, _ = race(workers, workload_seconds=4.0)
     assert rounds_of(results[2]) < 10
     assert rounds_of(results[0]) == rounds_of(results[1]) > 50
 
@@ -106,8 +108,8 @@ def test_a_contender_out_of_all_proportion_faster_leaves_too(clock: Clock) -> No
 
     What it took is not taken from the others, who race on for the whole six seconds of theirs.
     """
-    quick = [FakeSeat(name, clock) for name in "cdef"]
-    results, _ = race([FakeSeat("a", clock, 0.3), FakeSeat("half", clock, 0.15), *quick])
+    quick = [FakeWorker(name, clock) for name in "cdef"]
+    results, _ = race([FakeWorker("a", clock, 0.3), FakeWorker("half", clock, 0.15), *quick])
     assert rounds_of(results[1]) == 8
     assert {rounds_of(result) for result in results if result.contender != "half"} == {18}
 
@@ -117,42 +119,46 @@ def test_only_a_factor_beyond_one_and_a_half_lets_a_contender_leave(
     clock: Clock, ratio: float, leaves: bool
 ) -> None:
     """A smaller difference can be a false claim, however sharp its interval looks on the way."""
-    seats = [FakeSeat("a", clock, 0.5), FakeSeat("b", clock, 0.5 * ratio)]
-    seats += [FakeSeat(name, clock) for name in "cdef"]
-    results, _ = race(seats, workload_seconds=15.0)
+    workers = [FakeWorker("a", clock, 0.5), FakeWorker("b", clock, 0.5 * ratio)]
+    workers += [FakeWorker(name, clock) for name in "cdef"]
+    results, _ = race(workers, workload_seconds=15.0)
     assert rounds_of(results[0]) > 11
     assert (rounds_of(results[1]) < rounds_of(results[0])) == leaves
 
 
 def test_the_baseline_alone_does_not_race_on_when_the_others_have_left(clock: Clock) -> None:
     """A further round would have nobody to be paired with, though there is time for two."""
-    seats = [FakeSeat("a", clock), FakeSeat("slow", clock, 0.5), FakeSeat("slower", clock, 0.6)]
-    results, _ = race(seats, workload_seconds=9.0)
+    workers = [FakeWorker("a", clock), FakeWorker("slow", clock, 0.5), FakeWorker("slower", clock, 0.6)]
+    results, _ = race(workers, workload_seconds=9.0)
     assert {rounds_of(result) for result in results} == {7}
 
 
 def test_an_undecided_contender_does_not_leave_for_its_cost(clock: Clock) -> None:
     """Its answer is not known yet."""
-    seats = [FakeSeat("a", clock, 0.2), FakeSeat("b", clock, 0.2, noise=wild), FakeSeat("c", clock, 0.001)]
-    results, _ = race(seats, settle_below_seconds=0.01)
+    workers = [
+        FakeWorker("a", clock, 0.2),
+        FakeWorker("b", clock, 0.2, noise=wild),
+        FakeWorker("c", clock, 0.001),
+    ]
+    results, _ = race(workers, settle_below_seconds=0.01)
     assert rounds_of(results[1]) == rounds_of(results[0]) >= 14
 
 
 def test_a_turn_is_sized_by_the_least_call_seen_so_far(clock: Clock) -> None:
     """Neither a calibration in a bad moment nor a slow turn shortens those that follow."""
-    seat = FakeSeat(
+    worker = FakeWorker(
         "a",
         clock,
         lambda workload, calls: 0.02 if calls <= 2 else 0.001,  # the gate and the calibration
         lambda turn: 2.0 if turn % 3 == 0 else 1.0,
     )
-    race([seat], turn_seconds=0.004)
-    assert [iterations for iterations, _ in seat.turns] == [1, *[4] * 29]
+    race([worker], turn_seconds=0.004)
+    assert [iterations for iterations, _ in worker.turns] == [1, *[4] * 29]
 
 
 def test_every_turn_is_settled_but_that_of_a_long_call(clock: Clock) -> None:
     """For as long as it is timed; a call over the limit is its own settling."""
-    short, long = FakeSeat("short", clock, 0.04), FakeSeat("long", clock, 0.06)
+    short, long = FakeWorker("short", clock, 0.04), FakeWorker("long", clock, 0.06)
     _, conductor = race([short, long], turn_seconds=0.01, settle_below_seconds=0.05)
     assert set(short.turns) == {(1, 0.01)}
     assert set(long.turns) == {(1, None)}
@@ -165,7 +171,7 @@ def test_a_disturbed_round_is_not_counted_towards_the_thirty(
 ) -> None:
     """It stays in the record, with its calibration."""
     calibrations(monkeypatch, lambda number: 0.001 if number in (3, 4, 20) else 0.0005)
-    results, _ = race([FakeSeat("a", clock), FakeSeat("b", clock, 0.002)])
+    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, 0.002)])
     assert rounds_of(results[0]) == 33
 
 
@@ -174,8 +180,8 @@ def test_a_calibration_that_shifts_after_a_contender_left_does_not_end_the_run(
 ) -> None:
     """All its rounds may then count as disturbed: it left with its verdict, and nothing is compared anew."""
     calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
-    seats = [FakeSeat("a", clock), FakeSeat("b", clock, noise=wild), FakeSeat("slow", clock, 0.5)]
-    results, _ = race(seats, max_rounds=60)
+    workers = [FakeWorker("a", clock), FakeWorker("b", clock, noise=wild), FakeWorker("slow", clock, 0.5)]
+    results, _ = race(workers, max_rounds=60)
     assert [result.outcome for result in results] == ["measured"] * 3
     assert rounds_of(results[2]) < 10
 
@@ -185,13 +191,13 @@ def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(
 ) -> None:
     """Not one that has left: its few rounds may all count as disturbed later, and there is nothing to pair."""
     calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
-    seats = [
-        FakeSeat("a", clock, faults={("turn", 20): Died("gone")}),
-        FakeSeat("slow", clock, 0.4),
-        FakeSeat("c", clock),
-        FakeSeat("d", clock, noise=wild),
+    workers = [
+        FakeWorker("a", clock, faults={("Latency", 20): Died("gone")}),
+        FakeWorker("slow", clock, 0.4),
+        FakeWorker("c", clock),
+        FakeWorker("d", clock, noise=wild),
     ]
-    results, _ = race(seats, max_rounds=60)
+    results, _ = race(workers, max_rounds=60)
     assert [result.outcome for result in results] == ["crashed", "measured", "measured", "measured"]
     assert [rounds_of(result) for result in results[1:]] == [7, 60, 60]
 
@@ -204,26 +210,26 @@ def test_a_fault_in_a_turn_ends_one_and_leaves_the_others(clock: Clock) -> None:
         (Refused("memory", "ran out of memory"), Outcome.OVER_BUDGET),
         (Refused("raised", "raised ValueError"), Outcome.CRASHED),
     ):
-        seats = [
-            FakeSeat("a", clock),
-            FakeSeat("b", clock, faults={("turn", 8): fault}),
-            FakeSeat("c", clock),
+        workers = [
+            FakeWorker("a", clock),
+            FakeWorker("b", clock, faults={("Latency", 8): fault}),
+            FakeWorker("c", clock),
         ]
-        results, _ = race(seats)
+        results, _ = race(workers)
         assert (results[1].outcome, results[1].reason) == (outcome, str(fault))
         assert results[1].latency is None
         assert rounds_of(results[0]) == rounds_of(results[2]) == 30
 
 
-@pytest.mark.parametrize("op", ["memory", "release"])
+@pytest.mark.parametrize("op", ["PeakMemory", "release"])
 @pytest.mark.parametrize(
     "fault", [Died("gone"), Hung("late"), Refused("raised", "raised RuntimeError: no memray")]
 )
 def test_what_fails_after_the_clock_costs_no_speed(clock: Clock, op: str, fault: Exception) -> None:
     """A missing memory figure is noted beside the speed that was measured."""
-    results, _ = race([FakeSeat("a", clock, faults={(op, 1): fault}), FakeSeat("b", clock)])
+    results, _ = race([FakeWorker("a", clock, faults={(op, 1): fault}), FakeWorker("b", clock)])
     assert rounds_of(results[0]) == 30
-    if op == "memory":
+    if op == "PeakMemory":
         assert results[0].peak_bytes is None
         assert results[0].reason == f"its peak memory could not be measured: {fault}"
     else:
@@ -237,46 +243,46 @@ def test_a_backend_that_does_not_load_is_started_once_a_run(clock: Clock) -> Non
         (Died("its process was killed by SIGSEGV"), "crashed"),
         (Hung("no answer within 120 s"), "timed_out"),
     ):
-        seats = [FakeSeat("a", clock), FakeSeat("b", clock, faults={("load", 1): fault})]
-        with conductor_of(seats) as conductor:
+        workers = [FakeWorker("a", clock), FakeWorker("b", clock, faults={("load", 1): fault})]
+        with conductor_of(workers) as conductor:
             for _ in range(3):
                 absent = conductor.race(SMALL)[1]
                 assert (absent.outcome, absent.reason) == (outcome, str(fault))
-        assert (seats[0].starts, seats[1].starts) == (1, 1)
+        assert (workers[0].starts, workers[1].starts) == (1, 1)
 
 
 def test_the_account_adds_up_to_the_time_of_the_race(clock: Clock) -> None:
     """Also where something fails on the way."""
-    seats = [
-        FakeSeat("a", clock, 0.004),
-        FakeSeat("b", clock, 0.3),
-        FakeSeat("c", clock, faults={("turn", 2): Died("x")}),
+    workers = [
+        FakeWorker("a", clock, 0.004),
+        FakeWorker("b", clock, 0.3),
+        FakeWorker("c", clock, faults={("Latency", 2): Died("x")}),
     ]
-    _, conductor = race(seats)
+    _, conductor = race(workers)
     assert sum(conductor.account.values()) == pytest.approx(clock.now)
     assert all(seconds >= -1e-9 for seconds in conductor.account.values())
 
 
 def test_an_interrupt_while_starting_ends_every_worker(clock: Clock) -> None:
     """Nobody else would: a context that was not entered is not left."""
-    seats = [FakeSeat("a", clock), FakeSeat("b", clock)]
-    seats[1].finish_start = lambda: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt), conductor_of(seats):
+    workers = [FakeWorker("a", clock), FakeWorker("b", clock)]
+    workers[1].finish_start = lambda: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt), conductor_of(workers):
         pass
-    assert not any(seat.filled for seat in seats)
+    assert not any(worker.alive for worker in workers)
 
 
 def test_a_backend_that_spoils_its_inputs_is_wrong(clock: Clock) -> None:
     """Right at the first call, and something else on the clock."""
-    seat = FakeSeat("spoiler", clock)
-    honest = seat.ask_arrays
+    worker = FakeWorker("spoiler", clock)
+    honest = worker.ask_arrays
 
     def spoilt(op: str, **arguments: Any) -> Any:
         answer, (first, second) = honest(op, **arguments)
         return answer, (first, second * 2)
 
-    seat.ask_arrays = spoilt  # type: ignore[method-assign]
-    (result,), _ = race([seat])
+    worker.ask_arrays = spoilt  # type: ignore[method-assign]
+    (result,), _ = race([worker])
     assert result.outcome is Outcome.WRONG
     assert "right at the first call, but at the second: outside the values it averages" in (
         result.reason or ""

@@ -14,6 +14,7 @@ from attnlab.contract.backend import Backend
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
+from attnlab.measuring.instruments import LATENCY
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.worker import Bench
 
@@ -45,25 +46,25 @@ def bench(attend: Counting) -> Bench:
 
 def test_a_turn_that_is_not_settled_makes_only_the_calls_it_times() -> None:
     attend = Counting()
-    found, _ = bench(attend).turn(iterations=7, settle_seconds=None)
+    found, _ = bench(attend).measure(LATENCY.path, iterations=7, settle_seconds=None)
     assert attend.calls == 7
-    assert found["seconds"] > 0
-    assert set(found) == {"seconds", "settled_seconds", "minor_faults", "involuntary_switches"}
+    assert found["samples"][0] > 0
+    assert set(found["columns"]) == {"settled_s", "minor_faults", "involuntary_switches"}
 
 
 def test_a_settled_turn_makes_at_least_one_call_before() -> None:
     """However short the settling, and however long the call."""
     attend = Counting()
-    found, _ = bench(attend).turn(iterations=7, settle_seconds=0.0)
+    found, _ = bench(attend).measure(LATENCY.path, iterations=7, settle_seconds=0.0)
     assert attend.calls == 8
-    assert found["settled_seconds"] > 0
+    assert found["columns"]["settled_s"][0] > 0
 
 
 def test_a_turn_settles_for_the_seconds_it_is_given() -> None:
     """By the worker's clock, with many calls of a short one."""
     attend = Counting()
-    found, _ = bench(attend).turn(iterations=1, settle_seconds=0.02)
-    assert found["settled_seconds"] >= 0.02
+    found, _ = bench(attend).measure(LATENCY.path, iterations=1, settle_seconds=0.02)
+    assert found["columns"]["settled_s"][0] >= 0.02
     assert attend.calls > 2
 
 
@@ -80,7 +81,7 @@ def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(broken: fl
     one = bench(Looking(broken))
     assert gc.isenabled()
     try:
-        one.turn(iterations=1, settle_seconds=0.0)
+        one.measure(LATENCY.path, iterations=1, settle_seconds=0.0)
     except RuntimeError:
         assert broken < 3
     assert gc.isenabled()

@@ -19,7 +19,7 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
 from attnlab.measuring.limits import Limits
-from attnlab.measuring.worker_process import Died, Refused, Seat
+from attnlab.measuring.worker_process import Died, Refused, WorkerProcess
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 OTHER = SMALL.with_(queries=16, keys=16)
@@ -163,7 +163,7 @@ def test_a_worker_killed_between_workloads_is_a_crash_of_the_next(folder: Path) 
     with Conductor(
         parse_all(["good", "good"]), folders=[str(folder)], limits=QUICK, memory=False
     ) as conductor:
-        victim = conductor.seats[1]
+        victim = conductor.workers[1]
         conductor.race(SMALL)
         victim._signal(signal.SIGKILL)
         second, third = conductor.race(SMALL), conductor.race(SMALL)
@@ -263,19 +263,19 @@ def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> No
         "\n    " + RIGHT
     )
     (tmp_path / "pool.py").write_text(BACKEND.format(body=body), encoding="utf-8")
-    seat = Seat(Contender.parse("pool"), [str(tmp_path)])
+    worker = WorkerProcess(Contender.parse("pool"), [str(tmp_path)])
     try:
-        seat.start()
-        seat.finish_start()
-        seat.ask("prepare", seconds=60, workload=SMALL.to_dict())
-        seat.ask("output", seconds=60, rows=[0])
+        worker.start()
+        worker.finish_start()
+        worker.ask("prepare", seconds=60, workload=SMALL.to_dict())
+        worker.ask("check", seconds=60, rows=[0])
         family = psutil.Process().children(recursive=True)
         assert len(family) == 2
         until = time.monotonic() + 60  # the conductor waits for its worker only; the signal is on its way
         while {one.status() for one in family} != {psutil.STATUS_STOPPED}:
             assert time.monotonic() < until
     finally:
-        seat.leave()
+        worker.end()
     psutil.wait_procs(family, timeout=30)
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family)
 
@@ -360,19 +360,19 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(
     assert "No such file" in (result.reason or "")
 
 
-def test_a_seat_says_how_its_process_ended_and_can_be_left_twice(folder: Path) -> None:
+def test_a_process_that_is_gone_says_how_it_ended_and_can_be_ended_twice(folder: Path) -> None:
     """A request to a process that is gone is no broken pipe."""
-    seat = Seat(Contender.parse("good"), [str(folder)])
-    seat.start()
-    seat.finish_start()
+    worker = WorkerProcess(Contender.parse("good"), [str(folder)])
+    worker.start()
+    worker.finish_start()
     with pytest.raises(Refused, match="prepare comes first") as refusal:
-        seat.ask("output", seconds=60, rows=[0])
+        worker.ask("check", seconds=60, rows=[0])
     assert refusal.value.kind == "raised"
-    seat._signal(signal.SIGKILL)
+    worker._signal(signal.SIGKILL)
     with pytest.raises(Died, match="killed by SIGKILL"):
-        seat.ask("release", seconds=60)
-    assert not seat.filled
-    seat.leave()
+        worker.ask("release", seconds=60)
+    assert not worker.alive
+    worker.end()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
@@ -383,7 +383,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
         from attnlab.measuring.contender import parse_all
         from attnlab.measuring.conductor import Conductor
         with Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]) as conductor:
-            print(*[seat._process.pid for seat in conductor.seats], flush=True)
+            print(*[worker._process.pid for worker in conductor.workers], flush=True)
             signal.pause()
     """)
     conductor = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)

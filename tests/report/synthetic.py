@@ -145,6 +145,7 @@ def _result(name, workload, costs, kernels, generator, drift, noise, second_entr
         Outcome.MEASURED,
         accuracy=accuracy,
         kernel=kernels.get(backend),
+        library=backend.partition("_")[0],
         measurements=(latency, *(peaks if memory else ())),
     )
 

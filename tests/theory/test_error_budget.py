@@ -1,5 +1,10 @@
-"""The error budget and the worst case against attention computed for real."""
+"""The error budget and the worst case against attention computed for real.
 
+What a class or the inner model predicts is compared from both sides with arithmetic that is written out here, each
+rounding where the model has it. Kernels of a library differ between processors, and are compared from above only.
+"""
+
+import functools
 import math
 
 import numpy as np
@@ -19,7 +24,8 @@ HALVES = ("float16", "bfloat16")
 
 def draw(seed, dtype, n=256, d=64, std=1.0, heads=2, mean=0.0):
     g = torch.Generator().manual_seed(seed)
-    q, k, v = (torch.randn(1, heads, n, d, generator=g) for _ in range(3))
+    # drawn in float64: numbers of fewer bits have exact products, and their sums hardly round
+    q, k, v = (torch.randn(1, heads, n, d, generator=g, dtype=torch.float64) for _ in range(3))
     return [x.to(DTYPES[dtype]) for x in (q * std + mean, k + mean, v)]
 
 
@@ -34,6 +40,19 @@ def eager(q, k, v, causal=False):
     return torch.softmax(s, -1) @ v
 
 
+def stored_eager(q, k, v, causal=False):
+    """Each step stored in the dtype of the tensors, sums in float32; a scale that is a power of two rounds nothing."""
+    s = stored(stored(q.float() @ k.float().transpose(-1, -2), q) * (1 / math.sqrt(q.shape[-1])), q)
+    if causal:
+        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    return stored(stored(torch.softmax(s, -1), q) @ v.float(), q)
+
+
+def stored(x, like):
+    """`x` rounded to the dtype of `like`, in float32."""
+    return x.to(like.dtype).float()
+
+
 def weights_rounded(q, k, v, causal=False):
     s = q.float() @ k.float().transpose(-1, -2) / math.sqrt(q.shape[-1])
     if causal:
@@ -45,8 +64,31 @@ def output_rounded(q, k, v, causal=False):
     return eager(q.float(), k.float(), v.float(), causal).to(v.dtype)
 
 
+def in_order(q, k, v, *, block=None, one_number=False):
+    """Attention of one head in the arrays' own format, every partial sum rounded: what the inner model describes.
+
+    block : terms that are summed in order before their sums are. one_number : weights are exp(s − ln Z).
+    """
+    s = summed((q[0, 0, :, c, None] * k[0, 0, None, :, c] for c in range(q.shape[3])), block)
+    s = s * s.dtype.type(q.shape[3] ** -0.5)
+    top = s.max(axis=1, keepdims=True)
+    z = summed(np.exp(s - top).T, block)[:, None]
+    p = np.exp(s - (top + np.log(z))) if one_number else np.exp(s - top)
+    o = summed((p[:, j, None] * v[0, 0, j] for j in range(k.shape[2])), block)
+    return (o if one_number else o / z)[None, None]
+
+
+def summed(terms, block=None):
+    """Of arrays, one after another, or of blocks of them."""
+    terms = list(terms)
+    step = block or len(terms)
+    sums = [functools.reduce(np.add, terms[at : at + step]) for at in range(0, len(terms), step)]
+    return functools.reduce(np.add, sums)
+
+
 def relative(result, budget):
-    error = result.double().numpy() - budget.output
+    found = result.double().numpy() if isinstance(result, torch.Tensor) else result
+    error = found - budget.output
     return float(np.linalg.norm(error) / np.linalg.norm(budget.output))
 
 
@@ -67,7 +109,7 @@ def test_measured_errors_meet_the_budget_of_their_class(dtype, causal, std, seed
     tensors = draw(seed, dtype, std=std)
     options = {"dtype": dtype, "causal": causal, "score_roundings": 1}
     budgets = precision_classes(*arrays(tensors), **options)  # the scale 1/8 is exact: one rounding
-    cases = (output_rounded, weights_rounded, eager)
+    cases = (output_rounded, weights_rounded, stored_eager)
     for compute, (name, budget) in zip(cases, budgets.items(), strict=True):
         ratio = relative(compute(*tensors, causal=causal), budget) / budget.relative
         allowed = 0.03 + 5 * budget.relative_scatter
@@ -79,24 +121,45 @@ def test_the_classes_are_told_apart(dtype):
     tensors = draw(9, dtype, n=1024)
     budgets = precision_classes(*arrays(tensors), dtype=dtype)
     named = [classify(relative(f(*tensors), budgets["scores rounded"]), budgets) for f in
-             (output_rounded, weights_rounded, eager)]  # fmt: skip
+             (output_rounded, weights_rounded, stored_eager)]  # fmt: skip
     assert named == ["full precision inside", "weights rounded", "scores rounded"]
     assert classify(1.0, budgets) is None
 
 
+SIZES = [(64, 8, 1, 0), (256, 64, 1, 0), (256, 64, 8, 0), (600, 32, 1, 0), (128, 64, 1, 3)]
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("n", "d", "std", "mean"),
-    [(64, 8, 1, 0), (256, 64, 1, 0), (256, 64, 8, 0), (1024, 32, 1, 0), (128, 64, 1, 3)],
-)
-def test_the_inner_model_is_above_the_error_of_full_precision_and_not_far_above(dtype, n, d, std, mean, seed):
+@pytest.mark.parametrize(("n", "d", "std", "mean"), SIZES)
+def test_no_library_kernel_has_more_than_the_inner_model(dtype, n, d, std, mean, seed):
+    """The model bounds a sum in order, one term after another. Kernels sum in lanes, by how many is their affair."""
     tensors = draw(seed, dtype, n=n, d=d, std=std, mean=mean)
     budget = error_budget(*arrays(tensors), output_dtype=dtype)
     fused = torch.nn.functional.scaled_dot_product_attention(*tensors)
     for result in (eager(*tensors), fused):
-        ratio = relative(result, budget) / budget.relative
-        assert 0.02 < ratio < 1.25 * (1 + 3 * budget.relative_scatter)
+        assert relative(result, budget) < 1.25 * budget.relative * (1 + 3 * budget.relative_scatter)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("n", "d", "std", "mean"), SIZES)
+def test_the_inner_model_is_the_error_of_sums_in_order(n, d, std, mean, seed):
+    """From both sides. Not in float64, whose truth is a library's: it would be compared with sums in order or not."""
+    inputs = [x[:, :1] for x in arrays(draw(seed, "float32", n=n, d=d, std=std, mean=mean))]
+    budget = error_budget(*inputs, output_dtype="float32")
+    ratio = relative(in_order(*inputs), budget) / budget.relative
+    slack = 3 * budget.relative_scatter
+    assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
+
+
+@pytest.mark.parametrize("mean", [0, 3])
+def test_the_model_of_blocked_sums_is_the_error_of_blocked_sums(mean):
+    """A mean of 3 makes partial sums grow: the drift that a sum in order has, blocks of 8 have far less of."""
+    inputs = [x[:, :1] for x in arrays(draw(0, "float32", n=256, d=64, mean=mean))]
+    whole, blocked = (error_budget(*inputs, output_dtype="float32", summation_block=b) for b in (None, 8))
+    ratio = relative(in_order(*inputs, block=8), blocked) / blocked.relative
+    assert 0.4 < ratio < 1.1
+    assert blocked.relative < 0.7 * whole.relative
 
 
 @pytest.mark.parametrize(("d", "roundings"), [(64, 1), (48, 2)])
@@ -107,7 +170,7 @@ def test_the_number_of_score_roundings_shows_in_the_pooled_error(dtype, d, round
     for seed in range(seeds):
         tensors = draw(100 + seed, dtype, n=384, d=d, std=4.0)
         budget = precision_classes(*arrays(tensors), dtype=dtype, score_roundings=roundings)["scores rounded"]
-        measured += relative(eager(*tensors), budget) ** 2
+        measured += relative(stored_eager(*tensors), budget) ** 2
         predicted += budget.relative**2
         scatter += budget.relative_scatter / seeds
     assert abs(measured / predicted - 1) < 0.03 + 5 * 2 * scatter / math.sqrt(seeds)
@@ -123,38 +186,14 @@ def test_a_recursive_float32_attention_has_the_error_of_the_model(std, detour, o
     `one_number`: weights are exp(s − ln Z). The model allows that, so that who keeps m and l apart has less.
     """
     rng = np.random.default_rng(5)
-    n, d = 600, 64
-    q, k, v = (rng.standard_normal((1, 1, n, d)).astype(np.float32) for _ in range(3))
+    q, k, v = (rng.standard_normal((1, 1, 600, 64)).astype(np.float32) for _ in range(3))
     q *= np.float32(std)
     q[..., 0] += np.float32(detour)
     q[..., -1] -= np.float32(detour)
     k[..., [0, -1]] += np.float32(detour)
     budget = error_budget(q, k, v, output_dtype="float32")
-    # sequential sums, every partial sum rounded to float32
-    s = np.zeros((n, n), np.float32)
-    for c in range(d):
-        s += q[0, 0, :, c, None] * k[0, 0, None, :, c]
-    s *= np.float32(1 / 8)
-    top = s.max(axis=1, keepdims=True)
-    z = sum_in_sequence(np.exp(s - top))
-    p = np.exp(s - (top + np.log(z))) if one_number else np.exp(s - top)
-    o = np.zeros((n, d), np.float32)
-    for j in range(n):
-        o += p[:, j, None] * v[0, 0, j]
-    o = o if one_number else o / z
-    ratio = np.linalg.norm(o - budget.output[0, 0]) / np.linalg.norm(budget.output) / budget.relative
+    ratio = relative(in_order(q, k, v, one_number=one_number), budget) / budget.relative
     assert (0.75 if one_number else 0.65) < ratio < 0.95
-
-
-def sum_in_sequence(p):
-    """Of each row, in float32, term after term."""
-    return np.cumsum(p, axis=1, dtype=np.float32)[:, -1:]
-
-
-def test_blocked_sums_have_the_smaller_budget():
-    inputs = arrays(draw(1, "float32", n=512))
-    whole, blocked = (error_budget(*inputs, output_dtype="float32", summation_block=b) for b in (None, 16))
-    assert blocked.relative < 0.6 * whole.relative
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -177,9 +216,9 @@ def test_no_correct_result_exceeds_the_worst_case(dtype, std, causal, seed):
 
 def written_out(q, k, v):
     """Softmax as its formula reads; each step is stored in the dtype of the tensors."""
-    s = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]))
-    e = torch.exp(s - s.amax(-1, keepdim=True))
-    return (e / e.sum(-1, keepdim=True)) @ v
+    s = stored(stored(q.float() @ k.float().transpose(-1, -2), q) * (1 / math.sqrt(q.shape[-1])), q)
+    e = stored(torch.exp(stored(s - s.amax(-1, keepdim=True), q)), q)
+    return stored(stored(e / stored(e.sum(-1, keepdim=True), q), q) @ v.float(), q)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -249,7 +288,7 @@ def test_grouped_heads_repeat_each_key_head_in_order():
     repeated = error_budget(
         q, np.repeat(k[:, :2], 2, axis=1), np.repeat(v[:, :2], 2, axis=1), output_dtype="float32"
     )
-    assert (grouped.output == repeated.output).all()
+    assert grouped.output == pytest.approx(repeated.output, rel=1e-12)
 
 
 def test_alignment_and_masks_show_the_stated_keys():

@@ -97,6 +97,7 @@ def test_a_result_survives_a_trip_through_one_line_of_strict_json(
         outcome=Outcome.MEASURED,
         accuracy=Accuracy(error, 1.0, error, 1, 2, passed=True),
         kernel=kernel,
+        library="torch",
         measurements=(latency,),
     )
     line = before.to_json()
@@ -118,4 +119,28 @@ def test_a_line_of_a_newer_version_is_refused_not_half_read() -> None:
     with pytest.raises(ValueError, match="melted"):
         Result.from_json(json.dumps({**plain, "outcome": "melted"}))
     with pytest.raises(ValueError, match="unknown workload field"):
-        Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "window": 3}}))
+        Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "rotation": 3}}))
+
+
+def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
+    """The path of what is wrong; and results that were stored before libraries were can be read."""
+    plain = json.loads(result(library="torch").to_json())
+    with pytest.raises(ValueError, match=r"Expected `float`, got `str` - at `\$\.accuracy\.budget`"):
+        Result.from_json(json.dumps({**plain, "accuracy": {**plain["accuracy"], "budget": "much"}}))
+    with pytest.raises(ValueError, match="missing required field `contender`"):
+        Result.from_json(json.dumps({key: one for key, one in plain.items() if key != "contender"}))
+    del plain["library"], plain["accuracy"]["of"]
+    assert repr(Result.from_json(json.dumps(plain))) == repr(result())
+
+
+def test_what_is_shown_of_precision_is_told_once() -> None:
+    """Under the keys that other programs read."""
+    shown = Accuracy(1e-7, 4e-6, 1e-6, 8, 8, True, kind="weights rounded", ratio=0.8, max_ulp=2.0, bias=0.5)
+    assert shown.precision() == {
+        "class": "weights rounded",
+        "relative_error": 1e-7,
+        "budget_ratio": 0.8,
+        "max_ulp": 2.0,
+        "bias": 0.5,
+        "of": "output",
+    }

@@ -1,4 +1,4 @@
-"""Seats whose costs are set and not timed, and a clock that they move: a race of them is exact and takes no time."""
+"""Workers whose costs are set and not timed, and a clock that they move: a race of them is exact and takes no time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Clock:
         return self.now
 
 
-class FakeSeat:
+class FakeWorker:
     """A worker that answers rightly at once, its calls costing `seconds` each on the fake clock.
 
     `noise` multiplies what is told of the n-th turn; `faults` are raised in place of the n-th answer to an
-    operation. `turns` holds what each turn was asked for: iterations and settling.
+    operation, or of an instrument's n-th readings. `turns` holds what each turn was asked for: iterations and settling.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
@@ -42,7 +42,7 @@ class FakeSeat:
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
         self.free, self.peak = more.get("free", 2**40), more.get("peak", lambda workload: 1000)
         self.declined = more.get("declines", lambda workload: None)
-        self.filled, self.starts = False, 0
+        self.alive, self.starts = False, 0
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
         self.turns: list[tuple[int, float | None]] = []
@@ -50,21 +50,21 @@ class FakeSeat:
 
     def start(self) -> None:
         self.starts += 1
-        self.filled = True
+        self.alive = True
 
     def finish_start(self) -> dict[str, Any]:
         self._fault("load")
         return {}
 
-    def leave(self) -> None:
-        self.filled = False
+    def end(self) -> None:
+        self.alive = False
 
     def _fault(self, op: str) -> None:
         self.asked[op] += 1
         fault = self.faults.get((op, self.asked[op]))
         if fault is not None:
             if not isinstance(fault, Refused):
-                self.filled = False
+                self.alive = False
             raise fault
 
     def _call(self) -> float:
@@ -77,11 +77,12 @@ class FakeSeat:
         self._fault(op)
         self._call()
         exact = race_check.reference(self.workload, tuple(arguments["rows"])).output
-        return {}, (exact, exact)
+        return {"names": ["output"]}, (exact, exact)
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
-        assert self.filled
-        self._fault(op)
+        assert self.alive
+        instrument = arguments.pop("instrument", "").rpartition(":")[2]
+        self._fault(instrument or op)
         if op in ("declines", "prepare"):
             posed = Workload.from_dict(arguments["workload"])
             if reason := self.declined(posed):
@@ -90,10 +91,10 @@ class FakeSeat:
                 self.workload = posed
         if op == "calibrate":
             return {"seconds": self._call()}
-        if op == "turn":
+        if instrument == "Latency":
             return self._turn(**arguments)
-        if op == "memory":
-            return {"peak_bytes": [self.peak(self.workload)], "method": "memray"}
+        if op == "measure":
+            return {"samples": [self.peak(self.workload)], "columns": {}, "facts": {"method": "memray"}}
         return {"kernel": "fake", "bytes": self.free, "cache": "warm"}
 
     def _turn(self, iterations: int, settle_seconds: float | None) -> dict[str, Any]:
@@ -101,22 +102,24 @@ class FakeSeat:
         seconds = self._call()
         settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
         self.clock.now += settled + (iterations - 1) * seconds
-        told = seconds * self.noise(self.asked["turn"])
-        return {"seconds": told, "settled_seconds": settled, "minor_faults": 0, "involuntary_switches": 0}
+        told = seconds * self.noise(self.asked["Latency"])
+        return {"samples": [told], "columns": {"settled_s": [settled]}, "facts": {}}
 
 
-def conductor_of(seats: list[FakeSeat], **limits: Any) -> Conductor:
-    """The conductor of these seats, under `FIXED` limits but for those given."""
-    conductor = Conductor([seat.contender for seat in seats], limits=Limits(**{**FIXED, **limits}))
-    conductor.seats = seats  # type: ignore[assignment]  # all that a conductor needs of a seat
+def conductor_of(workers: list[FakeWorker], **limits: Any) -> Conductor:
+    """The conductor of these workers, under `FIXED` limits but for those given."""
+    conductor = Conductor([worker.contender for worker in workers], limits=Limits(**{**FIXED, **limits}))
+    conductor.workers = workers  # type: ignore[assignment]  # all that a conductor needs of a worker
     return conductor
 
 
-def race(seats: list[FakeSeat], workload: Workload = SMALL, **limits: Any) -> tuple[list[Result], Conductor]:
-    """One race of these seats."""
-    with conductor_of(seats, **limits) as conductor:
+def race(
+    workers: list[FakeWorker], workload: Workload = SMALL, **limits: Any
+) -> tuple[list[Result], Conductor]:
+    """One race of these workers."""
+    with conductor_of(workers, **limits) as conductor:
         results = conductor.race(workload)
-    assert all(not seat.filled for seat in seats)
+    assert all(not worker.alive for worker in workers)
     return results, conductor
 
 

@@ -17,10 +17,10 @@ from attnlab.statistics.selftest import self_test
 WORKLOAD = Workload(heads=4, queries=256, keys=256)
 
 
-def measured(name, samples, kernel=None, workload=WORKLOAD):
+def measured(name, samples, kernel=None, workload=WORKLOAD, library="torch"):
     columns = {"round": tuple(range(len(samples))), "calibration_s": (1e-3,) * len(samples)}
     latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
-    return Result(name, workload, Outcome.MEASURED, kernel=kernel, measurements=(latency,))
+    return Result(name, workload, Outcome.MEASURED, kernel=kernel, measurements=(latency,), library=library)
 
 
 def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty():
@@ -58,17 +58,18 @@ def test_a_contender_with_too_few_rounds_is_neither_first_nor_runner_up():
     assert ranking.of("few").against_best is None
 
 
-def test_one_kernel_under_two_names_is_one_implementation_and_settings_make_another():
-    names = {
-        name: implementation_of(measured(name, [1.0], "flash_attention"))
-        for name in ("torch_a", "torch_b", "jax_a")
-    }
-    assert names["torch_a"] == names["torch_b"] != names["jax_a"]
-    assert implementation_of(measured("torch_a[threads=1]", [1.0], "flash_attention")) != names["torch_a"]
-    assert implementation_of(measured("torch_a#2", [1.0], "flash_attention")) == names["torch_a"]
-    blas = [implementation_of(measured(name, [1.0], "openblas Haswell")) for name in ("np_a", "np_b")]
-    assert blas[0] != blas[1]
-    assert implementation_of(measured("torch_a", [1.0])) != implementation_of(measured("torch_b", [1.0]))
+def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_another():
+    def ran(name, kernel="flash_attention", library="torch"):
+        return implementation_of(measured(name, [1.0], kernel, library=library))
+
+    # a user's file may have any name: what counts is the library that it is written for
+    assert ran("torch_a") == ran("my_sdpa") == ran("torch_a#2")
+    assert ran("torch_a") != ran("torch_b", library="jax")
+    assert ran("torch_a") != ran("torch_a[threads=1]")
+    assert ran("torch_a", "openblas Haswell") != ran("torch_b", "openblas Haswell")
+    assert ran("torch_a", None) != ran("torch_b", None)
+    # stored before libraries were: each backend is an implementation of its own
+    assert ran("torch_a", library=None) != ran("torch_b", library=None)
 
 
 def test_growth_finds_the_coefficients_it_was_made_from():

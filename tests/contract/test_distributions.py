@@ -1,4 +1,4 @@
-"""Every regime draws the logits that its name promises, in every number format that can hold them."""
+"""Every distribution draws the logits that its name promises, in every number format that can hold them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ def logits(workload: Workload) -> NDArray[np.float64]:
     ("distribution", "std"), [("normal", 1.0), ("logit_std_4", 4.0), ("logit_std_8", 8.0)]
 )
 @pytest.mark.parametrize("change", [{}, {"scale": 0.02}, {"scale": -1.0}, {"head_dim": 8}])
-def test_logits_have_the_promised_spread(regime: str, std: float, change: dict[str, float]) -> None:
+def test_logits_have_the_promised_spread(distribution: str, std: float, change: dict[str, float]) -> None:
     """`normal` by the d_k law at the default scale; logit_std_* at any scale."""
-    if regime == "normal" and "scale" in change:
+    if distribution == "normal" and "scale" in change:
         std *= abs(change["scale"]) * 8  # the default scale is 1/8
-    workload = WORKLOAD.with_(distribution=regime, **{"scale": None, **change})
+    workload = WORKLOAD.with_(distribution=distribution, **{"scale": None, **change})
     assert logits(workload).std() == pytest.approx(std, rel=0.06)
 
 
 @pytest.mark.parametrize(("distribution", "near"), [("above_1000", 1200.0), ("below_minus_50000", -52000.0)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [None, -0.2, 0.02])
-def test_every_logit_lies_near_the_offset(regime: str, near: float, dtype: str, scale: float | None) -> None:
+def test_every_logit_lies_near_the_offset(
+    distribution: str, near: float, dtype: str, scale: float | None
+) -> None:
     """Within 2 % in every format, so that float16 holds the logits: its largest number is 65504."""
-    found = logits(WORKLOAD.with_(distribution=regime, dtype=dtype, scale=scale))
+    found = logits(WORKLOAD.with_(distribution=distribution, dtype=dtype, scale=scale))
     assert np.abs(found / near - 1).max() < 0.02
     assert np.abs(found).max() < 65504
 
@@ -57,14 +59,16 @@ def test_outliers_are_rare_and_large() -> None:
 
 @pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_inputs_are_finite_and_values_have_no_mean(regime: str, dtype: str) -> None:
+def test_inputs_are_finite_and_values_have_no_mean(distribution: str, dtype: str) -> None:
     """With a value mean of 1 a wrong scale would hardly show."""
-    arrays = inputs(WORKLOAD.with_(distribution=regime, dtype=dtype))
+    arrays = inputs(WORKLOAD.with_(distribution=distribution, dtype=dtype))
     assert all(np.isfinite(array).all() for array in arrays)
     assert abs(arrays[2].astype(np.float64).mean()) < 0.05
 
 
 @pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))
-def test_a_scale_of_zero_is_no_fault(regime: str) -> None:
+def test_a_scale_of_zero_is_no_fault(distribution: str) -> None:
     """Uniform attention is a fair question."""
-    assert all(np.isfinite(array).all() for array in inputs(WORKLOAD.with_(distribution=regime, scale=0.0)))
+    assert all(
+        np.isfinite(array).all() for array in inputs(WORKLOAD.with_(distribution=distribution, scale=0.0))
+    )

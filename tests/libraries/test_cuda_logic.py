@@ -12,8 +12,8 @@ import pytest
 
 from attnlab.contract.discovery import backends, load
 from attnlab.contract.errors import Unavailable
-from attnlab.contract.inputs import inputs
-from attnlab.contract.library import Torch, kernels_of, open_library
+from attnlab.contract.library import open_library
+from attnlab.libraries.torch_library import Torch, kernels_of
 from attnlab.contract.workload import Workload
 
 
@@ -206,7 +206,7 @@ def on_cuda(name: str, workload: Workload) -> Any:
     reason = backend.declines(workload)
     if reason:
         pytest.skip(reason)
-    return backend.bind(workload, *inputs(workload))
+    return backend.bind(workload)
 
 
 FORCED = [name for name in backends() if name.startswith("torch_sdpa_")]
@@ -245,20 +245,20 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
 def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
     """The worker says so and lives on."""
     from attnlab.measuring.contender import Contender
-    from attnlab.measuring.worker_process import Refused, Seat
+    from attnlab.measuring.worker_process import Refused, WorkerProcess
 
-    seat = Seat(Contender.parse("torch_eager"))
+    worker = WorkerProcess(Contender.parse("torch_eager"))
     try:
-        seat.start()
-        seat.finish_start()
+        worker.start()
+        worker.finish_start()
         length = 2**16  # 64 heads x 2^32 scores x 4 bytes: a tebibyte
         huge = Workload(heads=64, queries=length, keys=length, head_dim=8, device="cuda")
-        seat.ask("prepare", seconds=300, workload=huge.to_dict())
+        worker.ask("prepare", seconds=300, workload=huge.to_dict())
         with pytest.raises(Refused, match="ran out of memory") as refusal:
-            seat.ask("output", seconds=300, rows=[0])
+            worker.ask("check", seconds=300, rows=[0])
         assert refusal.value.kind == "memory"
-        seat.ask("release", seconds=60)
-        seat.ask("prepare", seconds=60, workload=HALF.to_dict())
-        seat.ask("output", seconds=60, rows=[0])
+        worker.ask("release", seconds=60)
+        worker.ask("prepare", seconds=60, workload=HALF.to_dict())
+        worker.ask("check", seconds=60, rows=[0])
     finally:
-        seat.leave()
+        worker.end()

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab import backends
@@ -178,3 +180,37 @@ def test_the_reference_backends_take_every_kind_of_mask_at_random(kind: str) -> 
         problem = Problem.of(q, k, v, mask=Mask((part,)))
         for name in EVERYTHING:
             np.testing.assert_allclose(answer(name, problem)[OUTPUT], by_definition(problem), atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), dtype=st.sampled_from(["float32", "float64"]))
+def test_any_question_is_answered_rightly_or_declined(seed: int, dtype: str) -> None:
+    """By every backend that is here: sizes, mask, bias, cap, sinks and grouping drawn at random."""
+    rng = np.random.default_rng(seed)
+    kv_heads, group = (int(one) for one in rng.integers(1, 4, 2))
+    shape = Shape(int(rng.integers(1, 3)), kv_heads * group, *map(int, rng.integers(1, 20, 2)))
+    dim, value_dim = map(int, rng.integers(1, 20, 2))
+    kinds = [kind for kind in Part.kinds.values() if rng.random() < 0.3]
+    parts = tuple(part for kind in kinds if (part := kind.drawn(rng, shape)) is not None)
+    lengths = (
+        (shape.heads, shape.queries, dim),
+        (kv_heads, shape.keys, dim),
+        (kv_heads, shape.keys, value_dim),
+    )
+    q, k, v = (rng.standard_normal((shape.batch, *one)).astype(dtype) for one in lengths)
+    maybe: dict[str, Any] = {
+        "bias": rng.standard_normal(shape[2:]).astype(dtype),
+        "softcap": float(rng.uniform(0.5, 5)),
+        "sinks": rng.standard_normal(shape.heads).astype(dtype),
+        "scale": float(rng.uniform(-2, 2)),
+    }
+    asked = {name: one for name, one in maybe.items() if rng.random() < 0.3}
+    problem = Problem.of(q, k, v, mask=Mask(parts), **asked)
+    expected = by_definition(problem)
+    for name in backends():
+        try:
+            found = answer(name, problem)[OUTPUT]
+        except (Declined, Unavailable) as reason:
+            assert name not in EVERYTHING, reason
+            continue
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 if dtype == "float32" else 1e-10)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.backend import Backend, checked_output
+from attnlab.contract.backend import OUTPUT, Backend
 from attnlab.contract.discovery import backends, load, require
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.workload import Workload
@@ -82,6 +82,10 @@ def test_listing_imports_no_file(tmp_path: Path) -> None:
         ("LIBRARY = 'tensorflow'\ndef attend(q, k, v): ...", r"got 'tensorflow'"),
         ("LIBRARY = ['numpy']\ndef attend(q, k, v): ...", r"got \['numpy'\]"),
         ("LIBRARY = 'numpy'\nattend = max", r"wrap it in a function: def attend\("),
+        (
+            "LIBRARY = 'numpy'\ndef attend(q, k, v, *, dropout): ...",
+            r"its attend needs 'dropout', which nobody gives",
+        ),
     ],
 )
 def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, source: str, message: str) -> None:
@@ -166,6 +170,8 @@ def of(function: Any, **fields: Any) -> Backend:
         ("q, k, v, *, scale", {"scale"}),
         ("q, k, v, **others", {"causal", "scale"}),
         ("q, k, v, dropout=0.0, scale=None, causal=None", {"causal", "scale"}),
+        ("q, k, v, *, causal, mask, softcap, enable_gqa", {"causal", "mask", "softcap", "enable_gqa"}),
+        ("q, k, v, window=None, key_lengths=None", {"window", "key_lengths"}),
     ],
 )
 def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, options: set[str]) -> None:
@@ -182,12 +188,86 @@ def test_what_attend_does_not_take_is_declined_for_it() -> None:
     assert "1/sqrt(head_dim)" in (backend.declines(SMALL.with_(scale=1.0)) or "")
 
 
+@pytest.mark.parametrize(
+    ("asked", "taken", "reason"),
+    [
+        ({"causal": "bottom_right"}, {"causal"}, "bottom-right causal mask"),
+        ({"window": (2, 0)}, {"causal"}, "no window"),
+        ({"key_lengths": (3,)}, set(), "no key_lengths"),
+        ({"mask": "prefix(2)"}, {"window"}, "no prefix"),
+        ({"mask": "window(1,1) & window(2,2)"}, {"window"}, "no mask"),
+        ({"bias": "normal"}, {"mask"}, "no bias"),
+        ({"bias": "alibi"}, {"mask"}, "no bias"),
+        ({"softcap": 3.0}, {"mask"}, "no softcap"),
+        ({"sinks": True}, {"mask"}, "no sinks"),
+        ({"kv_heads": 1}, {"mask"}, "no enable_gqa"),
+        ({"direction": "backward"}, {"mask"}, "no automatic differentiation"),
+    ],
+)
+def test_each_feature_is_declined_by_name(asked: dict[str, Any], taken: set[str], reason: str) -> None:
+    """And done where the keyword for it is there; a keyword that says another alignment is none."""
+    backend = of(lambda q, k, v: v, options=frozenset(taken | {"scale"}))
+    assert reason in (backend.declines(SMALL.with_(**asked)) or "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "given"),
+    [
+        ({"causal": True}, {"causal", "mask"}, {"causal": True, "mask": None}),
+        ({"causal": True, "keys": 3}, {"causal_bottom_right"}, {"causal_bottom_right": True}),
+        ({"causal": True, "window": (1, 0)}, {"causal", "window"}, {"causal": True, "window": (1, 0)}),
+        ({"key_lengths": (4,)}, {"key_lengths"}, {"key_lengths": (4,)}),
+        ({"bias": "alibi"}, {"alibi_slopes"}, {"alibi_slopes": (0.0625, 0.00390625)}),
+        ({"softcap": 3}, {"softcap"}, {"softcap": 3.0}),
+        ({"kv_heads": 1}, {"enable_gqa"}, {"enable_gqa": True}),
+        (
+            {},
+            {"causal", "bias", "sinks", "enable_gqa"},
+            {"causal": False, "bias": None, "sinks": None, "enable_gqa": False},
+        ),
+    ],
+)
+def test_a_keyword_is_given_what_it_says(
+    asked: dict[str, Any], taken: set[str], given: dict[str, Any]
+) -> None:
+    """And what rests has its resting value."""
+    seen: dict[str, Any] = {}
+    of(lambda q, k, v, **rest: seen.update(rest), options=frozenset(taken)).bind(SMALL.with_(**asked))()
+    assert seen == given
+
+
+def test_where_an_array_is_needed_all_of_the_mask_is_in_it() -> None:
+    """Kernels differ in whether they take a causal flag beside an array."""
+    seen: dict[str, Any] = {}
+    workload = SMALL.with_(causal=True, window=(1, 0))
+    of(lambda q, k, v, **rest: seen.update(rest), options=frozenset({"causal", "mask"})).bind(workload)()
+    assert seen["causal"] is False
+    assert np.array_equal(seen["mask"][0, 0], np.tri(3, 5, dtype=bool) & ~np.tri(3, 5, -2, dtype=bool))
+
+
+def test_rows_that_see_no_key_are_zeroed_for_who_does_not_say_that_it_does() -> None:
+    """Forward; what its gradients are there is not known, and declined."""
+    workload = SMALL.with_(batch=2, key_lengths=(5, 0))
+    for empty_rows, expected in (
+        (None, 0.0),
+        ("zeros", 7.0),
+        ({"cpu": "zeros"}, 7.0),
+        ({"cuda": "zeros"}, 0.0),
+    ):
+        backend = of(
+            lambda q, k, v, *, mask: np.full_like(q, 7), options=frozenset({"mask"}), empty_rows=empty_rows
+        )
+        output = backend.bind(workload)()
+        assert (output[0] == 7).all() and (output[1] == expected).all()
+    torch = Backend(name="mine", library="torch", attend=max, options=frozenset({"mask", "scale"}))
+    assert "sees no key" in (torch.declines(workload.with_(direction="training")) or "")
+
+
 def test_only_options_that_it_takes_are_passed() -> None:
     """The others would be a TypeError."""
     seen: dict[str, Any] = {}
     backend = of(lambda q, k, v, **options: seen.update(options), options=frozenset({"scale"}))
-    arrays = [np.zeros(shape, np.float32) for shape in ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4))]
-    backend.bind(SMALL, *arrays)()
+    backend.bind(SMALL)()
     assert seen == {"scale": 0.5}
 
 
@@ -198,7 +278,7 @@ def test_reasons_are_asked_in_order_library_options_own() -> None:
     assert "causal" in (backend.declines(SMALL.with_(causal=True)) or "")
     assert backend.declines(SMALL) == "tired"
     with pytest.raises(Declined, match=re.escape(f"mine declines {SMALL.label}: tired")):
-        backend.bind(SMALL, *[np.zeros((1, 1, 1, 1), np.float32)] * 3)
+        backend.bind(SMALL)
 
 
 def test_a_device_its_library_lacks_is_unavailable() -> None:
@@ -213,11 +293,10 @@ def test_prepare_runs_once_outside_the_call() -> None:
 
     def prepare(workload: Workload, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
         prepared.append(workload)
-        return q + 1, k, v
+        return q * 0 + 1, k, v
 
     backend = of(lambda q, k, v, *, causal, scale: q, prepare=prepare)
-    arrays = [np.zeros(shape, np.float32) for shape in ((1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4))]
-    call = backend.bind(SMALL, *arrays)
+    call = backend.bind(SMALL)
     assert float(call().min()) == float(call().max()) == 1.0
     assert prepared == [SMALL]
 
@@ -240,7 +319,7 @@ RIGHT = np.zeros((1, 2, 3, 4), np.float32)
 def test_an_output_that_is_not_the_workloads_is_refused(output: Any, message: str) -> None:
     """By what came and what was expected."""
     with pytest.raises(ValueError, match=f"mine {message}"):
-        checked_output(of(None), SMALL, output)
+        of(None).named(SMALL, output)
 
 
 def test_another_librarys_array_is_refused() -> None:
@@ -250,9 +329,9 @@ def test_another_librarys_array_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"returned a torch.Tensor, expected a numpy.ndarray, as its LIBRARY"
     ):
-        checked_output(of(None), SMALL, torch.from_numpy(RIGHT))
+        of(None).named(SMALL, torch.from_numpy(RIGHT))
     with pytest.raises(ValueError, match=r"returned a numpy.ndarray, expected a torch.Tensor"):
-        checked_output(Backend(name="mine", library="torch", attend=max), SMALL, RIGHT)
+        Backend(name="mine", library="torch", attend=max).named(SMALL, RIGHT)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -264,7 +343,7 @@ def test_arrays_come_back_as_they_went_through_torch(dtype: str) -> None:
     q, _, _ = inputs(workload)
     backend = Backend(name="mine", library="torch", attend=max)
     library = backend.open("cpu")
-    back = checked_output(backend, workload, library.from_numpy(q, dtype))
+    back = backend.named(workload, library.from_numpy(q, dtype))[OUTPUT]
     assert back.tobytes() == q.tobytes()
 
 

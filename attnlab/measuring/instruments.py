@@ -1,0 +1,193 @@
+"""What is measured of a prepared call: one class an instrument.
+
+An instrument names its quantity and its base unit, and its `measure` does the work: in the worker process, on the
+call that lies prepared there, output included and inputs not. Latency is measured in the race, a sample a turn; every
+other instrument has a pass of its own after the race, because none may disturb another.
+
+A new instrument is a class, wherever the worker process can import it: given to the conductor, its readings appear as
+a measurement of each result.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from attnlab.contract.library import Call, Library
+from attnlab.contract.result import Measurement
+
+Column = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What one `measure` read: samples, what was noted beside each, and what holds for all; see `Measurement`."""
+
+    samples: Column
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Instrument(ABC):
+    """Measures one quantity of a call."""
+
+    #: the name of the quantity, in results and where instruments are chosen
+    quantity: ClassVar[str]
+    #: its base unit: s, B, J, ...
+    unit: ClassVar[str]
+    #: whether its samples are taken in the race, turn by turn, or in a pass of its own after it
+    in_race: ClassVar[bool] = False
+    #: the activity that its seconds are accounted under
+    activity: ClassVar[str] = "instruments"
+    #: by quantity; filled as classes are defined
+    known: ClassVar[dict[str, type[Instrument]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Instrument.known[cls.quantity] = cls
+
+    @abstractmethod
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        """Read it on `call`, whose arrays are those of `library`.
+
+        What it raises ends this measurement, and is noted beside the result: the others stay.
+        """
+
+    @property
+    def title(self) -> str:
+        """The quantity, in words."""
+        return self.quantity.replace("_", " ")
+
+    @property
+    def path(self) -> str:
+        """Where the worker finds the class: ``module:class``."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    def measurement(self, readings: Mapping[str, Any]) -> Measurement:
+        """The readings as they are written, from plain data."""
+        columns = {name: tuple(map(float, column)) for name, column in readings["columns"].items()}
+        samples = tuple(map(float, readings["samples"]))
+        return Measurement(self.quantity, self.unit, samples, columns, readings["facts"])
+
+
+def instrument(quantity: str) -> Instrument:
+    """The instrument that measures `quantity`. Raises ValueError for an unknown one."""
+    if quantity not in Instrument.known:
+        raise ValueError(f"instrument must be one of {', '.join(Instrument.known)}, got {quantity!r}")
+    return Instrument.known[quantity]()
+
+
+#: what a turn notes beside its time, each the growth of a count of this process since it started
+COUNTERS: Mapping[str, Callable[[], float]] = {
+    "minor_faults": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
+    "involuntary_switches": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+}
+
+
+class Latency(Instrument):
+    """Seconds per call, by the device's own clock."""
+
+    quantity = "latency"
+    unit = "s"
+    in_race = True
+    activity = "timed"
+
+    def measure(
+        self,
+        library: Library,
+        call: Call,
+        *,
+        iterations: int = 1,
+        settle_seconds: float | None = None,
+        **options: Any,
+    ) -> Readings:
+        """One turn of the race: the mean over `iterations` calls, after untimed calls for `settle_seconds`.
+
+        Before its turn the process was stopped while the other contenders computed: the untimed calls bring the
+        caches back (None: no such calls). ``settled_s`` notes the seconds that they took. Garbage is not collected.
+        """
+        gc.disable()
+        try:
+            settled = 0.0
+            if settle_seconds is not None:
+                start = time.perf_counter()
+                library.time_calls(call, 1)
+                while (settled := time.perf_counter() - start) < settle_seconds:
+                    library.time_calls(call, 1)
+            before = {name: count() for name, count in COUNTERS.items()}
+            seconds = library.time_calls(call, iterations)
+            noted = {name: (float(count() - before[name]),) for name, count in COUNTERS.items()}
+        finally:
+            gc.enable()
+        return Readings((seconds,), {"settled_s": (settled,), **noted})
+
+
+class PeakMemory(Instrument):
+    """Peak memory of one warm call in bytes: output included, inputs not.
+
+    On the CPU memray traces every allocation of the process, whatever library makes it. Where memray is missing,
+    the kernel's resident-set high-water mark stands in, and the method says so: it counts pages, and was off by 30 %
+    where memray was within 0.01 % of the analytic value.
+    """
+
+    quantity = "peak_memory"
+    unit = "B"
+    activity = "memory"
+    _repeats = 2
+    #: a call this long (seconds) is traced once: tracing the naive loop twice cost more than racing it
+    _long = 0.2
+
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        """The peak of a call, twice where it is short; the least of the samples counts.
+
+        Calls once untraced first: a cold call carries workspaces that are kept (33 MB for one BLAS).
+        Raises RuntimeError where this platform has no way to measure it.
+        """
+        started = time.perf_counter()
+        call()
+        library.finish()
+        repeats = self._repeats if time.perf_counter() - started < self._long else 1
+        peak, method = self._peak(library, call)
+        peaks = (peak, *(self._peak(library, call)[0] for _ in range(repeats - 1)))
+        return Readings(tuple(map(float, peaks)), facts={"method": method})
+
+    @staticmethod
+    def _peak(library: Library, call: Call) -> tuple[int, str]:
+        on_device = library.peak_bytes(call)
+        if on_device is not None:
+            return on_device, "device allocator"
+        try:
+            import memray
+        except ImportError:
+            return _resident_peak(call), "resident set"
+        with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
+            trace = Path(folder) / "trace.bin"
+            with memray.Tracker(trace):
+                output = call()
+            del output
+            return int(memray.FileReader(trace).metadata.peak_memory), "memray"
+
+
+LATENCY, PEAK_MEMORY = Latency(), PeakMemory()
+
+
+def _resident_peak(call: Call) -> int:
+    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not reset.exists():
+        raise RuntimeError("peak memory needs memray here; pip install memray")
+    before = _kilobytes(status, "VmRSS")
+    reset.write_text("5")  # sets VmHWM back to the present size
+    output = call()
+    del output
+    return max(0, _kilobytes(status, "VmHWM") - before) * 1024
+
+
+def _kilobytes(status: Path, name: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])

@@ -1,0 +1,115 @@
+"""An instrument is one class: given to a conductor, its readings stand in every result."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_workers import SMALL, Clock, FakeWorker, conductor_of
+
+from attnlab.contract.library import Call, Library, open_library
+from attnlab.contract.result import Outcome, Result
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.contender import parse_all
+from attnlab.measuring.instruments import (
+    LATENCY,
+    PEAK_MEMORY,
+    Instrument,
+    Latency,
+    PeakMemory,
+    Readings,
+    instrument,
+)
+from attnlab.measuring.limits import Limits
+
+
+class CpuTime(Instrument):
+    """CPU seconds of all threads, a call."""
+
+    quantity = "cpu_time"
+    unit = "s"
+
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        """Of three calls, one sample each."""
+        samples = []
+        for _ in range(3):
+            start = time.process_time()
+            call()
+            library.finish()
+            samples.append(time.process_time() - start)
+        return Readings(tuple(samples), {"call": (0, 1, 2)}, {"clock": "process_time"})
+
+
+class Failing(Instrument):
+    """What this machine cannot measure."""
+
+    quantity = "spin"
+    unit = "1"
+
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        raise RuntimeError("no such counter here")
+
+
+def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It measures in the worker process, and its quantity, unit, columns and facts are stored with the result."""
+    here = Path(__file__)  # the worker imports this module, under the name that it has here
+    places = here.parents[__name__.count(".")], here.parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
+    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4)
+    chosen = (LATENCY, Failing(), PEAK_MEMORY, CpuTime())
+    with Conductor(parse_all(["numpy_blocked"]), limits=limits, instruments=chosen) as conductor:
+        (result,) = conductor.race(SMALL)
+    assert result.outcome is Outcome.MEASURED, result.reason
+    quantities = [one.quantity for one in result.measurements]
+    assert quantities == ["latency", "peak_memory", "cpu_time"], result.reason
+    found = result.measurement("cpu_time")
+    assert found is not None and found.unit == "s" and len(found.samples) == 3
+    assert found.columns == {"call": (0.0, 1.0, 2.0)}
+    assert found.facts == {"clock": "process_time"}
+    assert result.reason == "its spin could not be measured: raised RuntimeError: no such counter here"
+    assert Result.from_json(result.to_json()) == result
+    assert conductor.account["instruments"] > 0
+
+
+def test_instruments_are_found_by_their_quantity() -> None:
+    """Those that are built in, and those that were defined since."""
+    assert isinstance(instrument("latency"), Latency)
+    assert isinstance(instrument("peak_memory"), PeakMemory)
+    assert isinstance(instrument("cpu_time"), CpuTime)
+    with pytest.raises(ValueError, match=r"must be one of latency, peak_memory, .*, got 'speed'"):
+        instrument("speed")
+
+
+def test_memory_is_left_out_where_it_is_not_wanted(clock: Clock) -> None:
+    """Latency is not: a race without it has no result."""
+    conductor = conductor_of([FakeWorker("a", clock)])
+    conductor.memory = False
+    with conductor:
+        (result,) = conductor.race(SMALL)
+    assert [one.quantity for one in result.measurements] == ["latency"]
+
+
+def test_no_instrument_follows_one_that_ended_the_worker(clock: Clock) -> None:
+    """The result has what was measured before, and one note."""
+    from attnlab.measuring.worker_process import Died
+
+    conductor = conductor_of([FakeWorker("a", clock, faults={("PeakMemory", 1): Died("gone")})])
+    conductor.instruments = (PEAK_MEMORY, CpuTime())
+    with conductor:
+        (result,) = conductor.race(SMALL)
+    assert result.reason == "its peak memory could not be measured: gone"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts this process's open files")
+def test_the_memory_pass_leaves_no_file_open() -> None:
+    """It runs for every workload of a run, in the same process."""
+    library = open_library("numpy")
+    PEAK_MEMORY.measure(library, list)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        PEAK_MEMORY.measure(library, list)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
