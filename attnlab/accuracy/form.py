@@ -67,6 +67,11 @@ class Form:
     every: int = 1
     draw: int = 0
 
+    def __post_init__(self) -> None:
+        for name, usual in (("kv_heads", self.heads), ("value_dim", self.dim)):
+            if getattr(self, name) == usual:
+                object.__setattr__(self, name, None)
+
     @classmethod
     def parse(cls, line: str) -> Form:
         """From its text. Raises ValueError for what is none."""

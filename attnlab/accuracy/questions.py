@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.accuracy import exact_inputs, forms, hard_inputs
-from attnlab.accuracy.adapted_reference import refer
 from attnlab.accuracy.form import Form
 from attnlab.accuracy.random_conditions import drawn_forms
-from attnlab.accuracy.reference import Reference
+from attnlab.accuracy.reference import Reference, refer
 from attnlab.contract.backend import OUTPUT
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.problem import Alibi, Problem
@@ -158,15 +157,6 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
 @cached(1200)
 def posed(form: Form, dtype: str, seed: int) -> Question | None:
     """`pose`, cached with its references."""
-    if (
-        form.bias
-        or form.sinks
-        or form.softcap
-        or form.kv_heads
-        or form.array
-        or form.mask not in ("", "causal(top_left)")
-    ):
-        return None
     return pose(form, dtype, seed)
 
 

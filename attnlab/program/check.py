@@ -119,7 +119,7 @@ def check(
             if not any(one.asked for one in found):
                 passed, reason = None, _refusal(found)
     finally:
-        process.leave()
+        process.end()
         if not keep:
             forget_all()
     return _summary(asked.name, passed, reason, found)
