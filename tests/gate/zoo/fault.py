@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from attnlab.accuracy.evidence import systematic
 from attnlab.accuracy.gate import BACKWARD, FORWARD
 from attnlab.contract.problem import Problem
-from attnlab.theory.floating_point import float_format
+from attnlab.theory.floating_point import ROUNDING_RMS, float_format
 
-from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Make, whole
+from .parts import NAMES, Answers, Array, Attention, Make, whole
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -59,7 +59,11 @@ def shifted_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
 
 def scattered_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
     """Excused where errors without a direction are below what storing a number in the dtype costs, 0.42 u rms."""
-    return tuple((one, Excuse(effect, 0.42 * unit(one), why)) for one in DTYPES if effect <= 0.42 * unit(one))
+    return tuple(
+        (one, Excuse(effect, ROUNDING_RMS * unit(one), why))
+        for one in DTYPES
+        if effect <= ROUNDING_RMS * unit(one)
+    )
 
 
 def excused(dtype: str, effect: float, allowed: float, why: str) -> tuple[tuple[str, Excuse], ...]:
@@ -121,6 +125,3 @@ def each(spoil: Callable[[Array], Array], *names: str) -> Make:
                 found[name] = spoil(found[name]).astype(found[name].dtype)
 
     return then(change)
-
-
-__all__ = ["BACKWARD", "DK", "DQ", "DV", "FORWARD", "OUTPUT", "Fault"]

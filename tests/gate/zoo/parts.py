@@ -1,4 +1,4 @@
-"""Attention forwards and backwards in NumPy, in parts that can be exchanged one by one: right and faulty are made of it.
+"""Attention forwards and backwards in NumPy, in parts that can be exchanged one by one.
 
 Everything of the contract is here: any mask, bias, groups of heads, a cap, sinks, rows that see no key. Arithmetic is
 in float32 (float64 for float64), as in fused kernels, and every result is rounded once. With P the weights, g the
@@ -244,7 +244,11 @@ def blocked(
     seen, n_k = visible(problem), k.shape[2]
     end = n_k - n_k % block if drop_partial and n_k > block else n_k
     sinks = None if problem.sinks is None else problem.sinks.astype(inner)[None, :, None, None]
-    top = np.full((*q.shape[:3], 1), first_max, dtype=inner) if sinks is None else sinks + np.zeros_like(q[..., :1])
+    top = (
+        np.full((*q.shape[:3], 1), first_max, dtype=inner)
+        if sinks is None
+        else sinks + np.zeros_like(q[..., :1])
+    )
     total = np.zeros_like(top) if sinks is None else np.ones_like(top)
     output = np.zeros((*q.shape[:3], v.shape[3]), dtype=inner)
     added = full(problem.bias_array, problem)
@@ -326,7 +330,12 @@ def blocked_back(
             (DV, keys, turned @ g[:, :, rows]),
         ):
             sums[name][:, :, place] = add(sums[name][:, :, place], more, name, at)
-    found = {OUTPUT: o, DQ: sums[DQ], DK: summed(sums[DK], problem.group), DV: summed(sums[DV], problem.group)}
+    found = {
+        OUTPUT: o,
+        DQ: sums[DQ],
+        DK: summed(sums[DK], problem.group),
+        DV: summed(sums[DV], problem.group),
+    }
     return {name: round_to(one, dtype) for name, one in found.items()}
 
 
