@@ -168,7 +168,7 @@ class _Examination:
         first, other = self._posed(REPEATED), self._posed(FIRST[0])
         if first is not None and other is not None:
             yield first, [first, other]
-        for form, changes in SEQUENCES:
+        for form, changes in SEQUENCES if self.direction == FORWARD else SEQUENCES[:1]:
             question = self._posed(form)
             others = (self._posed(*_changed(form, change)) for change in changes)
             if question is not None:

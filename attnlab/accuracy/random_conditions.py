@@ -16,7 +16,7 @@ from attnlab.accuracy.form import Form
 from attnlab.contract.mask_part import Part, Shape
 
 #: conditions a dtype, for outputs and for gradients
-FORWARD_COUNT, BACKWARD_COUNT = 48, 24
+FORWARD_COUNT, BACKWARD_COUNT = 24, 12
 #: most scores of one condition, over all batches and heads, and numbers of its query: a few milliseconds
 _SCORES, _NUMBERS = 24_000, 48_000
 _LARGEST_DIM = 256

@@ -74,7 +74,9 @@ class WorkloadCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """With ``=true`` written behind those that stand bare."""
-        bare = {choice.option: choice for grid in (False, True) for choice in choices(grid=grid) if choice.bare}
+        bare = {
+            choice.option: choice for grid in (False, True) for choice in choices(grid=grid) if choice.bare
+        }
         written, rest = [], list(args)
         while rest:
             word = rest.pop(0)

@@ -56,7 +56,9 @@ def run(
         "baseline": baseline,
         "folders": folders or None,
         "experiments": tuple(options.split_names(experiments)) if experiments is not None else None,
-        "limits": Limits(workload_seconds=options.positive("--seconds", seconds)) if seconds is not None else None,
+        "limits": Limits(workload_seconds=options.positive("--seconds", seconds))
+        if seconds is not None
+        else None,
     }
     chosen |= {name: value for name, value in given.items() if value is not None} | typed
     try:

@@ -52,7 +52,11 @@ class Choice:
         else:
             text = declaration(first).help
         implied = self.several or self.alone or "[default" in text
-        return text if implied or not first.default or first.default == "none" else f"{text} [default: {first.default}]"
+        return (
+            text
+            if implied or not first.default or first.default == "none"
+            else f"{text} [default: {first.default}]"
+        )
 
     @property
     def metavar(self) -> str:

@@ -113,9 +113,7 @@ def read_plan(file: Path) -> dict[str, Any]:
 
 def _plan_file() -> type:
     """What a plan file may hold: what may be said of workloads, and the fields of a plan and of its limits."""
-    positive = {
-        name: Annotated[kind, msgspec.Meta(gt=0)] for name, kind in get_type_hints(Limits).items()
-    }
+    positive = {name: Annotated[kind, msgspec.Meta(gt=0)] for name, kind in get_type_hints(Limits).items()}
     limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])
     kinds = {choice.name: choice.kind for choice in choices(grid=True)}
     for name, kind in get_type_hints(Plan).items():

@@ -110,9 +110,7 @@ class Run:
 
 #: the fields of a run that stand in its file, and their types
 _TOLD = {
-    name: kind
-    for name, kind in get_type_hints(Run).items()
-    if name not in ("folder", "results", "findings")
+    name: kind for name, kind in get_type_hints(Run).items() if name not in ("folder", "results", "findings")
 }
 _Told = make_dataclass("run", [(name, kind) for name, kind in _TOLD.items()])
 

@@ -105,7 +105,7 @@ class Settings:
 
 
 def _after_bare(config: pytest.Config) -> dict[str, str]:
-    """"true" for options that stand bare before a path, which pytest took for their value: it is a path again."""
+    """ "true" for options that stand bare before a path, which pytest took for their value: it is a path again."""
     found = {}
     for choice in choices(grid=True):
         value = config.getoption(choice.option)
@@ -133,7 +133,9 @@ def add_options(parser: pytest.Parser) -> None:
         default = f" [default: {_DEFAULTS[choice.name]}]" if choice.name in _DEFAULTS else ""
         bare: dict[str, Any] = {"nargs": "?", "const": "true"} if choice.bare else {}
         metavar = choice.metavar.strip("[]")
-        group.addoption(choice.option, metavar=metavar, help=(choice.help + default).replace("%", "%%"), **bare)
+        group.addoption(
+            choice.option, metavar=metavar, help=(choice.help + default).replace("%", "%%"), **bare
+        )
     group.addoption(
         "--implementations",
         metavar="DIR",

@@ -27,7 +27,7 @@ from attnlab.theory.exact_gradients import exact_gradients
 def test_fault_is_caught(name: str, dtype: str) -> None:
     """The gate names a question and a reason, in one line."""
     fault = FAULTS[name]
-    found = examine(asked(fault.make(dtype)), dtype, directions=(fault.direction,))
+    found = examine(asked(fault.make), dtype, directions=(fault.direction,))
     assert found.passed is False
     assert found.fault is not None and "\n" not in found.fault and dtype in found.fault
 
@@ -36,7 +36,7 @@ def test_fault_is_caught(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_variant_passes(name: str, dtype: str) -> None:
     """Whatever is rounded, stored, blocked or added in another order; however slow."""
-    found = examine(asked(RIGHT[name](dtype)), dtype, clock=lambda: 0.0)
+    found = examine(asked(RIGHT[name]), dtype, clock=lambda: 0.0)
     assert found.fault is None
     assert found.passed and found.left_out == 0
 
@@ -63,7 +63,7 @@ def test_every_excuse_is_arithmetic() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_class_is_told(name: str, kind: str | None, gradient_kind: str | None, dtype: str) -> None:
     """The ways of rounding are told apart by the error alone."""
-    found = examine(asked(RIGHT[name](dtype)), dtype)
+    found = examine(asked(RIGHT[name]), dtype)
     assert found.precision is not None and found.gradient_precision is not None
     for precision, expected in ((found.precision, kind), (found.gradient_precision, gradient_kind)):
         assert expected in (None, precision.kind)
@@ -78,7 +78,7 @@ def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
         few: dict[str, Any] = {name: getattr(problem, name).astype(np.float32) for name in names}
         return {name: one.astype(float) for name, one in whole(problem.with_(**few), "float32").items()}
 
-    found = examine(asked(narrow), "float64", directions=(FORWARD,))
+    found = examine(asked(lambda dtype: narrow), "float64", directions=(FORWARD,))
     assert (found.passed, found.fault, found.asked) == (None, None, 0)
     assert found.refusal == "its answers have the precision of float32"
 
@@ -92,7 +92,7 @@ def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
         return {name: one * (1 + 1e-9) for name, one in whole(problem, "float64").items()}
 
     for wrong in (narrower, narrow_here, gain):
-        found = examine(asked(wrong), "float64", directions=(FORWARD,))
+        found = examine(asked(lambda dtype, wrong=wrong: wrong), "float64", directions=(FORWARD,))
         assert found.passed is False and found.refusal is None
 
 
@@ -112,7 +112,7 @@ def test_a_float32_sum_over_very_many_keys_may_lose_what_is_below_half_a_unit(se
     """One key after another is right, and loses 4e-5 there: two seeds of fifty were told wrong before."""
     question = pose(BY_NAME["65539 keys"], "float32", seed)
     assert question is not None
-    output = asked(RIGHT["one key after another"]("float32"))(question)["output"]
+    output = asked(RIGHT["one key after another"])(question)["output"]
     assert weigh(question.reference, output).fault is None
 
 
@@ -133,5 +133,5 @@ def test_the_parts_of_the_zoo_are_those_of_the_theory(answer: Any, form: Any) ->
 def test_directions_are_asked_apart() -> None:
     """A fault of the way back alone is none where gradients are not asked for."""
     make = FAULTS["D left out"].make
-    assert examine(asked(make("float32")), "float32", directions=(FORWARD,)).passed is True
-    assert examine(asked(make("float32")), "float32", directions=(BACKWARD,)).passed is False
+    assert examine(asked(make), "float32", directions=(FORWARD,)).passed is True
+    assert examine(asked(make), "float32", directions=(BACKWARD,)).passed is False

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnlab.contract.problem import Problem
 
-from .fault import BACKWARD, Fault
+from .fault import BACKWARD, Fault, excused, unit
 from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Make, whole
 
 ARRAYS = ("query", "key", "value", "output_gradient")
@@ -25,6 +25,12 @@ _KEY: dict[str, Callable[[Problem], Any]] = {
     "softcap": lambda p: p.softcap,
     "sinks": lambda p: None if p.sinks is None else p.sinks.tobytes(),
 }
+
+
+def remembering(make: Make) -> Make:
+    """One instance for all dtypes, which it takes from the problem."""
+    make.remembers = True  # type: ignore[attr-defined]
+    return make
 
 
 def arrays_of(problem: Problem) -> list[Array]:
@@ -49,7 +55,7 @@ def kept_by(names: tuple[str, ...], *kept: str) -> Make:
 
         return attend
 
-    return make
+    return remembering(make)
 
 
 def fits(stale: Array | None, right: Array) -> bool:
@@ -75,9 +81,23 @@ def kernel_kept(*names: str) -> Make:
 
         return attend
 
-    return make
+    return remembering(make)
 
 
+@remembering
+def dtype_kept(dtype: str) -> Attention:
+    """The dtype that a kernel was compiled for is that of the first call with these shapes."""
+    cache: dict[Any, str] = {}
+
+    def attend(problem: Problem) -> Answers:
+        first = cache.setdefault(_KEY["shapes"](problem), problem.dtype)
+        found = whole(problem, first if "float64" not in (first, problem.dtype) else problem.dtype)
+        return {name: one.astype(problem.query.dtype) for name, one in found.items()}
+
+    return attend
+
+
+@remembering
 def strides_kept(dtype: str) -> Attention:
     """The strides of the keys are those of the first call with these shapes."""
     cache: dict[Any, tuple[int, ...]] = {}
@@ -122,7 +142,7 @@ def identical(which: str, copy_only: bool) -> Make:
 
         return attend
 
-    return make
+    return remembering(make)
 
 
 def one_behind(*names: str) -> Make:
@@ -142,7 +162,7 @@ def one_behind(*names: str) -> Make:
 
         return attend
 
-    return make
+    return remembering(make)
 
 
 def buffers(count: int, *names: str) -> Make:
@@ -164,7 +184,7 @@ def buffers(count: int, *names: str) -> Make:
 
         return attend
 
-    return make
+    return remembering(make)
 
 
 def not_cleared(*names: str) -> Make:
@@ -182,7 +202,7 @@ def not_cleared(*names: str) -> Make:
 
         return attend
 
-    return make
+    return remembering(make)
 
 
 def around(change: Callable[[Answers, Problem], Answers]) -> Make:
@@ -320,8 +340,13 @@ _CACHES = {
     "copy of the keys kept by their place": identical("key", copy_only=True),
 }
 
+_FIRST_IN_FLOAT32 = excused(
+    "float32", unit("float32"), unit("float16"), "what is asked in float16 later is computed in float32"
+)
+
 FAULTS = (
     *(Fault(name, make) for name, make in _CACHES.items()),
+    Fault("dtype kept by shape", dtype_kept, excuses=_FIRST_IN_FLOAT32),
     Fault("gradients kept without the mask", kept_by(without("mask"), *NAMES[1:]), BACKWARD),
     Fault("gradients kept by shape", kept_by(("shapes", "dtype"), *NAMES[1:]), BACKWARD),
     Fault("gradient kernel kept by shape", kernel_kept("shapes", "dtype"), BACKWARD),

@@ -208,9 +208,13 @@ def merged(*shares: float, one_number: bool = False) -> Make:
     return make
 
 
-def smoothed_keys(q: Array, k: Array, scale: float) -> Array:
-    """The mean key is subtracted from all keys, which moves all scores of a row alike."""
-    return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
+def smoothed_keys(dtype: str) -> Attention:
+    """The mean key is subtracted from all keys, which moves all scores of a row alike; not where a cap bends them."""
+
+    def scores(q: Array, k: Array, scale: float) -> Array:
+        return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
+
+    return lambda p: whole(p, dtype, scores=scores if p.softcap is None else scores_of)
 
 
 def two_passes(*, one_number: bool) -> Callable[[Array], Array]:
@@ -299,7 +303,7 @@ RIGHT: dict[str, Make] = {
     "one key after another": one_by_one,
     "merged halves": merged(1 / 2, one_number=True),
     "three uneven splits": merged(0.2, 0.6),
-    "mean key subtracted": parted(scores=smoothed_keys),
+    "mean key subtracted": smoothed_keys,
     "two passes": parted(weights=two_passes(one_number=False)),
     "two passes, ln Z in one number": parted(weights=two_passes(one_number=True)),
     "D from the output": parted(offset=from_output),
