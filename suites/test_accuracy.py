@@ -1,15 +1,29 @@
 """Is each contender right? Against float64 on the inputs as cast, through the gate that stands before every clock."""
 
+from typing import Any
+
 import pytest
 
+from attnlab.contract.workload import Workload
 from attnlab.pytest_plugin.plugin import SETTINGS, Answered
 
-#: shapes that implementations get wrong: masks and unequal sizes
-SHAPES: dict[str, dict[str, int | float | bool | None]] = {
+#: what implementations get wrong: masks, unequal sizes, and everything beside the plain formula
+CONDITIONS: dict[str, dict[str, Any]] = {
     "causal": {"causal": True},
     "few_queries": {"queries": 24, "keys": 80},
     "many_queries": {"queries": 80, "keys": 24},
     "causal_few_queries": {"queries": 24, "keys": 80, "causal": True},
+    "causal_many_queries": {"queries": 80, "keys": 24, "causal": "bottom_right"},
+    "decoding": {"queries": 1, "keys": 80, "causal": "bottom_right"},
+    "window": {"causal": "bottom_right", "window": (7, 0), "queries": 24},
+    "key_lengths": {"batch": 2, "key_lengths": (48, 5)},
+    "no_key_seen": {"batch": 2, "key_lengths": (48, 0)},
+    "any_mask": {"mask": "random(0.5)"},
+    "grouped_heads": {"heads": 4, "kv_heads": 2},
+    "bias": {"bias": "normal"},
+    "softcap": {"softcap": 2.0},
+    "sinks": {"sinks": True},
+    "heads_inside": {"layout": "bshd"},
     "wide_values": {"value_dim": 80},
     "other_scale": {"scale": 0.3},
     "one_position": {"queries": 1, "keys": 1},
@@ -35,10 +49,11 @@ def test_accuracy(
     answered(contender, settings.workload(lengths=length, heads=heads, dtypes=number_format))
 
 
-@pytest.mark.parametrize("shape", list(SHAPES))
-def test_shapes(
-    answered: Answered, contender: str, shape: str, dtype: str, pytestconfig: pytest.Config
+@pytest.mark.parametrize("condition", list(CONDITIONS))
+def test_conditions(
+    answered: Answered, contender: str, condition: str, dtype: str, pytestconfig: pytest.Config
 ) -> None:
-    """So it is for masks and unequal sizes; a contender may decline them, but not be wrong."""
-    plain = pytestconfig.stash[SETTINGS].workload(lengths=48, heads=2, dtypes=dtype)
-    answered(contender, plain.with_(**SHAPES[shape]))
+    """So it is for whatever else may be asked; a contender may decline it, but not be wrong."""
+    asked = pytestconfig.stash[SETTINGS].workload()
+    plain = {"heads": 2, "queries": 48, "keys": 48, "device": asked.device, "direction": asked.direction}
+    answered(contender, Workload(**{**plain, "dtype": dtype, **CONDITIONS[condition]}))

@@ -1,12 +1,15 @@
-"""The gate before the clock: is the output right, on the race's own inputs, against float64?
+"""The gate before the clock: is the answer right, on the race's own inputs, against float64?
 
 The same evidence as the whole gate, on one workload and a sample of its query rows. What it allows follows from
-the workload's dtype and inputs (`attnlab.theory.error_budget`); no tolerance is chosen.
+the workload's dtype and inputs (`attnlab.theory.error_budget`, `gradient_budgets`); no tolerance is chosen. Gradients
+are those of an output gradient that is 0 but on the sampled rows (`attnlab.contract.inputs.checked_problem`): those of
+key and value are whole then, and cost no more than the rows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +18,8 @@ from numpy.typing import NDArray
 
 from attnlab.accuracy.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, weigh
 from attnlab.accuracy.reference import Reference, refer
-from attnlab.contract.inputs import inputs
+from attnlab.contract.directions import OUTPUT
+from attnlab.contract.inputs import checked_problem
 from attnlab.contract.result import Accuracy
 from attnlab.contract.workload import Workload
 
@@ -35,36 +39,52 @@ def sampled_rows(workload: Workload) -> list[int]:
 
 
 @lru_cache(maxsize=2)
-def reference(workload: Workload, rows: tuple[int, ...]) -> Reference:
-    """The right answer at `rows` and its bounds, kept for the other contenders of the same race."""
+def references(workload: Workload, rows: tuple[int, ...]) -> dict[str, Reference]:
+    """The right answers by name and their bounds, kept for the other contenders of the same race.
+
+    "output" and "query gradient" at `rows`, the gradients of key and value whole.
+    """
     from threadpoolctl import threadpool_limits
 
-    q, k, v = inputs(workload)
     with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
-        return refer(
-            q, k, v, causal=workload.causal, scale=workload.scale, dtype=workload.dtype, rows=list(rows)
-        )
+        return refer(checked_problem(workload, rows), rows)
 
 
-def judge(workload: Workload, rows: list[int], output: NDArray[Any]) -> Accuracy:
-    """The gate's answer on `output`, (batch, heads, len(rows), value_dim), the query rows `rows`.
+def judge(
+    workload: Workload, rows: Sequence[int], answers: Mapping[str, NDArray[Any]] | NDArray[Any]
+) -> Accuracy:
+    """The gate's answer on the named results of `workload`: of the worst of them, which its reason names.
 
-    Raises ValueError for an output of another shape.
+    answers : by name, "output" and "query gradient" cut to the query rows `rows`, as `references`; an array alone is
+    the output. Raises ValueError for a missing name and for an answer of another shape.
     """
-    exact = reference(workload, tuple(rows))
-    if output.shape != exact.output.shape:
-        raise ValueError(f"output must have shape {exact.output.shape}, got {output.shape}")
-    found = weigh(exact, output, directions=DIRECTED_SHARED, immaterial=IMMATERIAL_ANYWHERE)
+    exact = references(workload, tuple(rows))
+    given = answers if isinstance(answers, Mapping) else {OUTPUT: np.asarray(answers)}
+    expected = set(workload.results) if isinstance(answers, Mapping) else {OUTPUT}
+    if set(given) != expected:
+        raise ValueError(f"answers must be {', '.join(sorted(expected))}, got {', '.join(sorted(given))}")
+    judged = [_judged(workload, len(rows), name, answer, exact[name]) for name, answer in given.items()]
+    return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
+
+
+def _judged(workload: Workload, rows: int, name: str, answer: NDArray[Any], exact: Reference) -> Accuracy:
+    if answer.shape != exact.output.shape:
+        raise ValueError(f"{name} must have shape {exact.output.shape}, got {answer.shape}")
+    found = weigh(
+        exact, answer, directions=DIRECTED_SHARED if name == OUTPUT else None, immaterial=IMMATERIAL_ANYWHERE
+    )
+    reason = found.fault if found.fault is None or name == OUTPUT else f"{name}: {found.fault}"
     return Accuracy(
         relative_error=found.relative_error,
         budget=found.allowed if math.isfinite(found.allowed) else exact.lenient.relative,
         largest_error=found.largest_error,
-        rows_checked=len(rows),
+        rows_checked=rows,
         rows=workload.queries,
         passed=found.fault is None,
-        reason=found.fault,
+        reason=reason,
         kind=found.kind,
         ratio=found.ratio,
         max_ulp=found.max_ulp,
         bias=found.bias,
+        of=name,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.problem import Problem
 from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.exact_attention import at_rows, blocks, softmax_rows, visible_extremes
@@ -25,9 +26,6 @@ Array = NDArray[np.float64]
 
 #: above this predicted rms error of a score the budget, of first order in it, says nothing any more
 FIRST_ORDER = 0.3
-
-OUTPUT = "output"
-GRADIENTS = ("query gradient", "key gradient", "value gradient")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +80,8 @@ def refer(problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Refe
     """The references of what `problem` asks for, by name.
 
     "output" always, (batch, heads, rows, value_dim); where the problem has an output_gradient also "query gradient",
-    (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and query
-    gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
+    (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
+    query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
 
     Raises ValueError as `attnlab.theory.error_budget` does.
     """

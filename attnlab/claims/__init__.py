@@ -1,4 +1,4 @@
-"""The claims ledger: what tutorials say of attention, each claim with a verdict computed from a measurement.
+"""The claims ledger: what is often said of attention, each claim with a verdict that an experiment's figures decide.
 
 `run_claims` measures and returns a `Ledger`. Everything is imported when it is first used.
 """
@@ -9,14 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnlab.claims.catalogue import claims
-    from attnlab.claims.ledger import Ledger
-    from attnlab.claims.running import run_claims
-    from attnlab.claims.verdict import Verdict
+    from attnlab.claims.claim import ClaimVerdict
+    from attnlab.claims.ledger import Ledger, run_claims
+    from attnlab.claims.table import CLAIMS
 
-_HOMES = {"Ledger": "ledger", "Verdict": "verdict", "claims": "catalogue", "run_claims": "running"}
+_HOMES = {"ClaimVerdict": "claim", "Ledger": "ledger", "run_claims": "ledger", "CLAIMS": "table"}
 
-__all__ = ["Ledger", "Verdict", "claims", "run_claims"]
+__all__ = ["CLAIMS", "ClaimVerdict", "Ledger", "run_claims"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attnlab.claims.check import Check, Role
-from attnlab.claims.ledger import Entry, Ledger
-from attnlab.claims.verdict import Verdict
+from attnlab.claims.claim import Check, ClaimVerdict, Role
+from attnlab.claims.ledger import Ledger, LedgerEntry
 
 MARKS = {
-    Verdict.CONFIRMED: "✓ confirmed",
-    Verdict.CONDITIONAL: "~ conditional",
-    Verdict.REFUTED: "✗ refuted",
-    Verdict.NOT_MEASURABLE: "· not measurable",
+    ClaimVerdict.CONFIRMED: "✓ confirmed",
+    ClaimVerdict.CONDITIONAL: "~ conditional",
+    ClaimVerdict.REFUTED: "✗ refuted",
+    ClaimVerdict.NOT_MEASURABLE: "· not measurable",
 }
 _TESTED = {
     Role.CLAIM: "the claim",
@@ -24,10 +23,10 @@ _TESTED = {
 
 def render(ledger: Ledger, *, heading: str = "##") -> str:
     """The chapter as Markdown, its title at the level of `heading`."""
-    themes: dict[str, list[Entry]] = {}
+    themes: dict[str, list[LedgerEntry]] = {}
     for entry in ledger.entries:
         themes.setdefault(entry.theme, []).append(entry)
-    parts = [f"{heading} What tutorials say, and what is so", introduction(ledger)]
+    parts = [f"{heading} What is said, and what is so", introduction(ledger)]
     for theme, entries in themes.items():
         parts += [f"{heading}# {theme}", _table(entries), _figures(entries)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -36,109 +35,91 @@ def render(ledger: Ledger, *, heading: str = "##") -> str:
 def introduction(ledger: Ledger) -> str:
     """What was done, how a verdict comes about, and how many there are of each."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in ledger.counts.items() if count)
-    facts = ledger.facts
-    through = ", ".join(f"`{name}`" for name in str(facts.get("backends", "none")).split(", "))
     return (
-        f"{len(ledger.entries)} claims about attention from five tutorials, in our own words: {counts}. "
-        "S0 to S4 are the tutorials and the numbers behind them their lines; the texts are not part of this "
-        "repository.\n\n"
-        "No verdict is written down anywhere; each is computed from its figures:\n\n"
+        f"{len(ledger.entries)} claims that are often made about attention, in our own words: {counts}. "
+        "No verdict is written down anywhere; each follows from figures of the experiments:\n\n"
         "- ✓ *confirmed*: the claim meets every test.\n"
         "- ~ *conditional*: it meets those within the condition that is named, and fails beyond it.\n"
         "- ✗ *refuted*: it fails, and the right statement meets its own tests.\n"
         "- · *not measurable*: no experiment settles it, or none did in this run.\n\n"
         "A statistic must lie within five standard errors of what is claimed, a computed number within the error "
         "that its roundings allow. The deciding figure is the first test that the claim fails, or its first where "
-        "it fails none; all are folded below each table. "
-        f"Measured through {through}, with seed {facts.get('seed', '?')}, in {facts.get('seconds', '?')} s. Times "
-        "are of one thread of this process, in alternating pairs."
+        "it fails none; where several backends or sizes were tested, it is the one that comes out worst for the claim. "
+        "All are folded below each table."
     )
 
 
-def _table(entries: Iterable[Entry]) -> str:
+def _table(entries: Iterable[LedgerEntry]) -> str:
     lines = [
         "| id | claim | verdict | what is so | deciding figure | read more |",
         "|---|---|---|---|---|---|",
     ]
     for entry in entries:
-        verdict = MARKS[entry.verdict]
-        if entry.verdict is Verdict.CONDITIONAL and entry.condition:
-            verdict += f": {entry.condition}"
         cells = (
             f"`{entry.id}`",
-            f"{entry.says} ({', '.join(entry.where)})",
-            verdict,
+            entry.says,
+            verdict_of(entry, MARKS),
             entry.truth,
             deciding_figure(entry),
             entry.reference,
         )
-        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+        lines.append(_line(cells))
     return "\n".join(lines)
 
 
-def deciding(entry: Entry) -> Check | None:
+def verdict_of(entry: LedgerEntry, marks: dict[ClaimVerdict, str]) -> str:
+    """The verdict in words, with its condition where it hangs on one."""
+    conditional = entry.verdict is ClaimVerdict.CONDITIONAL and entry.condition
+    return marks[entry.verdict] + (f": {entry.condition}" if conditional else "")
+
+
+def deciding(entry: LedgerEntry) -> Check | None:
     """The check on which the verdict turns: the first that the claim fails, or its first where it fails none."""
     said = [check for check in entry.checks if check.role in (Role.CLAIM, Role.BEYOND)]
     tests = [check for check in entry.checks if check.role in (Role.RIGHT, Role.CONTROL)]
-    if entry.verdict is Verdict.NOT_MEASURABLE:
+    if entry.verdict is ClaimVerdict.NOT_MEASURABLE:
         return next((check for check in tests if not check.holds), None)
     return next((check for check in said if not check.holds), said[0])
 
 
-def deciding_figure(entry: Entry) -> str:
-    """That check in words, or why there is none."""
+def deciding_figure(entry: LedgerEntry) -> str:
+    """That check in words, or why there is none: ``Var(q·k): 1014 ± 6, claimed = 256 (σ = 2, d_k = 64)``."""
     check = deciding(entry)
-    return entry.note if check is None else sentence(check)
-
-
-def sentence(check: Check) -> str:
-    """A check in words: ``Var(q·k): 1014 ± 6, claimed = 256 (σ = 2, d_k = 64)``."""
+    if check is None:
+        return entry.note
     of = "claimed" if check.role in (Role.CLAIM, Role.BEYOND) else "predicted"
     where = f" ({check.where})" if check.where else ""
-    return f"{check.quantity}: {measured(check)}, {of} {expected(check)}{where}"
+    return f"{check.quantity}: {_measured(check)}, {of} {_expected(check)}{where}"
 
 
-def measured(check: Check) -> str:
-    """The measured number with its standard error and unit."""
+def _measured(check: Check) -> str:
     error = f" ± {check.standard_error:.2g}" if check.standard_error else ""
-    return f"{number(check.measured)}{error}{f' {check.unit}' if check.unit else ''}"
+    return _number(check.measured) + error
 
 
-def expected(check: Check) -> str:
-    """What the number must be, with the slack that it has."""
+def _expected(check: Check) -> str:
     slack = f" ± {check.slack:.2g}" if check.slack and check.relation not in "<>" else ""
-    return f"{check.relation} {number(check.expected)}{slack}"
+    return f"{check.relation} {_number(check.expected)}{slack}"
 
 
-def number(value: float) -> str:
+def _number(value: float) -> str:
     """A whole number in full, any other to four digits."""
-    if value == int(value) if abs(value) < 1e15 else False:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
 
 
-def _figures(entries: Iterable[Entry]) -> str:
+def _figures(entries: Iterable[LedgerEntry]) -> str:
     lines = [
         "| claim | tested | quantity | measured | expected | met | where |",
         "|---|---|---|---|---|---|---|",
     ]
     for entry in entries:
         for check in entry.checks:
-            cells = (
-                f"`{entry.id}`",
-                _TESTED[check.role],
-                check.quantity,
-                measured(check),
-                expected(check),
-                "yes" if check.holds else "no",
-                check.where,
-            )
-            lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    if len(lines) == 2:
-        return ""
+            met = "yes" if check.holds else "no"
+            tested = (f"`{entry.id}`", _TESTED[check.role], check.quantity)
+            lines.append(_line((*tested, _measured(check), _expected(check), met, check.where)))
     table = "\n".join(lines)
-    return f"<details><summary>All figures</summary>\n\n{table}\n\n</details>"
+    return f"<details><summary>All figures</summary>\n\n{table}\n\n</details>" if len(lines) > 2 else ""
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(' '.join(text.split()).replace('|', chr(92) + '|') for text in cells)} |"

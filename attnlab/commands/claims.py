@@ -1,4 +1,4 @@
-"""``attnlab claims``: what tutorials say of attention, and what a measurement makes of it."""
+"""``attnlab claims``: what is often said of attention, and what a measurement makes of it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def claims(
     folders: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Measure what tutorials claim about attention: all claims, or those named.
+    """Measure what is often claimed about attention: all claims, or those named.
+
+    Runs the experiments of `attnlab numerics` that decide them, each once.
 
     A verdict is no failure: the exit status is 0 whatever they are.
     """
-    from attnlab.claims.catalogue import chosen
-    from attnlab.claims.running import run_claims
+    from attnlab.claims.claim import chosen
+    from attnlab.claims.ledger import run_claims
     from attnlab.commands.progress import note
     from attnlab.commands.tables import show
 
@@ -74,15 +76,14 @@ def _ledger_table(found: Ledger) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from attnlab.claims.page import deciding_figure
-    from attnlab.claims.verdict import Verdict
+    from attnlab.claims.claim import ClaimVerdict
+    from attnlab.claims.page import deciding_figure, verdict_of
 
-    table = Table(title="what tutorials claim", title_justify="left", show_lines=True)
+    table = Table(title="what is claimed", title_justify="left", show_lines=True)
     for column in ("id", "verdict", "claim", "what is so", "deciding figure"):
         table.add_column(column, overflow="fold")
     for entry in found.entries:
-        conditional = entry.verdict is Verdict.CONDITIONAL and entry.condition
-        verdict = f"{entry.verdict}: {entry.condition}" if conditional else str(entry.verdict)
+        verdict = verdict_of(entry, {one: str(one) for one in ClaimVerdict})
         cells = (entry.id, verdict, entry.says, entry.truth, deciding_figure(entry))
         table.add_row(*(escape(cell) for cell in cells))
     return table

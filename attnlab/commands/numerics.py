@@ -35,7 +35,7 @@ def numerics(
 
     Exits with 1 where a measurement misses its prediction.
     """
-    from attnlab.claims.running import run_claims
+    from attnlab.claims.ledger import run_claims
     from attnlab.commands.progress import live_progress
     from attnlab.numerics import catalogue
     from attnlab.program.environment import environment
@@ -58,7 +58,7 @@ def numerics(
         ledger = None
         if not names:
             progress.stage("claims", done=len(chosen), total=len(chosen))
-            ledger = run_claims(seed=seed, backends=asked, folders=folders)
+            ledger = run_claims(seed=seed, backends=asked, folders=folders, findings=found)
     command = shlex.join(["attnlab", *sys.argv[1:]])
     page = laboratory.write(found, place, environment=environment(), command=command, ledger=ledger)
     if as_json:

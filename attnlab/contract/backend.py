@@ -34,16 +34,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import DIRECTIONS, OUTPUT
 from attnlab.contract.errors import Declined
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.keywords import given, known_keywords, unsupported
 from attnlab.contract.library import Library, array_type, library_names, open_library
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
-
-#: the names of what a call returns
-OUTPUT, GRADIENTS = "output", ("query gradient", "key gradient", "value gradient")
-RESULTS = {"forward": (OUTPUT,), "backward": GRADIENTS, "training": (OUTPUT, *GRADIENTS)}
 
 
 @dataclass(frozen=True)
@@ -143,21 +140,22 @@ class Backend:
         self, workload: Workload, problem: Problem, arrays: tuple[Any, ...], upstream: Any = None
     ) -> Callable[[], Any]:
         """As `bind`, on query, key and value (and the output's gradient) that are the library's already."""
-        library = self.open(workload.device)
+        library, direction = self.open(workload.device), DIRECTIONS[workload.direction]
         attend = self._attending(workload, problem, library)
-        if not workload.backward:
-            query, key, value = self.prepare(workload, *arrays) if self.prepare else arrays
-            return lambda: attend(query, key, value)
-
-        def differentiable(*leaves: Any) -> Any:
-            return attend(*(self.prepare(workload, *leaves) if self.prepare else leaves))
-
+        if not direction.gradients:
+            return direction.call(library, attend, self._prepared(workload, arrays), None)
         if upstream is None:
             if problem.output_gradient is None:
                 raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
             upstream = laid_out(library, problem.output_gradient, workload.dtype, workload.layout)
-        make = library.backward_call if workload.direction == "backward" else library.training_call
-        return make(differentiable, arrays, upstream)
+
+        def differentiable(*leaves: Any) -> Any:
+            return attend(*self._prepared(workload, leaves))
+
+        return direction.call(library, differentiable, arrays, upstream)
+
+    def _prepared(self, workload: Workload, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self.prepare(workload, *arrays) if self.prepare else arrays
 
     def _attending(self, workload: Workload, problem: Problem, library: Library) -> Callable[..., Any]:
         """`attend` with its keywords, and with zeros where a query sees no key."""
@@ -175,14 +173,14 @@ class Backend:
 
         Raises ValueError where it is another library's array, or its shape or its dtype is not what the workload asks.
         """
-        names = RESULTS[workload.direction]
-        results = (returned,) if workload.direction == "forward" else tuple(returned)
+        names = workload.results
+        results = (returned,) if len(names) == 1 else tuple(returned)
         return {
             name: self._checked(workload, name, result) for name, result in zip(names, results, strict=True)
         }
 
     def _checked(self, workload: Workload, name: str, result: Any) -> NDArray[Any]:
-        library, expected = self.open(workload.device), result_shape(workload, name)
+        library, expected = self.open(workload.device), workload.shape_of(name)
         if name != OUTPUT and result is None:
             array = name.partition(" ")[0]
             raise ValueError(f"no {name} arrived: the output does not depend on the {array}")
@@ -198,17 +196,6 @@ class Backend:
         if dtype != workload.dtype:
             raise ValueError(f"{self.name} returned dtype {dtype}{what}, expected {workload.dtype}")
         return library.to_numpy(result)
-
-
-def result_shape(workload: Workload, name: str) -> tuple[int, int, int, int]:
-    """The shape of a named result."""
-    w = workload
-    return {
-        OUTPUT: (w.batch, w.heads, w.queries, w.value_dim),
-        "query gradient": (w.batch, w.heads, w.queries, w.head_dim),
-        "key gradient": (w.batch, w.kv_heads, w.keys, w.head_dim),
-        "value gradient": (w.batch, w.kv_heads, w.keys, w.value_dim),
-    }[name]
 
 
 def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:

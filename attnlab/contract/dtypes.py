@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+#: the formats by name
+FORMATS: dict[str, np.dtype[Any]] = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+DTYPES = tuple(FORMATS)
 #: bytes one element takes, by name
-ITEM_BYTES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-
-DTYPES = tuple(ITEM_BYTES)
+ITEM_BYTES: dict[str, int] = {name: form.itemsize for name, form in FORMATS.items()}
 
 
 def carrier(dtype: str) -> np.dtype[Any]:
@@ -22,7 +29,7 @@ def carrier(dtype: str) -> np.dtype[Any]:
 
     Raises ValueError for a name that is not in `DTYPES`.
     """
-    if dtype not in ITEM_BYTES:
+    if dtype not in FORMATS:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     return np.dtype("float32" if dtype == "bfloat16" else dtype)
 
@@ -35,9 +42,4 @@ def round_to(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     """
     with np.errstate(over="ignore"):
         cast = np.asarray(array).astype(carrier(dtype), copy=False)
-    if dtype != "bfloat16":
-        return cast
-    bits = np.ascontiguousarray(cast).reshape(cast.shape).view(np.uint32)  # it makes an axis of none
-    nearest_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    rounded = ((bits + nearest_even) & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isnan(cast), cast, rounded)
+        return cast.astype(FORMATS[dtype], copy=False).astype(cast.dtype, copy=False)

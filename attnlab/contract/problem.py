@@ -94,6 +94,9 @@ class Problem:
         Raises ValueError, in one line, for whatever does not fit.
         """
         arrays = {"query": np.asarray(query), "key": np.asarray(key), "value": np.asarray(value)}
+        if all(array.dtype.name == "bfloat16" for array in arrays.values()):
+            dtype = dtype or "bfloat16"
+        arrays = {name: _carried(array) for name, array in arrays.items()}
         shape = _shape_of(arrays)
         q, k, v = arrays.values()
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
@@ -199,6 +202,11 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
     return Mask(tuple(parts))
 
 
+def _carried(array: NDArray[Any]) -> NDArray[Any]:
+    """bfloat16 as ml_dtypes has it in float32, which holds it exactly; anything else as it is."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 def _shape_of(arrays: dict[str, NDArray[Any]]) -> Shape:
     """The score matrix's shape. Raises ValueError where the arrays do not fit each other."""
     for name, array in arrays.items():
@@ -241,7 +249,7 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, ND
         if len(bias.slopes) != shape.heads:
             raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
         return bias, None
-    added = np.asarray(bias)
+    added = _carried(np.asarray(bias))
     if added.dtype.kind != "f":
         raise ValueError(
             f"bias must hold floating-point numbers that are added to the scores, got {added.dtype}; "
@@ -278,7 +286,7 @@ def checked_softcap(softcap: float | None) -> float | None:
 def _checked_sinks(sinks: ArrayLike | None, shape: Shape) -> NDArray[Any] | None:
     if sinks is None:
         return None
-    found = np.asarray(sinks)
+    found = _carried(np.asarray(sinks))
     if found.shape != (shape.heads,) or found.dtype.kind != "f" or not np.isfinite(found).all():
         raise ValueError(
             f"sinks must be one finite number a head, shape ({shape.heads},), got {found.dtype} of shape {found.shape}"
@@ -289,7 +297,7 @@ def _checked_sinks(sinks: ArrayLike | None, shape: Shape) -> NDArray[Any] | None
 def _checked_gradient(gradient: ArrayLike | None, expected: tuple[int, ...]) -> NDArray[Any] | None:
     if gradient is None:
         return None
-    found = np.asarray(gradient)
+    found = _carried(np.asarray(gradient))
     if found.shape != expected:
         raise ValueError(f"output_gradient must have the output's shape {expected}, got {found.shape}")
     if found.dtype.kind != "f" or not np.isfinite(found).all():

@@ -37,6 +37,13 @@ def flops_text(rate: float) -> str:
     return _in_units(rate, _RATES)
 
 
+def quantity_text(value: float, unit: str) -> str:
+    """A value of any base unit; of s and B as above, of 1 the number alone."""
+    if unit in ("s", "B"):
+        return seconds_text(value) if unit == "s" else bytes_text(value)
+    return figures(value) if unit == "1" else f"{figures(value)} {unit}"
+
+
 def percent(fraction: float, digits: int = 2) -> str:
     """A fraction in percent: ``3.2 %``."""
     return f"{figures(fraction * 100, digits)} %"

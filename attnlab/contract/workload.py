@@ -16,6 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import DIRECTIONS, OUTPUT
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
 from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
@@ -26,14 +27,11 @@ from attnlab.contract.problem import Alibi, Problem, masked_by
 
 DEVICES = ("cpu", "cuda")
 LAYOUTS = ("bhsd", "bshd")
-DIRECTIONS = ("forward", "backward", "training")
 #: how a workload's bias is made; "given" stands for an array of a caller's
 BIASES = ("none", "normal", "alibi", "given")
 #: the mask of a caller's own array, which has no text
 GIVEN = "given"
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim")
-#: a backward pass computes five products where the forward pass computes two (Dao 2023, section 4.1)
-_FLOPS = {"forward": 1.0, "backward": 2.5, "training": 3.5}
 
 
 def _causal(text: str) -> str | bool:
@@ -185,7 +183,7 @@ class Workload:
             "causal": (False, *ALIGNMENTS),
             "bias": BIASES,
             "layout": LAYOUTS,
-            "direction": DIRECTIONS,
+            "direction": tuple(DIRECTIONS),
             "distribution": tuple(DISTRIBUTIONS),
         }
         for name, allowed in known.items():
@@ -261,7 +259,21 @@ class Workload:
     @property
     def backward(self) -> bool:
         """Whether gradients are asked for."""
-        return self.direction != "forward"
+        return DIRECTIONS[self.direction].gradients
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of what a call returns."""
+        return DIRECTIONS[self.direction].results
+
+    def shape_of(self, name: str) -> tuple[int, int, int, int]:
+        """The shape of a named result."""
+        return {
+            OUTPUT: (self.batch, self.heads, self.queries, self.value_dim),
+            "query gradient": (self.batch, self.heads, self.queries, self.head_dim),
+            "key gradient": (self.batch, self.kv_heads, self.keys, self.head_dim),
+            "value gradient": (self.batch, self.kv_heads, self.keys, self.value_dim),
+        }[name]
 
     # -- what it costs at least --------------------------------------------------------------------
 
@@ -272,40 +284,46 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the matrix products, over the pairs that the mask keeps.
-
-        Two forward; a backward pass has 2.5 times as many (Dao 2023, section 4.1), training both.
-        """
-        return int(_FLOPS[self.direction] * 2 * self.pairs * (self.head_dim + self.value_dim))
+        """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction."""
+        return int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of query, key and value together, and of the output's gradient where gradients are asked for."""
+        """Bytes of query, key and value together, of a bias, and of the output's gradient where gradients are asked."""
         rows = self.heads * self.queries * self.head_dim
         rows += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
         if self.backward:
             rows += self.heads * self.queries * self.value_dim
-        return self.batch * rows * ITEM_BYTES[self.dtype]
+        return (self.batch * rows + self._bias_numbers(self.queries * self.keys)) * ITEM_BYTES[self.dtype]
 
     @property
     def output_bytes(self) -> int:
         """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
-        output = self.heads * self.queries * self.value_dim
-        gradients = self.heads * self.queries * self.head_dim
-        gradients += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
-        counts = {"forward": output, "backward": gradients, "training": output + gradients}
-        return self.batch * counts[self.direction] * ITEM_BYTES[self.dtype]
+        return sum(math.prod(self.shape_of(name)) for name in self.results) * ITEM_BYTES[self.dtype]
 
     @property
     def least_bytes(self) -> int:
         """Least memory traffic: what the mask lets be seen read once, and every result written once.
 
-        A key that no query sees need not be read, nor a query that sees no key.
+        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that no batch
+        element keeps.
         """
         queries, keys = _used(self.masked, self.shape)
         rows = self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
         rows += self.kv_heads * keys * (self.head_dim + self.value_dim)
+        if self.bias != "none":
+            rows += self._bias_numbers(_pairs(self._longest.masked, self._longest.shape) // self.heads)
         return rows * ITEM_BYTES[self.dtype] + self.output_bytes
+
+    @property
+    def _longest(self) -> Workload:
+        """Of one batch element, which keeps every pair that some element keeps."""
+        lengths = None if self.key_lengths is None else (max(self.key_lengths),)
+        return self.with_(batch=1, key_lengths=lengths)
+
+    def _bias_numbers(self, pairs: int) -> int:
+        """Numbers of a bias that is an array, over so many pairs; it is one for all batch elements."""
+        return self.heads * pairs if self.bias == "normal" else 0
 
     @property
     def score_bytes(self) -> int:

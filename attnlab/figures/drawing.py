@@ -1,27 +1,38 @@
-"""One look for every figure: object-oriented Matplotlib, no global state, labels on the curves themselves.
+"""One look for every figure: its panels, axes, titles, points, legends, and how it is saved.
 
+Object-oriented Matplotlib without global state, on white ground so that a figure reads in light and in dark pages.
 Matplotlib loads when a figure is asked for, never with this module.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnlab.figures.palette import styles
-from attnlab.numerics.finding import STANDARD_ERRORS
+from attnlab.contract import units
+from attnlab.figures.palette import BLACK as BLACK
+from attnlab.figures.palette import BLUE as BLUE
+from attnlab.figures.palette import CYCLE as CYCLE
+from attnlab.figures.palette import GREEN as GREEN
+from attnlab.figures.palette import GREY as GREY
+from attnlab.figures.palette import GRID, styles
+from attnlab.figures.palette import ORANGE as ORANGE
+from attnlab.figures.palette import PURPLE as PURPLE
+from attnlab.figures.palette import RED as RED
+from attnlab.figures.palette import SKY as SKY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-#: colours that differ in lightness too and are told apart with impaired colour vision (Okabe and Ito 2008)
-BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BLACK, GREY = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#A50026", "#222222", "#6E6E6E",
-)  # fmt: skip
-CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, BLACK)
-_SIZE = 11.0
+#: standard errors to either end of a bar: a measured value that agrees with its prediction lies within so many
+STANDARD_ERRORS = 5.0
+#: of letters, in points; ticks and notes are a little smaller
+SIZE = 11.0
+_DPI = 150
 
 
 def new_figure(
@@ -36,30 +47,29 @@ def new_figure(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(
-        figsize=(width or 4.2 * columns + 0.8, height or 3.6 * rows + 0.4), dpi=120, layout="constrained"
-    )
+    size = (width or 4.2 * columns + 0.8, height or 3.6 * rows + 0.4)
+    figure = Figure(figsize=size, dpi=_DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False, **options)
     axes = [one for line in grid for one in line]
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(labelsize=_SIZE - 1.5)
-        one.grid(True, color="#E6E6E6", linewidth=0.7)
+        one.tick_params(labelsize=SIZE - 1.5)
+        one.grid(True, color=GRID, linewidth=0.7)
         one.set_axisbelow(True)
     return figure, axes
 
 
-def entitle(axes: Axes, title: str, x: str, y: str) -> None:
+def entitle(axes: Axes, title: str, x: str = "", y: str = "") -> None:
     """The message of a panel above it, and what its axes are."""
-    axes.set_title(title, loc="left", fontsize=_SIZE, fontweight="bold", color=BLACK)
-    axes.set_xlabel(x, fontsize=_SIZE)
-    axes.set_ylabel(y, fontsize=_SIZE)
+    axes.set_title(title, loc="left", fontsize=SIZE, fontweight="bold", color=BLACK)
+    axes.set_xlabel(x, fontsize=SIZE)
+    axes.set_ylabel(y, fontsize=SIZE)
 
 
 def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **options: Any) -> None:
     """A label at a point in data coordinates, on a pale ground so that lines under it do not disturb."""
-    style = {"fontsize": _SIZE - 1.5, "color": colour, "zorder": 6, **options}
+    style = {"fontsize": SIZE - 1.5, "color": colour, "zorder": 6, **options}
     axes.text(
         x, y, text, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}, **style
     )
@@ -75,7 +85,7 @@ def backend_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 def points(
     axes: Axes, x: ArrayLike, y: ArrayLike, standard_errors: ArrayLike, colour: str, **options: Any
 ) -> None:
-    """Measured points with bars of five standard errors; `options` go to ``Axes.errorbar``."""
+    """Measured points with bars of `STANDARD_ERRORS` standard errors; `options` go to ``Axes.errorbar``."""
     import numpy as np
 
     bars = STANDARD_ERRORS * np.asarray(standard_errors, np.float64)
@@ -91,16 +101,49 @@ def spread(index: int, count: int, width: float = 0.12) -> float:
 def legend(axes: Axes, **options: Any) -> None:
     """A legend without a frame, where there is anything to name; `options` go to ``Axes.legend``."""
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(**{"frameon": False, "fontsize": _SIZE - 2.5, "title_fontsize": _SIZE - 2.5, **options})
+        axes.legend(**{"frameon": False, "fontsize": SIZE - 2.5, "title_fontsize": SIZE - 2.5, **options})
 
 
-def powers_of_two(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic x axis with a tick at each of `values`, thinned to what fits, written as plain numbers."""
+def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
+    """A logarithmic x axis with a tick at each of `values`, thinned to `most`, written as plain numbers."""
     values = values if len(values) > 1 else (1.0, 2.0)  # nothing was measured: an empty panel, still drawn
     axes.set_xscale("log", base=2)
-    step = max(1, -(-len(values) // 8))
-    axes.set_xticks(list(values[::step]), [f"{value:g}" for value in values[::step]])
+    step = max(1, -(-len(values) // most))
+    shown = list(values)[::-1][::step][::-1]
+    axes.set_xticks(shown, [f"{value:g}" for value in shown])
     axes.minorticks_off()
+
+
+def seconds_axis(axes: Axes) -> None:
+    """A logarithmic y axis of seconds, in units a person reads."""
+    _unit_axis(axes, 10.0, units.seconds_text, tuple(float(one) for one in range(2, 10)))
+
+
+def bytes_axis(axes: Axes) -> None:
+    """A logarithmic y axis of bytes, in binary units."""
+    _unit_axis(axes, 16.0, units.bytes_text, (2.0, 4.0, 8.0))
+
+
+def _unit_axis(axes: Axes, base: float, written: Any, minor: tuple[float, ...]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    def short(value: float, _: object) -> str:
+        number, _, unit = written(value).partition(" ")  # "1 ms" for "1.00 ms"
+        return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+    axes.set_yscale("log", base=base)
+    axes.yaxis.set_major_locator(LogLocator(base=base, numticks=14))
+    axes.yaxis.set_major_formatter(FuncFormatter(short))
+    axes.yaxis.set_minor_locator(LogLocator(base=base, subs=minor, numticks=40))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def share_axis(axes: Axes) -> None:
+    """A linear y axis of shares in percent, from nothing to a little over all."""
+    from matplotlib.ticker import PercentFormatter
+
+    axes.set_ylim(0, max(1.08, axes.get_ylim()[1]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:
@@ -115,3 +158,20 @@ def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:
 def nested_sizes(count: int) -> list[float]:
     """Marker sizes from large to small, so that points that lie on each other all show."""
     return [9.0 - 6.0 * i / max(1, count - 1) for i in range(count)]
+
+
+def save(figure: Figure, file: Path) -> Path:
+    """Write `figure` as PNG of at most 256 colours, half the size, the same at every drawing of it.
+
+    By octree: by median cut a figure with a colour map lost those of its curves, and green was drawn blue.
+    """
+    from PIL import Image
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=_DPI, format="png")
+    drawn.seek(0)
+    with Image.open(drawn) as image:
+        few = image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        few.save(file, optimize=True)
+    return file

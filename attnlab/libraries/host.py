@@ -1,4 +1,4 @@
-"""What libraries that compute on the host share: its clock and its free memory."""
+"""What libraries share that compute on the host when they are called: its clock, its memory, and no gradients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from attnlab.contract.errors import Declined
+from attnlab.contract.library import Arrays, Call
 
 
 def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[[], None]) -> float:
@@ -29,3 +32,51 @@ def free_bytes() -> int:
     except (OSError, ValueError):  # no control group, or one without a limit ("max")
         return free
     return max(free, 0)
+
+
+class HostLibrary:
+    """The half of `attnlab.contract.library.Library` that needs no arrays; a library adds the other half."""
+
+    name = "host"
+    device = "cpu"
+    cache = "warm"
+
+    def declines(self, dtype: str) -> str | None:
+        return None
+
+    def no_gradients(self) -> str | None:
+        return f"{self.name} has no automatic differentiation"
+
+    def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        raise Declined(f"{self.no_gradients()}")
+
+    training_call = backward_call
+
+    def finish(self) -> None:
+        """Calls return when they are done."""
+
+    def time_calls(self, call: Call, iterations: int) -> float:
+        return seconds_per_call(call, iterations, self.finish)
+
+    def peak_bytes(self, call: Call) -> int | None:
+        return None
+
+    def free_bytes(self) -> int:
+        return free_bytes()
+
+    def trim(self) -> None:
+        """Nothing is kept that is not in use."""
+
+    def attest(self, call: Call) -> str:
+        from threadpoolctl import threadpool_info
+
+        pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+        return (
+            ", ".join(f"{pool['internal_api']} {pool.get('architecture') or ''}".strip() for pool in pools)
+            or "no BLAS library was loaded"
+        )
+
+    def set_threads(self, count: int) -> None:
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(count)

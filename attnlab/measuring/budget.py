@@ -1,4 +1,4 @@
-"""Whether a contender's call would fit in memory and time: told from smaller calls, before it is tried."""
+"""Whether a contender's call would fit in memory and time: predicted from smaller calls before it is made."""
 
 from __future__ import annotations
 
@@ -24,27 +24,25 @@ class Budget:
         self._limits = limits
         self._history: dict[tuple[str, Workload], History] = defaultdict(History)
 
-    def history_of(self, participant: Participant) -> History:
-        """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
-        return self._history[participant.name, prediction.sort_of(participant.workload)]
+    def saw_seconds(self, participant: Participant) -> None:
+        """Learn from the seconds of the participant's calls so far."""
+        self._history_of(participant).saw_seconds(participant.workload, participant.call_seconds)
 
     def saw(self, participant: Participant, measurement: Measurement) -> None:
         """Learn from what was measured, where it is memory."""
         if measurement.quantity == PEAK_MEMORY.quantity:
-            self.history_of(participant).saw_peak(participant.workload, int(measurement.least))
+            self._history_of(participant).saw_peak(participant.workload, int(measurement.least))
 
     def over(self, participant: Participant) -> tuple[Outcome, str] | None:
-        """Why the participant's workload is not to be tried, or None. Raises as `WorkerProcess.ask` does."""
-        answer = participant.worker.ask(
-            "free_bytes", seconds=self._limits.deadline_seconds, device=participant.workload.device
-        )
+        """Why the participant's workload is not to be tried, or None. Raises as `Participant.ask` does."""
+        answer = participant.ask("free_bytes", device=participant.workload.device)
         free = int(answer["bytes"] * _USABLE)
-        # time first: its probes are cheap, and those of memory would be dear for a slow contender
+        # time first: its probes take little, and those of memory much where a contender is slow
         return self._out_of_time(participant, free) or self._out_of_memory(participant, free)
 
     def _out_of_time(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
-        history, limit = self.history_of(participant), self._limits.call_seconds
-        predicted = history.predict_seconds(participant.workload)
+        limit = self._limits.call_seconds
+        predicted = self._history_of(participant).predict_seconds(participant.workload)
         if predicted is None:
             for rung in prediction.rungs(participant.workload):
                 if prediction.worst_peak_bytes(rung) > free:
@@ -52,11 +50,11 @@ class Budget:
                 seconds = self._probe(participant, rung)
                 if seconds is None:
                     continue
-                if self._tells(seconds, rung, participant.workload):
+                if self._too_long(seconds, rung, participant.workload):
                     # once more: the first call of a process starts threads and may compile
                     seconds = min(seconds, self._time_probe(participant, rung))
                 predicted = seconds * participant.workload.flops / rung.flops
-                if self._tells(seconds, rung, participant.workload):
+                if self._too_long(seconds, rung, participant.workload):
                     break
         if predicted is None or predicted <= limit:
             return None
@@ -65,33 +63,34 @@ class Budget:
             f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:g} s",
         )
 
-    def _tells(self, seconds: float, rung: Workload, workload: Workload) -> bool:
-        """Whether a call of `rung` rules `workload` out: too long by its size, and the next rung may not be tried.
+    def _too_long(self, seconds: float, rung: Workload, workload: Workload) -> bool:
+        """Whether a call of `rung` predicts too long a call, and one of the next rung may be too long already.
 
-        Short of that the ladder is climbed on: on a busy machine a call of 20 µs was seen to take 36 ms, which by
-        its size would be 18 s at 512 positions.
+        Otherwise the next rung is measured: on a busy machine a call of 20 µs was seen to take 36 ms, which would
+        predict 18 s at 512 positions.
         """
         limit = self._limits.call_seconds
         return seconds * workload.flops / rung.flops > limit and seconds * prediction.REACH > limit
 
     def _out_of_memory(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
-        workload, history = participant.workload, self.history_of(participant)
+        workload = participant.workload
+        if workload.backward:
+            # what the forward pass leaves behind is there before the call: a training call holds all of it
+            workload = workload.with_(direction="training")
         if prediction.worst_peak_bytes(workload) <= free:
             return None
         needed: int | None = prediction.least_peak_bytes(workload)
         if needed is not None and needed <= free:
-            if history.sizes_seen < 3:
-                for length in (256, 512, 1024):
-                    queries = 1 if workload.queries == 1 else length
-                    smaller = prediction.smaller(workload, queries, length)
-                    if self._probe(participant, smaller) is None:
-                        continue
-                    found = participant.worker.ask(
-                        "measure", seconds=self._limits.deadline_seconds, instrument=PEAK_MEMORY.path
-                    )
+            history = self._history_of(participant, workload)
+            for length in (256, 512, 1024) if history.sizes_seen < 3 else ():
+                queries = 1 if workload.queries == 1 else length
+                smaller = prediction.smaller(workload, queries, length)
+                if self._probe(participant, smaller) is not None:
+                    found = participant.measure(PEAK_MEMORY)
                     history.saw_peak(smaller, int(min(found["samples"])))
             peak = history.predict_peak(workload)
-            needed = None if peak is None else peak + workload.input_bytes
+            inputs = prediction.least_peak_bytes(workload) - workload.output_bytes
+            needed = None if peak is None else peak + inputs
         if needed is None or needed <= free:
             return None
         return (
@@ -102,9 +101,7 @@ class Budget:
     def _probe(self, participant: Participant, workload: Workload) -> float | None:
         """Seconds of one call of a smaller workload, for the history only; None where that is declined."""
         try:
-            participant.worker.ask(
-                "prepare", seconds=self._limits.deadline_seconds, workload=workload.to_dict()
-            )
+            participant.ask("prepare", workload=workload.to_dict())
         except Refused as refusal:
             if refusal.kind == "declined":
                 return None
@@ -112,7 +109,10 @@ class Budget:
         return self._time_probe(participant, workload)
 
     def _time_probe(self, participant: Participant, workload: Workload) -> float:
-        found = participant.worker.ask("calibrate", seconds=self._limits.deadline_seconds, warmup_seconds=0.0)
-        seconds = float(found["seconds"])
-        self.history_of(participant).saw_seconds(workload, seconds)
+        seconds = float(participant.ask("calibrate", warmup_seconds=0.0)["seconds"])
+        self._history_of(participant, workload).saw_seconds(workload, seconds)
         return seconds
+
+    def _history_of(self, participant: Participant, workload: Workload | None = None) -> History:
+        """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
+        return self._history[participant.name, prediction.sort_of(workload or participant.workload)]

@@ -1,7 +1,7 @@
 """What this machine can do at most: matrix-multiply rate and copy bandwidth of one array library.
 
-A ceiling is the best over the libraries that are installed, each measured in a fresh worker: one
-library's matrix product is no ceiling.
+A ceiling is the best over the libraries that are installed, each measured in a fresh worker, because libraries
+differ: no single one's matrix product is the most that the machine can do.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The conductor: races contenders over a workload, only the one on the clock being runnable.
+"""Races contenders over workloads; while one of them is timed, the processes of all others are stopped.
 
-For each workload every contender is, in turn, predicted (over budget? never tried), prepared, judged
-against float64, and calibrated; those that are left run in interleaved rounds until every verdict is decided
-or the time is spent; then the other instruments measure, each in a pass of its own. A contender that fails
-leaves with its outcome and reason, and the others go on.
+For each workload every contender is, in turn, predicted (what would exceed time or memory is not tried), prepared,
+checked against float64 and calibrated. Those that are left run in interleaved rounds until every verdict is decided or
+the time is spent; then the other instruments measure, each in a pass of its own. A contender that fails gets its
+outcome and a reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.budget import Budget
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument
+from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.race import Race
-from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
+from attnlab.measuring.worker_process import NoAnswer, Refused, WorkerProcess
 
 _WARMUP_SECONDS = 0.03
 
@@ -49,7 +49,7 @@ class Conductor:
         folders: Sequence[str] = (),
         limits: Limits | None = None,
         memory: bool = True,
-        instruments: Sequence[Instrument] = (LATENCY, PEAK_MEMORY),
+        instruments: Sequence[Instrument] = STANDARD,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.workers = [WorkerProcess(contender, folders) for contender in contenders]
@@ -64,7 +64,7 @@ class Conductor:
     def __enter__(self) -> Conductor:
         try:
             with self._activity("start-up"):
-                self._fill([worker for worker in self.workers if not worker.alive])
+                self._start()
         except BaseException:  # an interrupt too: nobody calls __exit__ for us
             self._close()
             raise
@@ -76,7 +76,7 @@ class Conductor:
         self._close()
 
     def _close(self) -> None:
-        with contextlib.ExitStack() as leaving:  # all, even where an interrupt comes in between
+        with contextlib.ExitStack() as leaving:  # all of them, also where an interrupt comes in between
             for worker in self.workers:
                 leaving.callback(worker.end)
 
@@ -91,8 +91,8 @@ class Conductor:
 
     def _race(self, workload: Workload) -> list[Result]:
         with self._activity("start-up"):
-            self._fill([worker for worker in self.workers if not worker.alive])
-        participants = [Participant(worker, workload) for worker in self.workers]
+            self._start()
+        participants = [Participant(worker, workload, self._deadline) for worker in self.workers]
         for participant in participants:
             self._on_event(f"{workload.label}: checking {participant.name}")
             participant.attempt(self._admit)
@@ -107,59 +107,61 @@ class Conductor:
         ).run()
         for participant in participants:
             if participant.ended is None:
-                self._budget.history_of(participant).saw_seconds(workload, participant.call_seconds)
+                self._budget.saw_seconds(participant)
                 self._measure(participant)
             self._release(participant)
         return [participant.result() for participant in participants]
 
     def facts(self, device: str) -> dict[str, dict[str, Any]]:
-        """Library versions, BLAS pools and device of every contender, by name, where they can be told."""
+        """Library versions, BLAS pools and device of every contender, by name, where they can be read."""
         found = {}
         for worker in self.workers:
             if worker.alive:
                 try:
                     found[worker.contender.name] = worker.ask("facts", seconds=self._deadline, device=device)
-                except (Refused, Died, Hung) as fault:
+                except NoAnswer as fault:
                     found[worker.contender.name] = {"unknown": str(fault)}
         return found
 
     # -- one contender at a time -------------------------------------------------------------------
 
-    def _fill(self, workers: list[WorkerProcess]) -> None:
-        """Start processes side by side: importing a library takes seconds, and nothing is on the clock.
+    def _start(self) -> None:
+        """Start the processes that do not run, side by side: importing a library takes seconds.
 
         A contender whose backend does not load is not tried again in this run.
         """
-        workers = [worker for worker in workers if worker.contender.name not in self._absent]
         started = []
-        for worker in workers:
+        for worker in self.workers:
+            if worker.alive or worker.contender.name in self._absent:
+                continue
             self._on_event(f"starting {worker.contender.name}")
             try:
                 worker.start()
                 started.append(worker)
-            except (Died, Hung, OSError) as fault:
+            except (NoAnswer, OSError) as fault:
                 self._absent[worker.contender.name] = (Outcome.UNAVAILABLE, str(fault))
         for worker in started:
             try:
                 worker.finish_start()
-            except (Refused, Died, Hung) as fault:
-                self._absent[worker.contender.name] = (_absence(fault), str(fault))
+            except NoAnswer as fault:
+                refused = isinstance(fault, Refused)
+                outcome = Outcome.UNAVAILABLE if refused else fault.outcome
+                self._absent[worker.contender.name] = (outcome, str(fault))
                 worker.end()
 
     def _admit(self, participant: Participant) -> None:
         """Everything that comes before the clock."""
-        worker, workload = participant.worker, participant.workload
+        workload = participant.workload.to_dict()
         if participant.name in self._absent:
             participant.ended = self._absent[participant.name]
             return
         with self._activity("predicting"):
-            worker.ask("declines", seconds=self._deadline, workload=workload.to_dict())
+            participant.ask("declines", workload=workload)
             participant.ended = self._budget.over(participant)
         if participant.ended:
             return
         with self._activity("preparing"):
-            prepared = worker.ask("prepare", seconds=self._deadline, workload=workload.to_dict())
-            participant.cache = prepared["cache"]
+            participant.cache = participant.ask("prepare", workload=workload)["cache"]
         with self._activity("checking"):
             self._check(participant)
         if participant.ended:
@@ -167,7 +169,7 @@ class Conductor:
         with self._activity("warm-up"):
             self._calibrate(participant)
         with self._activity("attesting"):
-            participant.kernel = str(worker.ask("attest", seconds=self._deadline)["kernel"])
+            participant.kernel = str(participant.ask("attest")["kernel"])
 
     def _check(self, participant: Participant) -> None:
         """Judge what the call that will be timed returns, the first time and the second."""
@@ -177,12 +179,12 @@ class Conductor:
         first, second = (
             dict(zip(names, arrays[at : at + len(names)], strict=True)) for at in (0, len(names))
         )
-        participant.accuracy = race_check.judge(participant.workload, rows, first["output"])
+        participant.accuracy = race_check.judge(participant.workload, rows, first)
         when = ""
         if participant.accuracy.passed and any(
             not np.array_equal(first[name], second[name]) for name in names
         ):
-            participant.accuracy = race_check.judge(participant.workload, rows, second["output"])
+            participant.accuracy = race_check.judge(participant.workload, rows, second)
             when = "right at the first call, but at the second: "
         if not participant.accuracy.passed:
             participant.ended = (
@@ -191,9 +193,9 @@ class Conductor:
             )
 
     def _calibrate(self, participant: Participant) -> None:
-        found = participant.worker.ask("calibrate", seconds=self._deadline, warmup_seconds=_WARMUP_SECONDS)
+        found = participant.ask("calibrate", warmup_seconds=_WARMUP_SECONDS)
         participant.call_seconds = float(found["seconds"])
-        self._budget.history_of(participant).saw_seconds(participant.workload, participant.call_seconds)
+        self._budget.saw_seconds(participant)
 
     def _measure(self, participant: Participant) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays."""
@@ -203,17 +205,14 @@ class Conductor:
             self._on_event(f"{participant.workload.label}: {instrument.title} of {participant.name}")
             try:
                 with self._activity(instrument.activity):
-                    found = participant.worker.ask(
-                        "measure", seconds=self._deadline, instrument=instrument.path
-                    )
-            except (Refused, Died, Hung) as fault:
+                    found = participant.measure(instrument)
+            except NoAnswer as fault:
                 participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
                 if not participant.worker.alive:
                     return
                 continue
-            measurement = instrument.measurement(found)
-            participant.measurements.append(measurement)
-            self._budget.saw(participant, measurement)
+            participant.measurements.append(instrument.measurement(found))
+            self._budget.saw(participant, participant.measurements[-1])
 
     def _release(self, participant: Participant) -> None:
         """Free what the workload took. A worker that cannot even do this is replaced; its result stands."""
@@ -221,8 +220,8 @@ class Conductor:
             return
         with self._activity("releasing"):
             try:
-                participant.worker.ask("release", seconds=self._deadline)
-            except (Refused, Died, Hung):
+                participant.ask("release")
+            except NoAnswer:
                 participant.worker.end()
 
     @property
@@ -236,10 +235,3 @@ class Conductor:
             yield
         finally:
             self.account[name] += time.monotonic() - started
-
-
-def _absence(fault: Refused | Died | Hung) -> Outcome:
-    """The outcome of a contender that cannot be had at all."""
-    if isinstance(fault, Died):
-        return Outcome.CRASHED
-    return Outcome.TIMED_OUT if isinstance(fault, Hung) else Outcome.UNAVAILABLE

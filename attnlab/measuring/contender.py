@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attnlab.contract.library import thread_variables
+
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-#: every library's own name for its thread count; set before any of them is imported
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-#: glibc returns a freed score matrix to the system, or keeps it, by the accidents of a process's heap: identical
-#: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless told otherwise.
+#: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
+#: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
 _KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
@@ -68,7 +68,7 @@ class Contender:
         """
         own = dict(self.variables)
         chosen = any(name.startswith(_ALLOCATOR_PREFIXES) for name in (*own, *inherited))
-        threads = {} if self.threads is None else dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
+        threads = {} if self.threads is None else dict.fromkeys(thread_variables(), str(self.threads))
         return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **own}
 
 

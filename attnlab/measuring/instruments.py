@@ -1,11 +1,11 @@
 """What is measured of a prepared call: one class an instrument.
 
 An instrument names its quantity and its base unit, and its `measure` does the work: in the worker process, on the
-call that lies prepared there, output included and inputs not. Latency is measured in the race, a sample a turn; every
+call that is prepared there, output included and inputs not. Latency is measured in the race, a sample a turn; every
 other instrument has a pass of its own after the race, because none may disturb another.
 
-A new instrument is a class, wherever the worker process can import it: given to the conductor, its readings appear as
-a measurement of each result.
+A new instrument is a class, anywhere the worker process can import it from: listed in `STANDARD` or given to a
+conductor, its readings are a further measurement of each result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Readings:
 class Instrument(ABC):
     """Measures one quantity of a call."""
 
-    #: the name of the quantity, in results and where instruments are chosen
+    #: the name of the quantity in results
     quantity: ClassVar[str]
     #: its base unit: s, B, J, ...
     unit: ClassVar[str]
@@ -46,11 +46,6 @@ class Instrument(ABC):
     in_race: ClassVar[bool] = False
     #: the activity that its seconds are accounted under
     activity: ClassVar[str] = "instruments"
-    #: by quantity; filled as classes are defined
-    known: ClassVar[dict[str, type[Instrument]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        Instrument.known[cls.quantity] = cls
 
     @abstractmethod
     def measure(self, library: Library, call: Call, **options: Any) -> Readings:
@@ -74,13 +69,6 @@ class Instrument(ABC):
         columns = {name: tuple(map(float, column)) for name, column in readings["columns"].items()}
         samples = tuple(map(float, readings["samples"]))
         return Measurement(self.quantity, self.unit, samples, columns, readings["facts"])
-
-
-def instrument(quantity: str) -> Instrument:
-    """The instrument that measures `quantity`. Raises ValueError for an unknown one."""
-    if quantity not in Instrument.known:
-        raise ValueError(f"instrument must be one of {', '.join(Instrument.known)}, got {quantity!r}")
-    return Instrument.known[quantity]()
 
 
 #: what a turn notes beside its time, each the growth of a count of this process since it started
@@ -175,6 +163,8 @@ class PeakMemory(Instrument):
 
 
 LATENCY, PEAK_MEMORY = Latency(), PeakMemory()
+#: what a conductor measures unless it is given others
+STANDARD: tuple[Instrument, ...] = (LATENCY, PEAK_MEMORY)
 
 
 def _resident_peak(call: Call) -> int:

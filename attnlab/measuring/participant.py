@@ -8,24 +8,22 @@ from typing import Any
 
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
-from attnlab.measuring.instruments import LATENCY
-from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
-
-_OUTCOMES = {
-    "declined": Outcome.DECLINED,
-    "unavailable": Outcome.UNAVAILABLE,
-    "wrong": Outcome.WRONG,
-    "memory": Outcome.OVER_BUDGET,
-    "raised": Outcome.CRASHED,
-}
+from attnlab.measuring.instruments import LATENCY, Instrument
+from attnlab.measuring.protocol import Message
+from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
 
 
 @dataclass
 class Participant:
-    """One contender's way through one workload, as far as it has come."""
+    """One contender's way through one workload, as far as it has come.
+
+    `call_seconds` is the least seconds a call so far, `spent` the seconds of its turns together. It has left the race
+    where `racing` is False, and has an outcome other than measured, with a reason, where it has `ended`.
+    """
 
     worker: WorkerProcess
     workload: Workload
+    deadline_seconds: float
     accuracy: Accuracy | None = None
     kernel: str | None = None
     cache: str = "warm"
@@ -42,6 +40,14 @@ class Participant:
         """The contender's name in this run."""
         return self.worker.contender.name
 
+    def ask(self, op: str, **arguments: Any) -> Message:
+        """The worker's answer. Raises NoAnswer, also where there is none within the deadline."""
+        return self.worker.ask(op, seconds=self.deadline_seconds, **arguments)
+
+    def measure(self, instrument: Instrument, **options: Any) -> Message:
+        """The instrument's readings on what is prepared, as plain data. Raises as `ask`."""
+        return self.ask("measure", instrument=instrument.path, **options)
+
     def latency(self) -> Measurement:
         """Seconds per call of its turns so far."""
         columns = {name: tuple(turn[name] for turn in self.turns) for name in self.turns[0]}
@@ -52,12 +58,8 @@ class Participant:
         """Take `step` with this participant; what goes wrong in it ends this participant and no other."""
         try:
             step(self)
-        except Refused as refusal:
-            self.ended = self.ended or (_OUTCOMES[refusal.kind], str(refusal))
-        except Died as death:
-            self.ended = self.ended or (Outcome.CRASHED, str(death))
-        except Hung as hang:
-            self.ended = self.ended or (Outcome.TIMED_OUT, str(hang))
+        except NoAnswer as fault:
+            self.ended = self.ended or (fault.outcome, str(fault))
 
     def result(self) -> Result:
         """What is filed for it."""
@@ -66,6 +68,7 @@ class Participant:
             "workload": self.workload,
             "accuracy": self.accuracy,
             "kernel": self.kernel,
+            "library": self.worker.library,
         }
         if self.ended is not None:
             outcome, reason = self.ended

@@ -17,9 +17,8 @@ from attnlab.contract.workload import GIVEN, Workload
 #: a call this much smaller (in FLOPs and in scores) than the one asked for still predicts it
 REACH = 16
 _FIRST_LENGTH = 64
-#: score matrices, in bytes of the workload's dtype, that no sane implementation exceeds: a dozen in float64 for the
-#: output, and as many again for what a backward pass remembers and computes
-_WORST_SCORES = {"forward": 24, "backward": 48, "training": 48}
+#: score matrices, in the workload's dtype, that no implementation is expected to exceed: a dozen in float64
+_WORST_SCORES = 24
 
 
 @dataclass
@@ -124,11 +123,13 @@ def least_peak_bytes(workload: Workload) -> int:
 
 
 def worst_peak_bytes(workload: Workload) -> int:
-    """More than any sane implementation holds: score matrices by the dozen, in float64, and all arrays twice.
+    """More than any implementation is expected to hold: a dozen score matrices in float64, and all arrays twice.
 
-    Only where this would not fit is it worth finding out what the contender really needs.
+    As many matrices again with gradients, for what is stored and computed. Only where this would not fit is it worth
+    finding out what the contender really needs.
     """
-    return _WORST_SCORES[workload.direction] * workload.score_bytes + 16 * least_peak_bytes(workload)
+    matrices = _WORST_SCORES * (2 if workload.backward else 1)
+    return matrices * workload.score_bytes + 16 * least_peak_bytes(workload)
 
 
 def _work(workload: Workload) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import GRADIENTS, OUTPUT, RESULTS, Backend
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.errors import Misbehaved
 from attnlab.contract.library import Library
 from attnlab.contract.problem import Problem
@@ -136,7 +137,7 @@ class Probe:
     ) -> Any:
         self._witness = self._witness or Witness(self.backend.open(workload.device))
         call = self.backend.call(workload, problem, given, *upstream)
-        return self._witness.watch((*given, *upstream), call, RESULTS[workload.direction], around)
+        return self._witness.watch((*given, *upstream), call, workload.results, around)
 
 
 #: layouts of query, key and value that differ

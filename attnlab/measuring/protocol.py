@@ -1,4 +1,4 @@
-"""How conductor and worker talk: versioned frames of plain data over two pipes.
+"""What conductor and worker send each other: versioned frames of plain data over two pipes.
 
 A frame is eight bytes of lengths (header, payload; big-endian), a JSON header, and a payload that
 holds arrays one after the other as raw bytes, described in the header. Nothing of any array library crosses, so

@@ -1,7 +1,7 @@
 """The race over one workload: interleaved rounds, until every verdict is decided or the time is spent.
 
-Verdicts are looked at after 30, 60, 120, ... rounds and not after each: an interval that is consulted all the
-time claims a difference sooner or later. A contender that is out of all proportion slower or faster than the
+Verdicts are computed after 30, 60, 120, ... rounds and not after each: an interval that is looked at all the
+time shows a difference sooner or later. A contender that is out of all proportion slower or faster than the
 baseline leaves as soon as an interval exists, when it has cost more than its share of the time.
 """
 
@@ -93,13 +93,7 @@ class Race:
         settle = limits.turn_seconds if participant.call_seconds < limits.settle_below_seconds else None
         iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
         stolen, started = steal_seconds(), time.monotonic()
-        found = participant.worker.ask(
-            "measure",
-            seconds=limits.deadline_seconds,
-            instrument=LATENCY.path,
-            iterations=iterations,
-            settle_seconds=settle,
-        )
+        found = participant.measure(LATENCY, iterations=iterations, settle_seconds=settle)
         elapsed = time.monotonic() - started
         (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
         timed = min(elapsed, seconds * iterations)
@@ -122,7 +116,7 @@ class Race:
         )
 
     def _base(self) -> Participant | None:
-        """Whom the others are held against: the baseline, or where that has failed the first still racing."""
+        """Whom the others are compared with: the baseline, or where that has failed the first still racing."""
         running = [participant for participant in self._participants if participant.ended is None]
         # one that left early shares too few rounds with those that race on, perhaps none undisturbed
         running.sort(key=lambda participant: (participant.name != self._baseline, not participant.racing))

@@ -20,7 +20,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import GRADIENTS, OUTPUT, Backend
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.errors import Declined, Misbehaved, Unavailable
 from attnlab.contract.inputs import checked_problem
 from attnlab.contract.library import Library, open_library
@@ -35,8 +36,8 @@ _LONG = 0.1
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
 
 
-class Bench:
-    """What a worker holds: a backend, and the workload that lies prepared on it."""
+class Worker:
+    """What a worker process holds: a backend, and the workload that is prepared for it."""
 
     def __init__(self) -> None:
         self.backend: Backend | None = None
@@ -63,25 +64,25 @@ class Bench:
 
     def declines(self, workload: dict[str, Any]) -> Reply:
         """Refuse what the backend does not do; nothing is drawn or computed."""
-        posed = Workload.from_dict(workload)
-        self._library(posed.device)
-        reason = self._backend().declines(posed)
+        asked = Workload.from_dict(workload)
+        self._library(asked.device)
+        reason = self._backend().declines(asked)
         if reason:
             raise Declined(reason)
         return {}, ()
 
     def prepare(self, workload: dict[str, Any]) -> Reply:
-        """Draw the inputs of `workload` and hand them to the backend; the workload before is let go."""
+        """Draw the inputs of `workload` and hand them to the backend; the workload before is freed."""
         self.workload = self.call = None
         self.declines(workload)
-        posed = Workload.from_dict(workload)
-        self.call, self.workload = self._backend().bind(posed), posed
+        asked = Workload.from_dict(workload)
+        self.call, self.workload = self._backend().bind(asked), asked
         return {"cache": self._library().cache}, ()
 
     def check(self, rows: list[int]) -> Reply:
         """The prepared workload's named results at these query rows, of two calls one after the other.
 
-        The second tells on a backend that writes into its inputs: the calls on the clock would compute something else.
+        The second shows a backend that writes into its inputs: the timed calls would compute something else.
         Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the second.
         """
         workload, call = self._workload(), self._call()
@@ -143,7 +144,7 @@ class Bench:
         return {"bytes": self._library(device).free_bytes()}, ()
 
     def release(self) -> Reply:
-        """Let the prepared workload go, and the device memory that its calls left behind."""
+        """Free the prepared workload, and the device memory that its calls left behind."""
         device = self.workload.device if self.workload else None
         self.workload = self.call = None
         gc.collect()
@@ -219,7 +220,7 @@ def _refusal(fault: BaseException) -> protocol.Message:
 
 
 def _die_with_parent() -> None:
-    """Linux: a worker that is stopped when its conductor is killed would otherwise stay for ever."""
+    """Linux: a worker that is stopped when its conductor is killed would otherwise stay."""
     with contextlib.suppress(OSError, AttributeError):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -228,13 +229,13 @@ def _die_with_parent() -> None:
 def main(requests: int, replies: int) -> None:
     """Serve until the conductor closes its end."""
     _die_with_parent()
-    bench = Bench()
+    worker = Worker()
     with contextlib.suppress(protocol.Closed):
         protocol.send(replies, {"protocol": protocol.VERSION, "pid": os.getpid()})
         while True:
             request, arrays = protocol.receive(requests)
             try:
-                reply, sent = bench.do(request, arrays)
+                reply, sent = worker.do(request, arrays)
             except Exception as fault:
                 reply, sent = _refusal(fault), ()
             protocol.send(replies, reply, sent)

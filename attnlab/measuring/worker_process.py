@@ -16,11 +16,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import psutil
 from numpy.typing import NDArray
 
+from attnlab.contract.result import Outcome
 from attnlab.measuring import protocol
 from attnlab.measuring.contender import Contender
 
@@ -28,32 +29,52 @@ _START_SECONDS = 120.0
 _PIPE_BYTES = 1 << 20
 #: a process that has closed its pipe has this long to end by itself and say how
 _ENDING_SECONDS = 2.0
-#: how much of its log is read for its last words
+#: how much of the end of its log is read for the last line
 _LAST_BYTES = 4096
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
-class Refused(Exception):
-    """The worker answered that it cannot. `kind` is declined, unavailable, wrong, memory or raised."""
+class NoAnswer(Exception):
+    """A request has no answer; `outcome` is what becomes of the contender on this workload."""
+
+    outcome: Outcome
+
+
+class Refused(NoAnswer):
+    """The worker says that it cannot. `kind` is declined, unavailable, wrong, memory or raised."""
+
+    _outcomes: ClassVar[dict[str, Outcome]] = {
+        "declined": Outcome.DECLINED,
+        "unavailable": Outcome.UNAVAILABLE,
+        "wrong": Outcome.WRONG,
+        "memory": Outcome.OVER_BUDGET,
+        "raised": Outcome.CRASHED,
+    }
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.outcome = kind, self._outcomes[kind]
 
 
-class Died(Exception):
+class Died(NoAnswer):
     """The worker's process ended while it was asked; the message says how."""
 
+    outcome = Outcome.CRASHED
 
-class Hung(Exception):
+
+class Hung(NoAnswer):
     """The worker did not answer before its deadline and was killed."""
+
+    outcome = Outcome.TIMED_OUT
 
 
 class WorkerProcess:
-    """One contender's process. Raises Refused, Died or Hung from every request."""
+    """One contender's process. Every request raises NoAnswer where there is none."""
 
     def __init__(self, contender: Contender, folders: Sequence[str] = ()) -> None:
         self.contender = contender
+        #: the array library of its backend, once that is loaded
+        self.library: str | None = None
         self._folders = list(folders)
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: psutil.Process | None = None
@@ -70,7 +91,7 @@ class WorkerProcess:
 
         `finish_start` waits for the answer, so that several processes can start side by side.
         """
-        with contextlib.ExitStack() as undo:  # of what is opened here, only what `leave` closes may stay
+        with contextlib.ExitStack() as undo:  # of what is opened here, only what `end` closes may stay
             to_worker, requests = os.pipe()
             theirs = [to_worker]
             undo.callback(os.close, requests)
@@ -89,8 +110,8 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C in a terminal goes to a whole process group: only the conductor is to hear it;
-                # and what the worker starts is stopped and ended with it
+                # a group of its own: Ctrl-C in a terminal reaches the conductor alone, and what the worker starts
+                # is stopped and ended with it
                 start_new_session=True,
             )
             undo.pop_all()
@@ -106,7 +127,7 @@ class WorkerProcess:
         self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
 
     def finish_start(self) -> protocol.Message:
-        """The answer to the first request; the process is stopped after it."""
+        """Wait for the answer to the first request; the process is stopped after it."""
         deadline = time.monotonic() + _START_SECONDS
         hello, _ = self._receive(deadline)
         if hello.get("protocol") != protocol.VERSION:
@@ -115,7 +136,9 @@ class WorkerProcess:
                 "unavailable",
                 f"its worker speaks protocol {hello.get('protocol')}, this conductor {protocol.VERSION}",
             )
-        return self._answer(deadline)[0]
+        answer, _ = self._answer(deadline)
+        self.library = answer.get("library")
+        return answer
 
     def ask(
         self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any
@@ -139,7 +162,7 @@ class WorkerProcess:
         return lambda: self._answer(deadline)
 
     def answered(self) -> bool:
-        """Whether the answer to what was begun begins to come, or never will: it need not be waited for."""
+        """Whether the answer to the request that was begun starts to arrive, or cannot arrive any more."""
         return protocol.ready(self._replies)
 
     def end(self) -> None:
@@ -187,7 +210,7 @@ class WorkerProcess:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
         assert self._process is not None and self._handle is not None
         self._signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # tells without polling (20 µs), and leaves an exit status to be read
+        if hasattr(os, "waitid"):  # waits without polling (20 µs), and leaves an exit status to be read
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             return
         until = time.monotonic() + _ENDING_SECONDS
@@ -222,7 +245,7 @@ class WorkerProcess:
         return Died(f"{how}: {last}" if last else how)
 
     def _last_line(self) -> str:
-        """The last line it printed: most libraries say there why they abort."""
+        """The last line that it printed, where most libraries say why they abort."""
         assert self._log is not None
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import OUTPUT, Backend
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import OUTPUT
 from attnlab.contract.discovery import load
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.problem import Problem

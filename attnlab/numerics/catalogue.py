@@ -1,7 +1,8 @@
-"""The experiments by name: one module each, imported when asked for.
+"""The experiments by name, with their titles and questions; the module of that name is imported when asked for.
 
-A module of `attnlab.numerics` is an experiment when it is listed here. It has ``TITLE``,
-``run(backends, *, seed, folders) -> Finding`` and ``figure(finding) -> matplotlib Figure``.
+An experiment is a module of `attnlab.numerics` that is listed here. It has ``measure(survey)``, which takes rows
+through a `Survey`, ``conclusion(rows)``, a sentence made from them, and ``draw(finding)``, a Matplotlib figure, in this
+module or in the one that its line names.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import difflib
 import importlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from attnlab.numerics.contestants import generator
-from attnlab.numerics.finding import Finding
-from attnlab.numerics.threads import one_thread
+from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.survey import Survey, generator, one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,40 +25,61 @@ if TYPE_CHECKING:
 class Experiment(Protocol):
     """What an experiment's module offers."""
 
-    TITLE: str
+    def measure(self, survey: Survey) -> None:
+        """Holds theory against measurement through the backends of `survey`, which keeps the rows."""
 
-    def run(self, backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
-        """Theory held against measurement through `backends`."""
-
-    def figure(self, finding: Finding) -> Figure:
-        """The finding drawn."""
+    def conclusion(self, rows: Sequence[Row]) -> str:
+        """What was found, in a sentence."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An experiment's module and what it asks, for a list that imports nothing."""
+class ExperimentInfo:
+    """What an experiment is called and asks, for a list that imports nothing. `drawn_by`: the module of its figure."""
 
-    module: str
+    title: str
     question: str
+    drawn_by: str = ""
 
 
 #: in the order in which they are read
-EXPERIMENTS: Mapping[str, Entry] = {
-    "variance_scaling": Entry("variance_scaling", "Does the variance of the logits grow as d_k?"),
-    "saturation": Entry("saturation", "Where does the softmax freeze?"),
-    "vanishing_gradient": Entry(
-        "vanishing_gradient", "Do gradients vanish without 1/√d_k, on average or in a tail?"
+EXPERIMENTS: Mapping[str, ExperimentInfo] = {
+    "formula": ExperimentInfo(
+        "The formula, index by index",
+        "What does softmax(scale · q kᵀ) v compute, and which shapes does it take?",
     ),
-    "thermodynamics": Entry(
-        "thermodynamics", "Do the identities of a Boltzmann distribution hold in every backend?"
+    "variance_scaling": ExperimentInfo(
+        "The variance of the logits",
+        "Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?",
+        "variance_scaling_figure",
     ),
-    "length": Entry("dispersion", "Can a softmax stay sharp as the sequence grows?"),
-    "overflow": Entry(
-        "number_range", "Which backend overflows or underflows, in which format, at which logit?"
+    "saturation": ExperimentInfo(
+        "Saturation of the softmax",
+        "Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?",
+        "saturation_figure",
     ),
-    "error_growth": Entry("error_growth", "How does the rounding error grow with n, d_k and the logits?"),
-    "multihead": Entry(
-        "multihead", "How large are logits at initialisation, and do heads interact or save work?"
+    "vanishing_gradient": ExperimentInfo(
+        "The vanishing gradient",
+        "Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
+        "vanishing_gradient_figure",
+    ),
+    "thermodynamics": ExperimentInfo(
+        "The softmax as thermodynamics",
+        "Do the identities of statistical mechanics hold for every row of every backend?",
+        "thermodynamics_figure",
+    ),
+    "length": ExperimentInfo(
+        "The softmax and the length of the sequence", "Can a softmax stay sharp as the sequence grows?"
+    ),
+    "overflow": ExperimentInfo(
+        "Overflow and underflow", "Which backend overflows or underflows, in which format, at which logit?"
+    ),
+    "error_growth": ExperimentInfo(
+        "The growth of the error",
+        "How does the rounding error grow with n, d_k and the size of the logits?",
+    ),
+    "multihead": ExperimentInfo(
+        "Initialisation and heads",
+        "How large are logits at initialisation, and do heads interact or save arithmetic?",
     ),
 }
 
@@ -81,8 +102,8 @@ def chosen_experiments(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def known(name: str) -> Entry:
-    """The entry of the experiment `name`. Raises ValueError for an unknown name, naming the near ones."""
+def known(name: str) -> ExperimentInfo:
+    """What the experiment `name` is called and asks. Raises ValueError for an unknown name, naming the near ones."""
     if name not in EXPERIMENTS:
         near = difflib.get_close_matches(name, EXPERIMENTS, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(EXPERIMENTS)}"
@@ -92,7 +113,8 @@ def known(name: str) -> Entry:
 
 def experiment(name: str) -> Experiment:
     """The experiment called `name`, its module imported now. Raises ValueError for an unknown name."""
-    return cast(Experiment, importlib.import_module(f"attnlab.numerics.{known(name).module}"))
+    known(name)
+    return cast(Experiment, importlib.import_module(f"attnlab.numerics.{name}"))
 
 
 def run_experiments(
@@ -105,24 +127,32 @@ def run_experiments(
 
     backends : names, all that are found where None. folders : where to look for more of them.
 
-    Every library computes with one thread meanwhile (`attnlab.numerics.threads`), and each finding carries the
+    Every library computes with one thread meanwhile (`one_thread`), and each finding carries the
     seconds that it took. Raises ValueError for an unknown experiment or backend or a bad
     seed, before any has run.
     """
     from attnlab.contract.discovery import backends as all_backends
 
-    chosen = [experiment(name) for name in dict.fromkeys(names or EXPERIMENTS)]
+    chosen = tuple(dict.fromkeys(names or EXPERIMENTS))
+    for name in chosen:
+        known(name)
     check_request(backends, seed, folders)
-    if backends is None:
-        backends = all_backends(folders)
-    found = []
+    asked = all_backends(folders) if backends is None else backends
     with one_thread():
-        for one in chosen:
-            start = time.perf_counter()
-            finding = one.run(backends, seed=seed, folders=folders)
-            facts = {**finding.facts, "seconds": round(time.perf_counter() - start, 2)}
-            found.append(replace(finding, facts=facts))
-    return found
+        return [_run(name, Survey(asked, seed=seed, folders=folders)) for name in chosen]
+
+
+def _run(name: str, survey: Survey) -> Finding:
+    module, info, start = experiment(name), known(name), time.perf_counter()
+    module.measure(survey)
+    return Finding(
+        experiment=name,
+        title=info.title,
+        question=info.question,
+        conclusion=module.conclusion(survey.rows),
+        rows=tuple(survey.rows),
+        facts={**survey.facts, "seconds": round(time.perf_counter() - start, 2)},
+    )
 
 
 def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[Path | str] = ()) -> None:
@@ -136,4 +166,6 @@ def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[P
 
 def figure(finding: Finding) -> Figure:
     """The finding drawn by its own experiment. Raises ValueError for one that is not in `EXPERIMENTS`."""
-    return experiment(finding.experiment).figure(finding)
+    drawn_by = known(finding.experiment).drawn_by or finding.experiment
+    drawn: Figure = importlib.import_module(f"attnlab.numerics.{drawn_by}").draw(finding)
+    return drawn

@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.dtypes import round_to
-from attnlab.numerics.contestants import (
-    Contestant,
-    Facts,
-    agreement,
-    contestants,
-    generator,
-    rows_or_failure,
-)
 from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import ErrorBudget, classify, precision_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "The growth of the error"
 NUMBER_FORMATS = ("float32", "float16", "bfloat16")
 #: what is varied, and what the others are meanwhile
 AXES: Mapping[str, tuple[float, ...]] = {
@@ -42,94 +35,72 @@ _USUAL: Mapping[str, float] = {"keys": 512, "head_dim": 64, "logit_std": 1.0}
 _HEADS, _QUERIES = 2, 48
 
 
-def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
-    """Relative Frobenius error of each of `backends` in three formats, along three axes, against its budget.
+@dataclass(frozen=True)
+class _Point:
+    """One set of inputs for all backends, so that they differ by their own roundings alone, and its error budgets."""
+
+    where: Mapping[str, str | float]
+    q: NDArray[Any]
+    k: NDArray[Any]
+    v: NDArray[Any]
+    scale: float
+    budgets: Mapping[str, ErrorBudget]
+
+    @classmethod
+    def on(cls, dtype: str, axis: str, value: float, seed: int) -> _Point:
+        """The point `value` of `axis` in `dtype`: q, k, v as cast, the same for every backend."""
+        size = {**_USUAL, axis: value}
+        keys, dim = int(size["keys"]), int(size["head_dim"])
+        rng = generator(seed, 1200, list(AXES).index(axis), round(16 * value))
+        q, k, v = (
+            round_to(factor * rng.standard_normal((1, _HEADS, n, dim)), dtype)
+            for n, factor in ((_QUERIES, size["logit_std"]), (keys, 1.0), (keys, 1.0))
+        )
+        scale = 1 / math.sqrt(dim)
+        # where the scale is a power of two it rounds nothing, and scores are rounded once
+        roundings = 1 if math.frexp(scale)[0] == 0.5 else 2
+        budgets = precision_classes(
+            q, k, v, dtype=dtype, scale=scale, worst_case=True, score_roundings=roundings
+        )
+        return cls({"dtype": dtype, "axis": axis, "value": value}, q, k, v, scale, budgets)
+
+    @property
+    def loosest(self) -> ErrorBudget:
+        """The budget of the least precise class."""
+        return list(self.budgets.values())[-1]
+
+
+def measure(survey: Survey) -> None:
+    """Relative Frobenius error of each backend in three formats, along three axes, against its budget.
 
     A row passes when the error is covered by one of the three precision classes, whose name is in `where`; its
     prediction is that class's budget. A second row holds the largest error over its worst-case bound, which may not
-    exceed 1. Raises ValueError for an unknown backend or a bad seed.
+    exceed 1.
     """
-    facts: Facts = {"seed": seed}
-    rows: list[Row] = []
-    opened: dict[str, list[Contestant]] = {}
     for dtype in NUMBER_FORMATS:
-        missing: Facts = {}
-        opened[dtype] = contestants(backends, missing, dtype=dtype, folders=folders)
-        facts |= {f"{key} in {dtype}": reason for key, reason in missing.items() if key != "backends"}
-    for dtype, through in opened.items():
         for axis, values in AXES.items():
             for value in values:
-                rows += _point(through, dtype, axis, value, seed)
-    return Finding(
-        experiment="error_growth",
-        title=TITLE,
-        question="How does the rounding error grow with n, d_k and the size of the logits?",
-        conclusion=_conclusion(rows),
-        rows=tuple(rows),
-        facts=facts,
-    )
-
-
-def _inputs(
-    dtype: str, axis: str, value: float, seed: int
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """q, k, v as cast and the scale, for one point of one axis: the same for every backend."""
-    size = {**_USUAL, axis: value}
-    keys, dim = int(size["keys"]), int(size["head_dim"])
-    rng = generator(seed, 1200, list(AXES).index(axis), round(16 * value))
-    q, k, v = (
-        round_to(factor * rng.standard_normal((1, _HEADS, n, dim)), dtype)
-        for n, factor in ((_QUERIES, size["logit_std"]), (keys, 1.0), (keys, 1.0))
-    )
-    return q, k, v, 1 / math.sqrt(dim)
-
-
-def _point(through: Sequence[Contestant], dtype: str, axis: str, value: float, seed: int) -> list[Row]:
-    """One set of inputs for all backends, so that they differ by their own roundings alone."""
-    q, k, v, scale = _inputs(dtype, axis, value, seed)
-    budgets = _budgets(q, k, v, dtype, scale)
-    rows = []
-    for one in through:
-        where: dict[str, str | float] = {"backend": one.name, "dtype": dtype, "axis": axis, "value": value}
-        rows += rows_or_failure(one, _judged, where, budgets, q, k, v, scale)
-    return rows
-
-
-def _budgets(
-    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], dtype: str, scale: float
-) -> dict[str, ErrorBudget]:
-    """By precision class. Scores are rounded once: the scales here are powers of two, and by those nothing rounds."""
-    exact = math.frexp(scale)[0] == 0.5
-    return precision_classes(
-        q, k, v, dtype=dtype, scale=scale, worst_case=True, score_roundings=1 if exact else 2
-    )
+                point = _Point.on(dtype, axis, value, survey.seed)
+                survey.each(partial(_judged, point=point), dtype=dtype)
 
 
 def budget_lines(dtype: str, axis: str, seed: int) -> dict[str, list[float]]:
     """Relative budgets by precision class along one axis, and the worst-case bound, computed anew from the seed."""
     lines: dict[str, list[float]] = {}
     for value in AXES[axis]:
-        q, k, v, scale = _inputs(dtype, axis, value, seed)
-        budgets = _budgets(q, k, v, dtype, scale)
-        for name, budget in budgets.items():
+        point = _Point.on(dtype, axis, value, seed)
+        for name, budget in point.budgets.items():
             lines.setdefault(name, []).append(budget.relative)
-        loosest = list(budgets.values())[-1]
-        bound = np.linalg.norm(np.asarray(loosest.worst_case)) / np.linalg.norm(loosest.output)
+        bound = np.linalg.norm(np.asarray(point.loosest.worst_case)) / np.linalg.norm(point.loosest.output)
         lines.setdefault("worst case", []).append(float(bound))
     return lines
 
 
-def _judged(
-    one: Contestant,
-    where: Mapping[str, str | float],
-    budgets: Mapping[str, ErrorBudget],
-    q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
-    scale: float,
-) -> Iterator[Row]:
-    loosest = list(budgets.values())[-1]
-    error = np.abs(one.attend(q, k, v, causal=False, scale=scale).astype(np.float64) - loosest.output)
+def _judged(one: OpenBackend, seed: int, point: _Point) -> Iterator[Row]:
+    loosest, budgets = point.loosest, point.budgets
+    where: dict[str, str | float] = {"backend": one.name, **point.where}
+    output = one.attend(point.q, point.k, point.v, causal=False, scale=point.scale)
+    error = np.abs(output.astype(np.float64) - loosest.output)
     relative = float(np.linalg.norm(error) / np.linalg.norm(loosest.output))
     name = classify(relative, budgets) if math.isfinite(relative) else None
     budget = budgets[name] if name else loosest
@@ -140,15 +111,18 @@ def _judged(
         measured=relative,
         standard_error=budget.relative * budget.relative_scatter,
         passed=name is not None,
+        relation="≤",
     )
     assert loosest.worst_case is not None  # it was asked for
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(error > 0, error / loosest.worst_case, 0.0)
-    largest = float(share.max())
-    yield Row("largest error / worst-case bound", where, 1.0, largest, 0.0, passed=largest <= 1)
+    yield Row.compare(
+        "largest error / worst-case bound", where, predicted=1.0, measured=share.max(), relation="≤"
+    )
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row]) -> str:
+    """What each backend rounds inside, and what large logits cost."""
     errors = [row for row in rows if row.quantity == "relative error"]
     if not errors:
         return "No backend could be measured."
@@ -191,7 +165,7 @@ def _against_size(errors: Sequence[Row]) -> str:
     )
 
 
-def figure(finding: Finding) -> Figure:
+def draw(finding: Finding) -> Figure:
     """Relative error along the three axes, a row of panels a format; budgets as lines, backends as points."""
     from attnlab.figures.drawing import (
         BLACK,

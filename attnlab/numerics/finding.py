@@ -6,15 +6,41 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: a measured value must lie within this many standard errors of the predicted one
-STANDARD_ERRORS = 5.0
+# what a bar shows is what a row is judged by
+from attnlab.figures.drawing import STANDARD_ERRORS as STANDARD_ERRORS
+
+
+#: what `Row.relation` may be; < and > must hold beyond the error
+RELATIONS = ("=", "≤", "≥", "<", ">")
+
+
+def meets(measured: float, relation: str, expected: float, room: float) -> bool:
+    """Whether `measured` stands in `relation` to `expected`, give or take `room`; a NaN stands in none.
+
+    Raises ValueError for a relation that is none of `RELATIONS`.
+    """
+    if relation not in RELATIONS:
+        raise ValueError(f"relation must be one of {' '.join(RELATIONS)}, got {relation!r}")
+    if measured == expected:
+        return relation in "=≤≥"
+    above = measured - expected
+    return bool(
+        {
+            "=": abs(above) <= room,
+            "≤": above <= room,
+            "≥": above >= -room,
+            "<": above < -room,
+            ">": above > room,
+        }[relation]
+    )
 
 
 @dataclass(frozen=True)
 class Row:
     """One comparison: `where` tells it apart (d_k, scaling, backend, ...), the rest are the figures.
 
-    `standard_error` is of `measured`, in its unit; `passed` whether the two agree.
+    `measured` must stand in `relation` to `predicted`, within five times `standard_error` (its own, in its unit) or
+    `slack` (what the instrument cannot resolve); `passed` says whether it does.
     """
 
     quantity: str
@@ -23,6 +49,8 @@ class Row:
     measured: float
     standard_error: float
     passed: bool
+    relation: str = "="
+    slack: float = 0.0
 
     @classmethod
     def compare(
@@ -32,12 +60,14 @@ class Row:
         *,
         predicted: float,
         measured: float,
-        standard_error: float,
+        standard_error: float = 0.0,
         slack: float = 0.0,
+        relation: str = "=",
     ) -> Row:
-        """A row that passes within five standard errors, or within `slack` (the instrument's own error)."""
-        passed = abs(measured - predicted) <= max(STANDARD_ERRORS * standard_error, slack)
-        return cls(quantity, where, predicted, measured, standard_error, bool(passed))
+        """A row that passes where the two figures stand in that relation."""
+        measured, predicted = float(measured), float(predicted)
+        passed = meets(measured, relation, predicted, max(STANDARD_ERRORS * standard_error, slack))
+        return cls(quantity, where, predicted, measured, standard_error, passed, relation, slack)
 
 
 @dataclass(frozen=True)

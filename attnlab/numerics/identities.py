@@ -36,7 +36,7 @@ class Violation:
 
 
 def violations(attend: Attend, q: Array, k: Array, v: Array, scale: float) -> Iterator[Violation]:
-    """Every identity of THEORY T4 at one set of inputs in float64; logits s = scale·q·k of a few units.
+    """Every identity at one set of inputs in float64; logits s = scale·q·k of a few units.
 
     q : (batch, heads, n_q, d). k : (batch, heads, n_k, d). v : (batch, heads, n_k, value_dim). Inputs where two
     keys tie for a row's largest logit are taken as distinct.
@@ -46,7 +46,7 @@ def violations(attend: Attend, q: Array, k: Array, v: Array, scale: float) -> It
     spread = energy_variance(attend, q, k, scale=scale)
     logits = scale * (q @ k.swapaxes(-1, -2))
     yield from _derivatives(attend, q, k, seen, spread, scale)
-    yield from _sums(seen, weights)
+    yield from _sums(seen, weights, logits)
     yield from _responses(attend, q, k, v, weights, logits, scale)
     yield from _bounds(attend, q, k, seen, logits, scale)
     yield from _limits(attend, q, k, logits, scale)
@@ -75,8 +75,11 @@ def _derivatives(
     yield Violation("dH/dτ = Var_p(s)/τ³", _worst(slope, spread), DIFFERENTIAL)
 
 
-def _sums(seen: Observables, weights: Array) -> Iterator[Violation]:
+def _sums(seen: Observables, weights: Array, logits: Array) -> Iterator[Violation]:
     """What the observables say of the weights, against the weights."""
+    boltzmann = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    boltzmann /= boltzmann.sum(axis=-1, keepdims=True)
+    yield Violation("p = e^s / Z", _worst(weights, boltzmann), ALGEBRAIC)
     positive = np.where(weights > 0, weights, 1.0)
     yield Violation("Σp = 1", _worst(weights.sum(axis=-1), np.ones(1)), ALGEBRAIC)
     entropy = -(weights * np.log(positive)).sum(axis=-1)

@@ -11,24 +11,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.workload import Workload
-from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import Contestant, agreement, generator
+from attnlab.numerics.estimates import mean_over_clusters
 from attnlab.numerics.finding import Finding, Row
-from attnlab.numerics.logits import read_logits
-from attnlab.numerics.survey import Survey
+from attnlab.numerics.responses import read_logits
+from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import initial_logit_variance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLE = "Initialisation and heads"
 MODEL_DIM, HEAD_DIM = 256, 32
 #: independent draws of both projections, and tokens of each
 _DRAWS, _TOKENS = 48, 24
@@ -59,22 +56,15 @@ SCHEMES: Mapping[str, tuple[str, float | None, Draw]] = {
 }
 
 
-def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
+def measure(survey: Survey) -> None:
     """Var(logit) at four initialisations, and what heads do to one another and to the cost, by backend.
 
     Variances: `initial_logit_variance`, the spread over independent projections being the error. Structure: exact,
     up to rounding. FLOPs from `Workload` against 4 n² d_model, and the measured time of 16 heads over that of one,
-    which passes where it is not below half: heads do not cut the cost. Raises ValueError for an unknown
-    backend or a bad seed.
+    which passes where it is not below half: heads do not cut the cost.
     """
-    survey = Survey(backends, seed=seed, folders=folders, facts={"d_model": MODEL_DIM})
-    survey.ask_each(_initialisation, _structure, _cost)
-    return survey.finding(
-        "multihead",
-        TITLE,
-        question="How large are logits at initialisation, and do heads interact or save arithmetic?",
-        conclusion=_conclusion,
-    )
+    survey.facts["d_model"] = MODEL_DIM
+    survey.each(_initialisation, _structure, _cost)
 
 
 def _heads_of(x: NDArray[Any], count: int) -> NDArray[Any]:
@@ -89,7 +79,7 @@ def _joined(heads: NDArray[Any]) -> NDArray[Any]:
     return heads.swapaxes(1, 2).reshape(batch, length, count * dim)
 
 
-def _initialisation(one: Contestant, seed: int) -> Iterator[Row]:
+def _initialisation(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Each draw of W_q and W_k is a cluster: within it all logits share the projections."""
     heads = MODEL_DIM // HEAD_DIM
     for number, (label, (scheme, weight_std, draw)) in enumerate(SCHEMES.items()):
@@ -113,7 +103,7 @@ def _initialisation(one: Contestant, seed: int) -> Iterator[Row]:
         )
 
 
-def _structure(one: Contestant, seed: int) -> Iterator[Row]:
+def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Independence of heads, and what concatenation and W_O are."""
     rng = generator(seed, 1400)
     count, length = MODEL_DIM // HEAD_DIM, 12
@@ -129,14 +119,16 @@ def _structure(one: Contestant, seed: int) -> Iterator[Row]:
     for array in changed:
         array[:, 3] += 1.0
     others = np.delete(attend(*changed) != together, 3, axis=1)
-    yield Row(
-        "elements of other heads changed by one head", where, 0.0, float(others.sum()), 0.0, not others.any()
+    yield Row.compare(
+        "elements of other heads changed by one head", where, predicted=0.0, measured=others.sum()
     )
     alone = np.concatenate(
         [attend(*(array[:, h : h + 1] for array in (q, k, v))) for h in range(count)], axis=1
     )
     yield _exact("all heads at once − a loop over heads", where, np.abs(alone - together).max())
     concatenated = _joined(together)
+    width = concatenated.shape[-1] / MODEL_DIM
+    yield Row.compare("width of Concat(z) / d_model", where, predicted=1.0, measured=width)
     w_o = rng.standard_normal((MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
     block = concatenated @ w_o
     parts = sum(together[:, h] @ w_o[h * HEAD_DIM : (h + 1) * HEAD_DIM] for h in range(count))
@@ -152,7 +144,6 @@ def _structure(one: Contestant, seed: int) -> Iterator[Row]:
         where,
         predicted=math.sqrt(2),
         measured=distance,
-        standard_error=0.0,
         slack=error,
     )
 
@@ -163,7 +154,7 @@ def _exact(quantity: str, where: Mapping[str, str | float], found: float) -> Row
     )
 
 
-def _cost(one: Contestant, seed: int) -> Iterator[Row]:
+def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
     """FLOPs counted in what really ran where that can be seen, and time, against the number of heads.
 
     Nothing of a slow backend, whose calls at this length take too long.
@@ -189,14 +180,15 @@ def _cost(one: Contestant, seed: int) -> Iterator[Row]:
             {**where, "counted": "by PyTorch" if flops else "by arithmetic"},
             predicted=1.0,
             measured=(flops or workload.flops) / (4 * n * n * MODEL_DIM),
-            standard_error=0.0,
             slack=1e-12,
         )
         ratio = min(seconds[count]) / min(seconds[1])
-        yield Row("time / time of one head", where, _LEAST_TIME, ratio, 0.0, passed=ratio >= _LEAST_TIME)
+        yield Row.compare(
+            "time / time of one head", where, predicted=_LEAST_TIME, measured=ratio, relation="≥"
+        )
 
 
-def _counted_flops(one: Contestant, workload: Workload, x: NDArray[Any]) -> int:
+def _counted_flops(one: OpenBackend, workload: Workload, x: NDArray[Any]) -> int:
     """What PyTorch's own counter sees in one call; 0 where the backend does not compute with PyTorch."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -206,7 +198,8 @@ def _counted_flops(one: Contestant, workload: Workload, x: NDArray[Any]) -> int:
     return int(counter.get_total_flops())
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row]) -> str:
+    """Variances at initialisation, independence, and the time of many heads over that of one."""
     if not rows:
         return "No backend could be measured."
     start = ", ".join(
@@ -234,7 +227,7 @@ def _conclusion(rows: Sequence[Row]) -> str:
     )
 
 
-def figure(finding: Finding) -> Figure:
+def draw(finding: Finding) -> Figure:
     """Variance at initialisation, and FLOPs and time against the number of heads."""
     from attnlab.figures.drawing import (
         BLACK,

@@ -25,7 +25,7 @@ from attnlab.figures.drawing import (
     smooth,
 )
 from attnlab.numerics.finding import Finding, Row
-from attnlab.numerics.saturation_map import frozen_fraction
+from attnlab.numerics.saturation import frozen_fraction
 from attnlab.theory import (
     critical_beta,
     extreme_level,

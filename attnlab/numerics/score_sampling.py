@@ -151,6 +151,13 @@ def correlated(rho: float) -> Family:
 
 
 NORMAL = Family("normal", _independent(_normal), dot_product_moments)
+#: the standard deviation of the components of `WIDE`
+WIDTH = 2.0
+WIDE = Family(
+    f"normal, σ = {WIDTH:g}",
+    _independent(lambda rng, shape: np.float32(WIDTH) * _normal(rng, shape)),
+    lambda d: dot_product_moments(d, query_std=WIDTH, key_std=WIDTH),
+)
 
 #: zero mean and unit variance a component, but for the shifted ones, whose mean is ½
 FAMILIES: Mapping[str, Family] = {

@@ -8,24 +8,17 @@ so that a backend which misses an identity is wrong, whatever its inputs were.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.contestants import Contestant, agreement, generator
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_over_clusters
+from attnlab.numerics.finding import Row
 from attnlab.numerics.identities import violations
 from attnlab.numerics.observables import observe
 from attnlab.numerics.responses import energy_variance
-from attnlab.numerics.survey import Survey
+from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import critical_beta, random_energy
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-TITLE = "The softmax as thermodynamics"
 #: heads, queries, keys, head dimension of the identities; β is the logits' standard deviation
 _HEADS, _QUERIES, _KEYS, _HEAD_DIM = 4, 8, 48, 16
 BETAS = (0.5, 2.0)
@@ -34,25 +27,17 @@ CURVE_KEYS = 256
 CURVE = (0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.25, 1.5, 1.8, 2.2, 2.8)
 
 
-def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
-    """The largest violation of each identity of a Boltzmann distribution, through each of `backends` in float64.
+def measure(survey: Survey) -> None:
+    """The largest violation of each identity of a Boltzmann distribution, through each backend in float64.
 
     Prediction 0, standard error 0; a row passes within what rounding (1e-11) or a difference quotient (1e-8) can do.
-    And ln Z, energy, entropy and heat capacity against β, on the exact curves of the random energy model. Raises
-    ValueError for an unknown backend or a bad seed.
+    And ln Z, energy, entropy and heat capacity against β, on the exact curves of the random energy model.
     """
-    survey = Survey(backends, seed=seed, folders=folders)
-    survey.ask_each(_identities)
-    survey.ask_one(_curves)
-    return survey.finding(
-        "thermodynamics",
-        TITLE,
-        question="Do the identities of statistical mechanics hold for every row of every backend?",
-        conclusion=_conclusion,
-    )
+    survey.each(_identities)
+    survey.one(_curves)
 
 
-def _identities(one: Contestant, seed: int) -> Iterator[Row]:
+def _identities(one: OpenBackend, seed: int) -> Iterator[Row]:
     for number, beta in enumerate(BETAS):
         rng = generator(seed, 900, number)
         q, k, v = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (_QUERIES, _KEYS, _KEYS))
@@ -67,7 +52,7 @@ def _identities(one: Contestant, seed: int) -> Iterator[Row]:
             )
 
 
-def _curves(one: Contestant, seed: int) -> Iterator[Row]:
+def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:
     """ln Z, ⟨s⟩, H and β²Var_p(s) of rows of iid N(0, β²) logits, against the random energy model."""
     for number, ratio in enumerate(CURVE):
         beta = ratio * critical_beta(CURVE_KEYS)
@@ -112,7 +97,8 @@ def exact_heat_capacity(keys: int, beta: float) -> float:
     return beta**2 * (4 * central(step / 2) - central(step)) / 3
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row]) -> str:
+    """The largest violation of any identity."""
     checked = [row for row in rows if "beta" in row.where]
     if not checked:
         return "No backend could be measured."
@@ -123,10 +109,3 @@ def _conclusion(rows: Sequence[Row]) -> str:
         f"Of {identities} identities of a Boltzmann distribution, tried through {through} backends, the largest "
         f"violation is {worst.measured:.1e} ({worst.quantity}, {worst.where['backend']}). {agreement(rows, 'theory')}."
     )
-
-
-def figure(finding: Finding) -> Figure:
-    """ln Z and entropy, heat capacity, and the largest violation of each identity by backend."""
-    from attnlab.numerics.thermodynamics_figure import draw
-
-    return draw(finding)

@@ -8,21 +8,20 @@ Measured through the backends in float64, and by automatic differentiation throu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined
-from attnlab.numerics.clusters import mean_over_clusters, statistic_over_clusters
-from attnlab.numerics.contestants import Contestant, agreement, generator
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_over_clusters, statistic_over_clusters
+from attnlab.numerics.finding import Row
 from attnlab.numerics.observables import Array, observe
-from attnlab.numerics.row_gradients import logit_gradients
-from attnlab.numerics.survey import Survey
+from attnlab.numerics.responses import logit_gradients
+from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import (
     attention_under_random_inputs,
     critical_beta,
@@ -30,10 +29,6 @@ from attnlab.theory import (
     random_energy,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-TITLE = "The vanishing gradient"
 #: a row with a smaller Jacobian norm than this passes on next to nothing
 SMALL = 1e-3
 _HEAD_DIM, _KEYS, _SLOW_KEYS, _AUTOGRAD_KEYS = 64, 1024, 64, 192
@@ -52,28 +47,21 @@ STATISTICS: Mapping[str, Callable[[Array], float]] = {
 THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 
 
-def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
-    """‖J‖_F of the rows through each of `backends`: mean square, median, 5 % quantile, share below 1e-3.
+def measure(survey: Survey) -> None:
+    """‖J‖_F of the rows through each backend: mean square, median, 5 % quantile, share below 1e-3.
 
     Predictions: the exact mean square; for the others rows drawn from the random energy model itself, their own
-    sampling error included. Then the gradient of the logits through autograd, its mean square against the same
-    theory. Raises ValueError for an unknown backend or a bad seed.
+    sampling error included. Then the gradient of the logits through autograd, its mean square against the same theory.
     """
-    survey = Survey(backends, seed=seed, folders=folders)
-    survey.ask_each(_through, partial(_autograd, folders=folders))
-    survey.ask_one(_sweep)
-    return survey.finding(
-        "vanishing_gradient",
-        TITLE,
-        question="Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
-        conclusion=_conclusion,
-    )
+    survey.each(_through, partial(_autograd, folders=survey.folders))
+    survey.one(_sweep)
 
 
-def _through(one: Contestant, seed: int) -> Iterator[Row]:
+def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
     keys, queries = (_SLOW_KEYS, _SLOW_QUERIES) if one.slow else (_KEYS, _QUERIES)
     rng = generator(seed, keys)
     q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (queries, keys))
+    means = []
     for number, (scaling, scale) in enumerate(_SCALES.items()):
         squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
         where: dict[str, str | float] = {
@@ -83,11 +71,12 @@ def _through(one: Contestant, seed: int) -> Iterator[Row]:
             "head_dim": _HEAD_DIM,
         }
         mean, error = mean_over_clusters(squares)
+        means.append((mean, error / mean))
         expected = attention_under_random_inputs(keys, _HEAD_DIM, scale).jacobian_norm_squared
         yield Row.compare(
             "mean ‖J‖²", where, predicted=expected, measured=mean, standard_error=error, slack=1e-12
         )
-        reference = _reference(keys, scale, generator(seed, keys, 600 + number))
+        reference = _reference(keys, scale, (seed, keys, 600 + number))
         for quantity, statistic in STATISTICS.items():
             yield _against(quantity, where, np.sqrt(squares), reference, statistic)
         for threshold in THRESHOLDS:
@@ -99,6 +88,17 @@ def _through(one: Contestant, seed: int) -> Iterator[Row]:
                 lambda norms, threshold=threshold: float(np.mean(norms < threshold)),  # type: ignore[misc]
                 share=True,
             )
+    (unscaled, error), (scaled, other) = means
+    exact = [
+        attention_under_random_inputs(keys, _HEAD_DIM, one).jacobian_norm_squared for one in _SCALES.values()
+    ]
+    yield Row.compare(
+        "rms ‖J‖, unscaled over scaled",
+        {"backend": one.name, "keys": keys, "head_dim": _HEAD_DIM},
+        predicted=math.sqrt(exact[0] / exact[1]),
+        measured=math.sqrt(unscaled / scaled),
+        standard_error=math.sqrt(unscaled / scaled) * math.hypot(error, other) / 2,
+    )
 
 
 def _against(
@@ -128,8 +128,10 @@ def _against(
     )
 
 
-def _reference(keys: int, scale: float, rng: np.random.Generator) -> Array:
+@lru_cache(maxsize=8)
+def _reference(keys: int, scale: float, stream: tuple[int, ...]) -> Array:
     """‖J‖_F of rows of independent normal logits with the standard deviation scale·χ_d, in 100 groups."""
+    rng = generator(*stream)
     norms = np.empty((100, _REFERENCE_ROWS // 100))
     for group in norms:
         beta = scale * np.sqrt(rng.chisquare(_HEAD_DIM, group.size))
@@ -140,7 +142,7 @@ def _reference(keys: int, scale: float, rng: np.random.Generator) -> Array:
     return norms
 
 
-def _autograd(one: Contestant, seed: int, folders: Sequence[Path | str]) -> list[Row]:
+def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> list[Row]:
     """Mean square gradient of a logit, for unit-variance random values and a unit gradient of the output."""
     rng = generator(seed, 700)
     shapes = (_AUTOGRAD_QUERIES, _AUTOGRAD_KEYS)
@@ -171,7 +173,7 @@ def _autograd(one: Contestant, seed: int, folders: Sequence[Path | str]) -> list
     return rows
 
 
-def _sweep(one: Contestant, seed: int) -> Iterator[Row]:
+def _sweep(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Mean ‖J‖² and the tail against the logits' standard deviation β, with queries of exactly the length √d."""
     for number, ratio in enumerate(SWEEP):
         beta = ratio * critical_beta(_KEYS)
@@ -191,7 +193,9 @@ def _sweep(one: Contestant, seed: int) -> Iterator[Row]:
         )
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row]) -> str:
+    """The root mean square and the tail, with and without the scale."""
+
     def average(quantity: str, scaling: str, norm: float | None = None) -> float:
         wanted = (quantity, scaling, _KEYS, norm)
         found = [
@@ -218,10 +222,3 @@ def _conclusion(rows: Sequence[Row]) -> str:
         f"{100 * expected.standard_error:.1f} % of its rows (predicted: {100 * expected.predicted:.1f} %) lie below "
         f"{SMALL:g}, against {tail['scaled']:.1f} %. {agreement(rows, 'the predictions')}."
     )
-
-
-def figure(finding: Finding) -> Figure:
-    """The mean square against β, and the row statistics scaled and unscaled."""
-    from attnlab.numerics.vanishing_gradient_figure import draw
-
-    return draw(finding)

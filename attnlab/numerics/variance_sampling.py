@@ -11,28 +11,34 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from attnlab.numerics.contestants import generator
+from attnlab.numerics.estimates import log_log_slope
 from attnlab.numerics.finding import Row
 from attnlab.numerics.score_sampling import (
     BLOCK,
     FAMILIES,
     NORMAL,
+    WIDE,
+    WIDTH,
     Family,
     ScoreMoments,
     correlated,
     sample_moments,
     sample_pairs,
 )
-from attnlab.numerics.slopes import log_log_slope
+from attnlab.numerics.survey import generator
 from attnlab.theory import score_cdf, score_characteristic_function
 
 HEAD_DIMS = tuple(2**power for power in range(11))
 FAMILY_HEAD_DIMS = (4, 32, 256)
 LAW_HEAD_DIMS = (1, 4, 16, 64)
+WIDE_HEAD_DIMS, WIDE_BLOCKS = (16, 256), 10
 #: independent blocks of BLOCK² dot products a point
 BLOCKS = 40
 #: dot products drawn in blocks in one run
-DOT_PRODUCTS = (len(HEAD_DIMS) + len(FAMILY_HEAD_DIMS) * (len(FAMILIES) - 1)) * BLOCKS * BLOCK**2
+DOT_PRODUCTS = BLOCK**2 * (
+    (len(HEAD_DIMS) + len(FAMILY_HEAD_DIMS) * (len(FAMILIES) - 1)) * BLOCKS
+    + len(WIDE_HEAD_DIMS) * WIDE_BLOCKS
+)
 #: independent dot products for the law, at each head dimension
 PAIRS = 2**16
 _CORRELATION = 0.5
@@ -57,6 +63,9 @@ def sampled_rows(seed: int, scalings: Mapping[str, float]) -> Iterator[Row]:
         if family is NORMAL:
             for scaling, power in scalings.items():
                 yield _slope(drawn, scaling, power)
+    for head_dim in WIDE_HEAD_DIMS:
+        wide = sample_moments(WIDE, head_dim, WIDE_BLOCKS * BLOCK**2, generator(seed, 150, head_dim))
+        yield _variance(WIDE, head_dim, wide, sigma=WIDTH)
     for head_dim in FAMILY_HEAD_DIMS:
         yield from _correlated(head_dim, seed)
     for head_dim in LAW_HEAD_DIMS:
@@ -76,14 +85,7 @@ def _moments(family: Family, head_dim: int, drawn: ScoreMoments) -> Iterator[Row
             measured=exact.mean + float(drawn.first.mean()),
             standard_error=float(drawn.first.std(ddof=1)) / math.sqrt(count),
         )
-    yield Row.compare(
-        "variance of q·k",
-        where,
-        predicted=exact.variance,
-        measured=drawn.variance,
-        standard_error=exact.variance_standard_error(BLOCK, BLOCK) / math.sqrt(count),
-        slack=_ROUNDING * exact.variance,
-    )
+    yield _variance(family, head_dim, drawn)
     kurtosis, error = drawn.kurtosis
     yield Row.compare(
         "kurtosis of q·k",
@@ -92,6 +94,18 @@ def _moments(family: Family, head_dim: int, drawn: ScoreMoments) -> Iterator[Row
         measured=kurtosis,
         standard_error=error,
         slack=_ROUNDING * exact.kurtosis,
+    )
+
+
+def _variance(family: Family, head_dim: int, drawn: ScoreMoments, **where: float) -> Row:
+    exact = family.moments(head_dim)
+    return Row.compare(
+        "variance of q·k",
+        {"family": family.label, "head_dim": head_dim, **where},
+        predicted=exact.variance,
+        measured=drawn.variance,
+        standard_error=exact.variance_standard_error(BLOCK, BLOCK) / math.sqrt(len(drawn.second)),
+        slack=_ROUNDING * exact.variance,
     )
 
 

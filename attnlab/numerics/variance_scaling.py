@@ -1,7 +1,7 @@
 """Does the variance of the logits grow with d_k, and does dividing by √d_k stop it, in the backends themselves?
 
 Vaswani et al. 2017 (section 3.2.1, footnote 4) argue with Var(q·k) = d_k. Here every logit is read out of a
-backend's weights (`attnlab.numerics.logits`) and its variance held against the exact one, with the standard
+backend's weights (`read_logits`) and its variance held against the exact one, with the standard
 error that many rows sharing few queries and keys really have. The rest of the law (other families of components,
 kurtosis, the whole distribution) needs no backend and is sampled in `attnlab.numerics.variance_sampling`.
 """
@@ -9,23 +9,16 @@ kurtosis, the whole distribution) needs no backend and is sampled in `attnlab.nu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.numerics.contestants import Contestant, agreement, generator
-from attnlab.numerics.finding import Finding, Row
-from attnlab.numerics.logits import Array, read_logits
-from attnlab.numerics.slopes import log_log_slope
-from attnlab.numerics.survey import Survey
+from attnlab.numerics.estimates import log_log_slope
+from attnlab.numerics.finding import Row
+from attnlab.numerics.responses import Array, read_logits
+from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.numerics.variance_sampling import DOT_PRODUCTS, sampled_rows
 from attnlab.theory import dot_product_moments
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-TITLE = "The variance of the logits"
 HEAD_DIMS = tuple(2**power for power in range(11))
 #: what the dot product is multiplied by, as a power of d_k
 SCALINGS: Mapping[str, float] = {"unscaled": 0.0, "scaled": -0.5, "μP": -1.0}
@@ -33,26 +26,18 @@ SCALINGS: Mapping[str, float] = {"unscaled": 0.0, "scaled": -0.5, "μP": -1.0}
 _SIZES, _SLOW_SIZES = (32, 64, 64), (8, 16, 16)
 
 
-def run(backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> Finding:
-    """Var(logit) against d_k, for three scalings, read through each of `backends` in float64; and the law of q·k.
+def measure(survey: Survey) -> None:
+    """Var(logit) against d_k, for three scalings, read through each backend in float64; and the law of q·k.
 
-    Prediction: scale²·d_k for standard normal q and k, and `attnlab.theory` for the rest. Measured: the mean of
-    s² over all logits, its mean
-    being 0 by symmetry. Standard error: `DotProductMoments.variance_standard_error`. Raises ValueError for an
-    unknown backend or a bad seed.
+    Prediction: scale²·d_k for standard normal q and k, and `attnlab.theory` for the rest. Measured: the mean of s² over
+    all logits, its mean being 0 by symmetry. Standard error: `DotProductMoments.variance_standard_error`.
     """
-    survey = Survey(backends, seed=seed, folders=folders, facts={"dot products sampled": DOT_PRODUCTS})
-    survey.rows += sampled_rows(seed, SCALINGS)
-    survey.ask_each(_through)
-    return survey.finding(
-        "variance_scaling",
-        TITLE,
-        question="Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?",
-        conclusion=_conclusion,
-    )
+    survey.facts["dot products sampled"] = DOT_PRODUCTS
+    survey.rows += sampled_rows(survey.seed, SCALINGS)
+    survey.each(_through)
 
 
-def _through(one: Contestant, seed: int) -> list[Row]:
+def _through(one: OpenBackend, seed: int) -> list[Row]:
     """Variances at every d_k and scaling through one backend, and the slopes on d_k."""
     rows = []
     for scaling, power in SCALINGS.items():
@@ -76,7 +61,7 @@ def _through(one: Contestant, seed: int) -> list[Row]:
     return rows
 
 
-def _variance(one: Contestant, seed: int, scaling: str, head_dim: int, scale: float) -> Row:
+def _variance(one: OpenBackend, seed: int, scaling: str, head_dim: int, scale: float) -> Row:
     heads, n_q, n_k = _SLOW_SIZES if one.slow else _SIZES
     # the same draw for every backend and both scalings: what differs between points is what was changed
     rng = generator(seed, head_dim)
@@ -92,7 +77,8 @@ def _variance(one: Contestant, seed: int, scaling: str, head_dim: int, scale: fl
     )
 
 
-def _conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row]) -> str:
+    """The powers of d_k with which the variances grow."""
     slopes = [row for row in rows if row.quantity.startswith("slope")]
 
     def power(scaling: str) -> str:
@@ -107,10 +93,3 @@ def _conclusion(rows: Sequence[Row]) -> str:
         f"{power('scaled')}, with 1/d_k {power('μP')} (predicted 1, 0, −1; ± two standard errors), and the "
         f"same is read through {through} backends. {agreement(rows, 'the prediction')}."
     )
-
-
-def figure(finding: Finding) -> Figure:
-    """Variance, kurtosis, characteristic function and distribution function, measured on exact curves."""
-    from attnlab.numerics.variance_figure import draw
-
-    return draw(finding)

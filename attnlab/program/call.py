@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import GRADIENTS, OUTPUT
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.discovery import load
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload

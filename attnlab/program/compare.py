@@ -17,12 +17,9 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.limits import Limits
-from attnlab.statistics.pairing import Kind, Verdict
-from attnlab.statistics.verdicts import agreed, sentence, verdicts_against
+from attnlab.statistics.pairing import Verdict
+from attnlab.statistics.verdicts import SETS, agreed, sentence, small_claim, verdicts_against
 
-#: claims of less than this must hold in `SETS` fresh sets of processes
-SMALL = 0.05
-SETS = 3
 #: for one set, unless another time is asked for
 SECONDS = 5.0
 
@@ -109,7 +106,7 @@ def compare(
         ) as conductor:
             sets.append(tuple(conductor.race(workload)))
         first = verdicts_against(sets[0], baseline)
-        if not any(_small_claim(verdict) for verdict in first.values()):
+        if not any(small_claim(verdict) for verdict in first.values()):
             break
     judged = [verdicts_against(one, baseline) for one in sets]
     verdicts = {name: agreed([one.get(name) for one in judged]) for name in first}
@@ -123,11 +120,6 @@ def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], l
     if limits is not None and limits.workload_seconds != SECONDS:
         further += ["--seconds", f"{limits.workload_seconds:g}"]
     return " ".join(filter(None, (workload.command(*texts), shlex.join(further))))
-
-
-def _small_claim(verdict: Verdict) -> bool:
-    claims = verdict.kind in (Kind.FASTER, Kind.SLOWER)
-    return claims and abs(math.log(verdict.ratio)) < math.log1p(SMALL)
 
 
 def _known(figure: float) -> float | None:

@@ -112,7 +112,7 @@ class Run:
 _TOLD = {
     name: kind for name, kind in get_type_hints(Run).items() if name not in ("folder", "results", "findings")
 }
-_Told = make_dataclass("run", [(name, kind) for name, kind in _TOLD.items()])
+_Told = make_dataclass("run", list(_TOLD.items()))
 
 
 def _common(result: Result) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def read_run(folder: Path | str) -> Run:
         raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
     data.pop("format")
     try:
-        told = decode({**data, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
+        told: Any = decode({**data, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
     except (ValueError, TypeError) as fault:
         raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
     run = Run(folder=folder, **vars(told))

@@ -1,1 +1,1 @@
-"""The pytest face: options, a laboratory that lives for a session, and the way into pytest-benchmark."""
+"""The pytest face: options, a harness that lives for a session, and the way into pytest-benchmark."""

@@ -40,7 +40,7 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
 from attnlab.numerics.finding import Finding, Row
 from attnlab.program.check import Checked, check
-from attnlab.pytest_plugin.laboratory import BELIEVED, Laboratory, Race
+from attnlab.pytest_plugin.harness import Harness
 from attnlab.pytest_plugin.options import Settings, add_options
 from attnlab.pytest_plugin.replay import ReplayClock
 
@@ -51,7 +51,7 @@ Examined = Callable[[str], Checked]
 Confirmed = Callable[[str, str], Finding]
 
 SETTINGS = pytest.StashKey[Settings]()
-_LABORATORY = pytest.StashKey[Laboratory]()
+_HARNESS = pytest.StashKey[Harness]()
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
 
 
@@ -98,12 +98,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def laboratory(pytestconfig: pytest.Config) -> Iterator[Laboratory]:
-    """The session's `Laboratory`: its races, and the processes that run them, ended with the session."""
+def harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
+    """The session's `Harness`: its races, and the processes that run them, ended with the session."""
     settings = pytestconfig.stash[SETTINGS]
     limits = _limits(pytestconfig, len(settings.contenders))
-    found = Laboratory(settings, limits, enabled=_benchmarks_enabled(pytestconfig))
-    pytestconfig.stash[_LABORATORY] = found
+    found = Harness(settings, limits, enabled=_benchmarks_enabled(pytestconfig))
+    pytestconfig.stash[_HARNESS] = found
     yield found
     found.close()
 
@@ -115,11 +115,11 @@ def workload(pytestconfig: pytest.Config, length: int, heads: int, dtype: str) -
 
 
 @pytest.fixture
-def answered(laboratory: Laboratory) -> Answered:
+def answered(harness: Harness) -> Answered:
     """Put a workload to a contender without a clock; see the module."""
 
     def answer(contender: str, workload: Workload) -> Accuracy:
-        found = laboratory.answer(contender, workload)
+        found = harness.answer(contender, workload)
         if found.outcome is not None:
             _end(contender, found.outcome, found.reason)
         assert found.accuracy is not None
@@ -129,13 +129,13 @@ def answered(laboratory: Laboratory) -> Answered:
 
 
 @pytest.fixture
-def peak(laboratory: Laboratory) -> Measured:
+def peak(harness: Harness) -> Measured:
     """Measure the peak memory of one call; see the module. Skips where no process may be started."""
 
     def measure(contender: str, workload: Workload) -> Result:
-        if not laboratory.enabled:
+        if not harness.enabled:
             pytest.skip("peak memory is measured in a process of its own; --benchmark-disable starts none")
-        result = laboratory.glance(workload, memory=True)[contender]
+        result = harness.single_round(workload, memory=True)[contender]
         if result.outcome is not Outcome.MEASURED:
             _end(contender, result.outcome, result.reason or "")
         return result
@@ -144,11 +144,11 @@ def peak(laboratory: Laboratory) -> Measured:
 
 
 @pytest.fixture
-def checked(pytestconfig: pytest.Config, laboratory: Laboratory) -> Examined:
+def checked(pytestconfig: pytest.Config, harness: Harness) -> Examined:
     """Put the whole gate's questions to a contender; see the module."""
 
     def examine(contender: str) -> Checked:
-        if not laboratory.enabled:
+        if not harness.enabled:
             pytest.skip("the gate asks in a process of its own; --benchmark-disable starts none")
         settings = pytestconfig.stash[SETTINGS]
         found = check(
@@ -192,26 +192,26 @@ def confirmed(pytestconfig: pytest.Config) -> Confirmed:
 
 @pytest.fixture
 def interleaved(
-    request: pytest.FixtureRequest, benchmark: Any, laboratory: Laboratory, answered: Answered
+    request: pytest.FixtureRequest, benchmark: Any, harness: Harness, answered: Answered
 ) -> Interleaved:
     """Race a workload and hand one contender's samples to pytest-benchmark; see the module."""
     options = request.node.get_closest_marker("benchmark").kwargs
     clock: ReplayClock = options["timer"]
 
     def measure(contender: str, workload: Workload) -> Result:
-        race = laboratory.race(workload)
+        race = harness.race(workload)
         result = race.results[contender]
         if result.latency is None:
             _end(contender, result.outcome, result.reason or "")
         benchmark.group = options.get("group") or workload.label
-        benchmark.extra_info.update(_extra_info(race, result, laboratory.share_of_ceiling(result)))
+        benchmark.extra_info.update(race.extra_info(contender, harness.share_of_ceiling(result)))
         clock.load(result.latency.samples)
         benchmark.pedantic(clock.replay, rounds=len(result.latency.samples), iterations=1)
         return result
 
     def in_report(contender: str, workload: Workload) -> Result | None:
         try:
-            if benchmark.enabled and laboratory.enabled:
+            if benchmark.enabled and harness.enabled:
                 return measure(contender, workload)
             answered(contender, workload)
         except pytest.fail.Exception as failure:
@@ -227,60 +227,17 @@ def interleaved(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """The verdicts, which pytest-benchmark's table has no column for."""
-    laboratory = config.stash.get(_LABORATORY, None)
-    if laboratory is None or not laboratory.races or config.getoption("--benchmark-quiet"):
+    harness = config.stash.get(_HARNESS, None)
+    if harness is None or not harness.races or config.getoption("--benchmark-quiet"):
         return
-    terminalreporter.section(f"attention: time a call, as a ratio to {laboratory.settings.baseline}")
-    width = max(map(len, laboratory.settings.names))
-    for workload, race in laboratory.races.items():
+    terminalreporter.section(f"attention: time a call, as a ratio to {harness.settings.baseline}")
+    width = max(map(len, harness.settings.names))
+    for workload, race in harness.races.items():
         terminalreporter.write_line(workload.label)
-        measured = [one for one in race.results.values() if one.latency is not None]
-        for result in sorted(measured, key=lambda one: one.latency.median if one.latency else 0.0):
-            doubt = _doubt(laboratory.share_of_ceiling(result))
-            line = f"  {result.contender:{width}}  {_sentence(race, result)}"
-            terminalreporter.write_line(f"{line}  NOT BELIEVED: {doubt}" if doubt else line)
-
-
-def _sentence(race: Race, result: Result) -> str:
-    assert result.latency is not None
-    seconds = f"{result.latency.median * 1e3:9.4g} ms"
-    verdict = race.verdict(result.contender)
-    if verdict is None:
-        return f"{seconds}  {'the baseline' if result.contender == race.baseline else 'not compared'}"
-    interval = f"{verdict.ratio:7.3g} [{verdict.low:.3g}, {verdict.high:.3g}]"
-    return f"{seconds}  {interval}  {verdict.kind}, {verdict.rounds} rounds"
-
-
-def _extra_info(race: Race, result: Result, share: float | None) -> dict[str, Any]:
-    """What stands beside the samples in every report, as plain JSON; None for what is not known."""
-    verdict = race.verdict(result.contender)
-    figures: dict[str, float | None] = {
-        "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
-        "ratio": 1.0 if result.contender == race.baseline else verdict.ratio if verdict else None,
-        "ratio_low": verdict.low if verdict else None,
-        "ratio_high": verdict.high if verdict else None,
-        "share_of_ceiling": share,
-    }
-    figures = {name: one if one is None or math.isfinite(one) else None for name, one in figures.items()}
-    return {
-        "contender": result.contender,
-        "workload": result.workload.label,
-        "outcome": str(result.outcome),
-        "kernel": result.kernel,
-        "peak_bytes": result.peak_bytes,
-        "baseline": race.baseline,
-        "verdict": str(verdict.kind) if verdict else None,
-        "disturbed_rounds": len(race.disturbed),
-        "doubt": _doubt(share),
-        **figures,
-    }
-
-
-def _doubt(share: float | None) -> str | None:
-    """Why a rate is not to be believed: it, or the ceiling, was measured while the machine was busy elsewhere."""
-    if share is None or share <= BELIEVED:
-        return None
-    return f"{share:.0%} of the best matrix-product rate seen here"
+        medians = {one.contender: one.latency.median for one in race.results.values() if one.latency}
+        for name in sorted(medians, key=lambda one: medians[one]):
+            said = race.line(name, harness.share_of_ceiling(race.results[name]))
+            terminalreporter.write_line(f"  {name:{width}}  {said}")
 
 
 def _end(contender: str, outcome: Outcome, reason: str) -> NoReturn:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnlab.program.store import Run
-from attnlab.report import page, sentences, wording
-from attnlab.report.evidence import gather
+from attnlab.report import layout, page, sentences
+from attnlab.report.analysis import analyse
 
 __all__ = ["verdict_text", "write"]
 
@@ -21,15 +21,15 @@ def write(run: Run) -> Path:
     Works on any run, be it interrupted or empty. Figures of an earlier report in that folder are replaced.
     Raises OSError where the folder cannot be written to.
     """
-    return page.write(gather(run))
+    return page.write(analyse(run))
 
 
 def verdict_text(run: Run) -> str:
     """The warnings and the verdict as plain text, a paragraph a sentence, for a terminal."""
-    evidence = gather(run)
-    lines = [f"Warning: {one}" for one in sentences.warnings(evidence)]
-    for heading, some in sentences.verdict(evidence):
+    analysis = analyse(run)
+    lines = [f"Warning: {one}" for one in sentences.warnings(analysis)]
+    for heading, some in sentences.verdict(analysis):
         lines += [f"{heading}:"] if heading else []
         lines += [f"- {one}" for one in some]
-    lines.append(sentences.footnote(evidence))
-    return "\n".join(wording.plain(one) for one in lines)
+    lines.append(sentences.footnote(analysis))
+    return "\n".join(layout.plain(one) for one in lines)

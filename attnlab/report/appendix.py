@@ -8,8 +8,8 @@ from typing import Any
 from attnlab.contract import units
 from attnlab.contract.result import Outcome
 from attnlab.report import wording
-from attnlab.report.evidence import Evidence
-from attnlab.report.tables import markdown
+from attnlab.report.analysis import Analysis, At
+from attnlab.report.layout import markdown
 
 _WORDS = {
     Outcome.DECLINED: "declined",
@@ -23,28 +23,25 @@ _WORDS = {
 AT_WORK = ("timed", "warm-up", "memory", "instruments")
 
 
-def left_out(evidence: Evidence) -> str:
-    """One row for each contender and kind of outcome: where, and the reasons (numbers differ, so one is shown)."""
+def left_out(analysis: Analysis) -> str:
+    """One row for each contender and kind of outcome: where, and the reasons, of which one is shown."""
     rows = []
-    for name in evidence.names:
-        for family in evidence.families:
-            missing: dict[str, dict[tuple[int, int], str]] = {}
-            for at, cell in sorted(family.cells.items()):
+    for name in analysis.names:
+        for group in analysis.groups:
+            missing: dict[str, dict[At, str]] = {}
+            for at, cell in sorted(group.cells.items()):
                 answer = cell.answers.get(name)
                 if name in cell.faults:
                     missing.setdefault("failed measurement", {})[at] = cell.faults[name]
                 elif answer is not None and answer.outcome is not Outcome.MEASURED:
                     missing.setdefault(_WORDS[answer.outcome], {})[at] = answer.reason or ""
             for what, reasons in missing.items():
-                place = _everywhere_or(reasons, family.cells, wording.where(reasons, family.grid))
-                if len(evidence.families) > 1:
-                    place += f" ({family.title})"
+                everywhere = len(reasons) == len(group.cells)
+                place = "everywhere" if everywhere else wording.where(reasons, group.grid)
+                if group.name:
+                    place += f" ({group.name})"
                 rows.append([f"`{name}`", what, place, _reasons(list(reasons.values()))])
     return markdown(["contender", "outcome", "where", "why"], rows, left=4)
-
-
-def _everywhere_or(some: Mapping[Any, Any], every: Mapping[Any, Any], place: str) -> str:
-    return "everywhere" if len(some) == len(every) else place
 
 
 def _reasons(reasons: list[str]) -> str:
@@ -52,7 +49,7 @@ def _reasons(reasons: list[str]) -> str:
     return distinct[0] if len(distinct) == 1 else f"{distinct[0]} (the first of {len(distinct)})"
 
 
-def self_test(evidence: Evidence) -> str:
+def self_test(analysis: Analysis) -> str:
     """The ratio of the second entry to the first, workload by workload."""
     rows = [
         [
@@ -64,15 +61,15 @@ def self_test(evidence: Evidence) -> str:
             twin.verdict.disturbed,
             "**differs**" if twin.differs else str(twin.verdict.kind),
         ]
-        for twin in evidence.self_test.twins
+        for twin in analysis.self_test.twins
     ]
     headers = ["workload", "contender", "second / first", "interval", "rounds", "left out", ""]
     return markdown(headers, rows, left=2)
 
 
-def environment(evidence: Evidence) -> str:
+def environment(analysis: Analysis) -> str:
     """Every entry of the environment; contenders with equal facts share a row."""
-    return markdown(["", ""], [[name, text] for name, text in _entries(evidence.run.environment)], left=2)
+    return markdown(["", ""], [[name, text] for name, text in _entries(analysis.run.environment)], left=2)
 
 
 def _entries(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -109,9 +106,9 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def account(evidence: Evidence) -> str:
+def account(analysis: Analysis) -> str:
     """Seconds by activity, the longest first, with shares of the total."""
-    spent = evidence.run.account
+    spent = analysis.run.account
     total = sum(spent.values())
     if total <= 0:
         return ""
@@ -120,14 +117,14 @@ def account(evidence: Evidence) -> str:
     return markdown(["activity", "time", "share"], [*rows, ["**total**", f"{total:.1f} s", "100%"]])
 
 
-def account_summary(evidence: Evidence) -> str:
+def account_summary(analysis: Analysis) -> str:
     """How much of the time contenders themselves were at work."""
-    spent = evidence.run.account
+    spent = analysis.run.account
     total = sum(spent.values())
     if total <= 0:
         return "The run's time was not recorded."
     working = sum(spent.get(name, 0.0) for name in AT_WORK)
     return (
         f"Timed, warm-up and memory calls took {working / total:.0%} of {total:.0f} s; "
-        "the rest is start-up, checking, and keeping the contenders apart."
+        "the rest is start-up, checking, and changing from one contender's process to the next."
     )

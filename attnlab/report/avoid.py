@@ -1,53 +1,54 @@
-"""What not to use, and why: wrong, far too slow, or hungry for memory."""
+"""What not to use, and why: wrong results, far too slow, or far more memory than others."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 from attnlab.contract import units
 from attnlab.contract.result import Outcome
 from attnlab.report import wording
-from attnlab.report.evidence import Cell, Evidence, Family
+from attnlab.report.analysis import Analysis, At, Group
 from attnlab.statistics.pairing import Kind
 
 #: times as long as the fastest
 SLOW = 2.0
-#: times the memory of the leanest
-HUNGRY = 4.0
+#: times the memory of the one that needs least
+MUCH_MEMORY = 4.0
 
-At = tuple[int, int]
-
-
-def avoid(evidence: Evidence, family: Family) -> list[str]:
-    """The warnings on `family`, the gravest first."""
-    return [
-        *_failed(evidence, family, Outcome.WRONG, "its results are wrong"),
-        *_failed(evidence, family, Outcome.CRASHED, "it crashed"),
-        *_failed(evidence, family, Outcome.TIMED_OUT, "it did not answer in time"),
-        *_slow(evidence, family),
-        *_unranked(evidence, family),
-        *_hungry(family),
-    ]
+_FAILURES = {
+    Outcome.WRONG: "its results are wrong",
+    Outcome.CRASHED: "it crashed",
+    Outcome.TIMED_OUT: "it did not answer in time",
+}
 
 
-def _failed(evidence: Evidence, family: Family, outcome: Outcome, what: str) -> list[str]:
+def avoid(analysis: Analysis, group: Group) -> list[str]:
+    """The warnings on `group`, the gravest first."""
+    found = []
+    for outcome, what in _FAILURES.items():
+        found += _failed(analysis, group, outcome, what)
+    return [*found, *_slow(analysis, group), *_unranked(analysis, group), *_much_memory(group)]
+
+
+def _failed(analysis: Analysis, group: Group, outcome: Outcome, what: str) -> list[str]:
     sentences = []
-    for name in evidence.names:
-        reasons: dict[At, str] = {}
-        for at, cell in family.cells.items():
-            answer = cell.answers.get(name)
-            if answer is not None and answer.outcome is outcome:
-                reasons[at] = answer.reason or ""
+    for name in analysis.names:
+        reasons = {
+            at: answer.reason
+            for at, cell in group.cells.items()
+            if (answer := cell.answers.get(name)) is not None and answer.outcome is outcome
+        }
         if reasons:
             reason = next(iter(reasons.values()))
-            place = wording.where(reasons, family.grid)
-            sentences.append(f"**Do not use `{name}`** for {place}: {what} ({reason}).")
+            sentences.append(f"**Do not use `{name}`** for {_where(reasons, group)}: {what} ({reason}).")
     return sentences
 
 
-def _slow(evidence: Evidence, family: Family) -> list[str]:
+def _slow(analysis: Analysis, group: Group) -> list[str]:
     sentences = []
-    for name in evidence.names:
+    for name in analysis.names:
         ratios: dict[At, float] = {}
-        for at, ranking in family.ranked.items():
+        for at, ranking in group.ranked.items():
             standing = ranking.of(name)
             if standing is not None and standing.against_best is not None:
                 decided = standing.against_best.kind is Kind.SLOWER
@@ -55,55 +56,63 @@ def _slow(evidence: Evidence, family: Family) -> list[str]:
             elif standing is ranking.best:
                 ratios[at] = 1.0
         slow = {at: ratio for at, ratio in ratios.items() if ratio >= SLOW}
-        if not slow:
-            continue
-        low, high = units.figures(min(slow.values()), 2), units.figures(max(slow.values()), 2)
-        span = low if low == high else f"{low} to {high}"
-        place = wording.where(slow, family.grid)
-        place = f"wherever it could be compared ({place})" if len(slow) == len(ratios) else f"for {place}"
-        sentences.append(f"**Avoid `{name}`** {place}: it takes {span} times as long as the fastest.")
+        if slow:
+            place = _where(slow, group)
+            place = f"wherever it was compared ({place})" if len(slow) == len(ratios) else f"for {place}"
+            sentences.append(
+                f"**Avoid `{name}`** {place}: it takes {_span(slow)} times as long as the fastest."
+            )
     return sentences
 
 
-def _unranked(evidence: Evidence, family: Family) -> list[str]:
+def _unranked(analysis: Analysis, group: Group) -> list[str]:
     """Contenders with a time but too few rounds for an interval, where others have one."""
     sentences = []
-    for name in evidence.names:
+    for name in analysis.names:
         ratios: dict[At, float] = {}
-        for at, ranking in family.ranked.items():
+        for at, ranking in group.ranked.items():
             standing = ranking.of(name)
             missing = standing is not None and standing is not ranking.best and not standing.against_best
             if standing is not None and missing and ranking.decided:
                 ratios[at] = standing.seconds / ranking.best.seconds
         if ratios:
-            low, high = units.figures(min(ratios.values()), 2), units.figures(max(ratios.values()), 2)
-            span = low if low == high else f"{low} to {high}"
             sentences.append(
-                f"`{name}` had too few rounds for an interval for {wording.where(ratios, family.grid)}; "
-                f"by its medians it takes {span} times as long as the fastest."
+                f"`{name}` had too few rounds for an interval for {_where(ratios, group)}; "
+                f"by its medians it takes {_span(ratios)} times as long as the fastest."
             )
     return sentences
 
 
-def _hungry(family: Family) -> list[str]:
+def _much_memory(group: Group) -> list[str]:
     """At the workload with the largest score matrix that has memory figures for two contenders."""
-    known = {at: peaks for at, cell in family.cells.items() if len(peaks := _peaks(cell)) > 1}
+    known: dict[At, dict[str, int]] = {}
+    for at, cell in group.cells.items():
+        found = {name: peak for name, one in cell.measured.items() if (peak := one.peak_bytes) is not None}
+        if len(found) > 1:
+            known[at] = found
     if not known:
         return []
-    at = max(known, key=lambda one: family.cells[one].workload.score_bytes)
-    peaks, scores = known[at], family.cells[at].workload.score_bytes
-    leanest = min(peaks, key=lambda name: peaks[name])
-    hungry = [n for n in sorted(peaks, key=lambda n: peaks[n]) if peaks[n] >= HUNGRY * peaks[leanest]]
-    if not hungry:
+    at = max(known, key=lambda one: group.cells[one].workload.score_bytes)
+    peaks, workload = known[at], group.cells[at].workload
+    ordered = sorted(peaks, key=lambda name: peaks[name])
+    least = ordered[0]
+    much = [
+        f"`{n}` ({units.bytes_text(peaks[n])})" for n in ordered if peaks[n] >= MUCH_MEMORY * peaks[least]
+    ]
+    if not much:
         return []
-    each = wording.listed([f"`{name}` ({units.bytes_text(peaks[name])})" for name in hungry])
     return [
-        f"**Where memory is short, avoid** {each}: these are their peaks at n = {at[1]}, "
-        f"{wording.counted(at[0], 'head')}, where the score matrix alone is {units.bytes_text(scores)}; "
-        f"`{leanest}` needs {units.bytes_text(peaks[leanest])}."
+        f"**Where memory is short, avoid** {wording.listed(much)}: these are their peaks at "
+        f"{wording.place(workload)}, where the score matrix alone is {units.bytes_text(workload.score_bytes)}; "
+        f"`{least}` needs {units.bytes_text(peaks[least])}."
     ]
 
 
-def _peaks(cell: Cell) -> dict[str, int]:
-    peaks = {name: result.peak_bytes for name, result in cell.measured.items()}
-    return {name: peak for name, peak in peaks.items() if peak is not None}
+def _where(cells: Collection[At], group: Group) -> str:
+    return wording.where(cells, group.grid)
+
+
+def _span(ratios: Mapping[At, float]) -> str:
+    """``2.0 to 4.9``, or one number."""
+    low, high = units.figures(min(ratios.values()), 2), units.figures(max(ratios.values()), 2)
+    return low if low == high else f"{low} to {high}"

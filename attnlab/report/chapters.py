@@ -20,9 +20,6 @@ WORDS: Mapping[str, str] = {
     "participation": "Σp²",
     "participation against temperature": "Σp² against temperature",
     "variance": "variance of the logits",
-    "largest error / worst-case bound": "largest error / worst-case bound (predicted: at most)",
-    "largest weight under a soft cap": "largest weight under a soft cap (predicted: at most)",
-    "time / time of one head": "time / time of one head (predicted: at least)",
     "log_partition": "ln Z",
     "mean_energy": "β⟨s⟩",
     "heat_capacity": "heat capacity β² Var_p(s)",
@@ -72,6 +69,25 @@ class Chapter:
 _SIZE = {"keys": (1024,)}
 
 CHAPTERS: Mapping[str, Chapter] = {
+    "formula": Chapter(
+        theory="There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a query are "
+        "positive and add up to 1 over the keys it sees, p_ij = e^{s_ij} / Σ_l e^{s_il}, and its output is the mean of "
+        "the values with these weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1). So the numbers of "
+        "queries and keys are independent, as are the widths of keys and values; the same permutation of all tokens "
+        "permutes the output; and under a causal mask the output of a prefix does not depend on what follows it.",
+        caption="Left: relative error of each backend over the budget of an implementation that rounds all it may; "
+        "below the line the error is explained by rounding. Right: share of the pairs of query and key that have a "
+        "weight, without a mask and with a causal one; lines are predicted.",
+        lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are equal. "
+        "A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is linear in "
+        "the values, and never larger than the largest of them.",
+        picks=(
+            Pick("error / error budget", every=True),
+            Pick("‖S − Sᵀ‖² / n²"),
+            Pick("share of pairs with a weight"),
+            Pick("share answered right"),
+        ),
+    ),
     "variance_scaling": Chapter(
         theory="A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where these "
         "are independent with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever their "
@@ -141,8 +157,8 @@ CHAPTERS: Mapping[str, Chapter] = {
         caption="Left and middle: ln Z, β⟨s⟩, entropy and heat capacity of rows of normal logits; lines are exact, "
         "bars five standard errors, the dashed line the freezing point of infinitely many keys. Right: the largest "
         "violation of each identity through each backend; a violation of exactly 0 is drawn at the left edge.",
-        lesson="Every backend is its own thermometer: ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from outputs alone, "
-        "without the n × n matrix. The experiments on this page measure fused kernels that way.",
+        lesson="ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from the outputs of any backend, without the n × n matrix. The "
+        "experiments on this page measure fused kernels that way.",
         picks=(
             *(
                 Pick(identity, {"beta": (2.0,)})

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract import units
-from attnlab.figures import canvas
+from attnlab.figures import drawing
 from attnlab.numerics import catalogue
 from attnlab.numerics.finding import Finding, Row
 from attnlab.report import wording
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
-from attnlab.report.tables import NONE, markdown
+from attnlab.report.layout import markdown
+from attnlab.report.tables import NONE
 
 #: through whom the short table is shown, where he was measured
 _SHOWN = "torch_sdpa"
@@ -22,7 +23,7 @@ _SHOWN = "torch_sdpa"
 def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Path | None]:
     """Each experiment's own figure in `folder`; one that this version does not know has its table alone."""
     return {
-        one.experiment: canvas.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png")
+        one.experiment: drawing.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png")
         for one in findings
         if one.experiment in catalogue.EXPERIMENTS
     }
@@ -110,7 +111,7 @@ def table(rows: Iterable[Row]) -> str:
         [
             _word(row.quantity),
             *(_short(row.where.get(key, NONE)) for key in keys),
-            units.figures(row.predicted, 4),
+            units.figures(row.predicted, 4) if row.relation == "=" else _bound(row),
             units.figures(row.measured, 4),
             units.figures(row.standard_error, 2) if row.standard_error else NONE,
             "pass" if row.passed else "**FAIL**",
@@ -126,6 +127,10 @@ def table(rows: Iterable[Row]) -> str:
         "verdict",
     ]
     return markdown(headers, cells)
+
+
+def _bound(row: Row) -> str:
+    return f"{row.relation} {units.figures(row.predicted, 4)}"
 
 
 def _word(name: str) -> str:

@@ -13,7 +13,7 @@ from attnlab.claims.ledger import Ledger
 from attnlab.numerics.finding import Finding
 from attnlab.report import findings as chapter
 from attnlab.report import layout
-from attnlab.report.tables import markdown
+from attnlab.report.layout import markdown
 
 PAGE, STORE, CLAIMS, FIGURES = "numerics.md", "numerics.json", "claims.json", "figures"
 

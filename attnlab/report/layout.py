@@ -1,8 +1,9 @@
-"""Templates filled with what has been computed; they lay out and decide nothing."""
+"""Markdown: tables, folded parts, and templates filled with what has been computed. Nothing is decided here."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -24,3 +25,22 @@ def fill(template: str, **content: Any) -> str:
 def folded(summary: str, content: str) -> str:
     """`content` under a summary that opens on a click, as GitHub shows it."""
     return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
+
+
+def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1) -> str:
+    """A Markdown table, its first `left` columns flush left and the others right; empty without rows."""
+    from tabulate import tabulate
+
+    if not rows:
+        return ""
+    safe = [[" ".join(str(one).split()).replace("|", "\\|") for one in row] for row in rows]
+    align = ["left"] * left + ["right"] * (len(headers) - left)
+    text: str = tabulate(
+        safe, headers, tablefmt="pipe", disable_numparse=True, colalign=align[: len(headers)]
+    )
+    return text
+
+
+def plain(text: str) -> str:
+    """A sentence without its Markdown, for a terminal."""
+    return text.replace("**", "").replace("`", "")

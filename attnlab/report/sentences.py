@@ -1,42 +1,80 @@
-"""The verdict of a run in sentences, and the warnings that come before it."""
+"""The report's sentences about the whole run: warnings, verdict, what was measured, and how steady the machine was."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from attnlab.contract import units
 from attnlab.report import wording
+from attnlab.report.analysis import Analysis
 from attnlab.report.avoid import avoid
-from attnlab.report.crossings import crossings
-from attnlab.report.evidence import Evidence
-from attnlab.report.winners import winners
+from attnlab.report.winners import crossings, winners
 
-#: a contender that differs from itself by more than this was not measured in peace
+#: where a contender differs from itself by more than this, other programs were using the machine
 BUSY = 0.10
 
 
-def warnings(evidence: Evidence) -> list[str]:
-    """What a reader must know before believing anything: an interrupted run, a failed self-test."""
+def about(analysis: Analysis) -> str:
+    """What was measured, where and when."""
+    run = analysis.run
+    when = run.started.replace("T", " ").replace("+00:00", " UTC") if run.started else "at an unknown time"
+    measured = sum(any(name in cell.measured for cell in analysis.cells) for name in analysis.names)
+    text = (
+        f"{wording.counted(len(analysis.names), 'contender')}, {measured} of them measured, on "
+        f"{wording.counted(len(run.plan.workloads), 'workload')} ({analysis.shared}), "
+        f"{machine(run.environment)}, {when}."
+    )
+    if len(analysis.groups) > 1:
+        text += f" The workloads form {len(analysis.groups)} groups, each ranked by itself: "
+        text += "; ".join(group.name for group in analysis.groups) + "."
+    return text
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """The processor or GPU in words, with its cores and memory, as far as the environment tells."""
+    words = [name for key in ("gpu", "cpu") if (name := next(_strings(environment.get(key)), None))]
+    cores = environment.get("cores")
+    if isinstance(cores, Mapping):
+        cores = cores.get("logical")
+    if isinstance(cores, int):
+        words.append(wording.counted(cores, "logical core"))
+    memory = environment.get("memory_bytes")
+    if isinstance(memory, int):
+        words.append(units.bytes_text(memory))
+    return ", ".join(words) if words else "a machine that was not recorded"
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in `value`, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(one)
+
+
+def warnings(analysis: Analysis) -> list[str]:
+    """What a reader must know before trusting anything: an interrupted run, a failed self-test."""
     found = []
-    run = evidence.run
+    run, tested = analysis.run, analysis.self_test
     if not run.complete:
-        answered = sum(1 for cell in evidence.cells if cell.answers)
+        answered = sum(1 for cell in analysis.cells if cell.answers)
         found.append(
             f"This run was interrupted: {answered} of {wording.counted(len(run.plan.workloads), 'workload')} "
             "were answered. What follows holds for those alone."
         )
-    tested = evidence.self_test
     if tested.failures:
-        resolution = units.percent(tested.resolution)
-        found.append(
-            f"The self-test failed on {len(tested.failures)} of {wording.counted(len(tested.twins), 'workload')}: "
-            f"one contender, entered twice, differed from itself. **Differences smaller than {resolution} are not "
-            "to be believed on this machine**; the verdicts below call them ties."
-            + (
-                " It was too busy to measure on: repeat the run when it is idle."
-                if tested.resolution > BUSY
-                else ""
-            )
+        text = (
+            f"The self-test failed on {len(tested.failures)} of "
+            f"{wording.counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from "
+            f"itself. **Differences smaller than {units.percent(tested.resolution)} cannot be told from noise on "
+            "this machine**; the verdicts below call them ties."
         )
-    refused = sum(len(cell.faults) for cell in evidence.cells)
+        if tested.resolution > BUSY:
+            text += " The machine was too busy to measure on: repeat the run when nothing else runs on it."
+        found.append(text)
+    refused = sum(len(cell.faults) for cell in analysis.cells)
     if refused:
         found.append(
             f"{wording.counted(refused, 'measurement')} came out above the measured ceiling of this machine. They are "
@@ -45,72 +83,41 @@ def warnings(evidence: Evidence) -> list[str]:
     return found
 
 
-def verdict(evidence: Evidence) -> list[tuple[str, list[str]]]:
-    """(heading, sentences) for each family of workloads; the heading is empty where there is one family."""
-    if not evidence.anything_measured:
+def verdict(analysis: Analysis) -> list[tuple[str, list[str]]]:
+    """(heading, sentences) for each group of workloads; the heading is empty where there is one group."""
+    if not analysis.anything_measured:
         return [("", ["Nothing was measured; the table of those left out says why."])]
     chapters = []
-    for family in evidence.families:
-        sentences = winners(evidence, family) + crossings(evidence, family) + avoid(evidence, family)
-        heading = family.title if len(evidence.families) > 1 else ""
-        chapters.append((heading, sentences or ["Nothing was measured here."]))
+    for group in analysis.groups:
+        sentences = winners(analysis, group) + crossings(analysis, group) + avoid(analysis, group)
+        chapters.append((group.name, sentences or ["Nothing was measured here."]))
     return chapters
 
 
-def footnote(evidence: Evidence) -> str:
+def footnote(analysis: Analysis) -> str:
     """What the intervals and the ties above mean."""
-    margin = units.percent(evidence.margin)
     return (
-        "Intervals, in square brackets, are 95 % over the comparisons of one workload. "
-        f"Contenders within ±{margin} of each other count as equivalent."
+        "Square brackets hold 95 % intervals; the 5 % are shared among the comparisons of one workload. "
+        f"Contenders within ±{units.percent(analysis.margin)} of each other count as equivalent."
     )
 
 
-def self_test_summary(evidence: Evidence) -> str:
+def self_test_summary(analysis: Analysis) -> str:
     """The self-test in a sentence or two, and how many rounds were left out."""
-    tested = evidence.self_test
-    left_out = sum(cell.ranking.disturbed for cell in evidence.cells if cell.ranking is not None)
-    kept = sum(cell.ranking.rounds for cell in evidence.cells if cell.ranking is not None)
+    tested = analysis.self_test
+    rankings = [cell.ranking for cell in analysis.cells if cell.ranking is not None]
+    left_out = sum(one.disturbed for one in rankings)
+    every = left_out + sum(one.rounds for one in rankings)
     rounds = (
-        f"{left_out} of {wording.counted(left_out + kept, 'round')} were left out whole, for every contender alike, "
-        "because a fixed calibration loop took more than 10 % longer or shorter in them than usual."
+        f"{left_out} of {wording.counted(every, 'round')} were left out for every contender alike, because a "
+        "fixed calibration loop took more than 10 % longer or shorter in them than usual."
     )
     if not tested.twins:
         return f"No contender was entered twice, so there is no self-test. {rounds}"
     worst = max(tested.twins, key=lambda one: one.deviation)
-    name = f"`{worst.contender}`"
-    outside = len(tested.failures)
-    if outside:
-        text = (
-            f"{name} raced against itself and differed by more than ±{units.percent(tested.margin)}, with its whole "
-            f"interval, on {outside} of {wording.counted(len(tested.twins), 'workload')}"
-        )
-    else:
-        text = (
-            f"{name} raced against itself and on none of {wording.counted(len(tested.twins), 'workload')} lay its "
-            f"whole interval outside ±{units.percent(tested.margin)}"
-        )
-    return f"{text}; the largest difference was {units.percent(worst.deviation)}. {rounds}"
-
-
-def growth(evidence: Evidence) -> str:
-    """How the growth table was made, and what it says at the longest lengths."""
+    failed = f"{len(tested.failures)}" if tested.failures else "none"
     return (
-        "t = a + b n + c n² was fitted with non-negative coefficients to the medians, residuals relative to t. "
-        "Intervals hold the noise of the rounds only. The last column names the term that leads at the longest "
-        "length; where the fit misses a time by more than 10 % it names none."
+        f"`{worst.contender}` was entered twice. On {failed} of {wording.counted(len(tested.twins), 'workload')} "
+        f"did its two entries differ by more than ±{units.percent(tested.margin)} with the whole interval; the "
+        f"largest difference was {units.percent(worst.deviation)}. {rounds}"
     )
-
-
-def reading(evidence: Evidence) -> list[str]:
-    """How to read the report, in a few lines."""
-    margin = units.percent(evidence.margin)
-    return [
-        "Every contender ran in a process of its own, and all but the one on the clock were stopped. Rounds were "
-        "interleaved; ratios are medians over rounds of pairs measured within moments of each other.",
-        "First is a set: the contender with the least median, and all that are not decidedly slower. The chance that "
-        "the truly fastest is not among those named first is at most 5 % for each workload.",
-        f'"Slower" and "faster" mean that the whole interval lies beyond ±{margin}; "equivalent", that it lies '
-        "within; anything else is not told apart, which is not the same as equal.",
-        "64 ≤ n ≤ 256 stands for the lengths measured in that range, not for those between them.",
-    ]

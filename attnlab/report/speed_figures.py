@@ -1,107 +1,123 @@
-"""Figures of speed and memory against length: a panel for each head count."""
+"""Figures of speed and memory against length: a panel for each group of workloads and head count."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.figures import canvas, palette
+from attnlab.figures import drawing, labels, palette
 from attnlab.report import wording
-from attnlab.report.evidence import Cell, Evidence, Family
+from attnlab.report.analysis import Analysis, Cell, Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
 
-#: more panels than this are not drawn in one figure
+#: more panels than this are not drawn in one figure, which then says so
 _MOST_PANELS = 12
+_HEIGHT, _WIDTHS = 4.6, {1: 8.0, 2: 11.5, 3: 14.0}
 
 Curve = dict[int, float]
 Value = Callable[[Cell, str], float | None]
+Guides = Mapping[str, Callable[[Cell], float]]
+Panel = tuple[Group, int, dict[str, Curve]]
 
 
-def latency(evidence: Evidence, folder: Path) -> Path | None:
+def latency(analysis: Analysis, folder: Path) -> Path | None:
     """Median seconds per call against n. None where no head count has two lengths."""
 
     def seconds(cell: Cell, name: str) -> float | None:
         standing = cell.ranking.of(name) if cell.ranking is not None else None
         return None if standing is None else standing.seconds
 
-    return _draw(
-        evidence, folder / "latency.png", seconds, "s", "Time of one call (median): lower is better", {}
-    )
+    title = "Time of one call (median): lower is better"
+    return _draw(analysis, folder / "latency.png", seconds, drawing.seconds_axis, title, {})
 
 
-def memory(evidence: Evidence, folder: Path) -> Path | None:
-    """Peak bytes of a call against n, with the score matrix and the output, each known by arithmetic."""
+def memory(analysis: Analysis, folder: Path) -> Path | None:
+    """Peak bytes of a call against n, with the score matrix and the results, each known by arithmetic."""
 
     def peak(cell: Cell, name: str) -> float | None:
         return cell.measured[name].peak_bytes if name in cell.measured else None
 
-    guides: dict[str, Callable[[Cell], float]] = {
+    guides: Guides = {
         "score matrix": lambda cell: cell.workload.score_bytes,
-        "output": lambda cell: cell.workload.output_bytes,
+        "results": lambda cell: cell.workload.output_bytes,
     }
-    return _draw(
-        evidence, folder / "memory.png", peak, "B", "Peak memory of one call: lower is better", guides
-    )
+    title = "Peak memory of one call: lower is better"
+    return _draw(analysis, folder / "memory.png", peak, drawing.bytes_axis, title, guides)
 
 
-def ceiling(evidence: Evidence, folder: Path) -> Path | None:
+def ceiling(analysis: Analysis, folder: Path) -> Path | None:
     """Achieved FLOP/s as a share of the best matrix product of this run, against n."""
 
     def share(cell: Cell, name: str) -> float | None:
         return cell.rates[name].compute if name in cell.measured and name in cell.rates else None
 
-    guides: dict[str, Callable[[Cell], float]] = {"best matrix product": lambda cell: 1.0}
     title = "Share of the best matrix-multiply rate: higher is better"
-    return _draw(evidence, folder / "ceiling.png", share, "%", title, guides)
+    guides: Guides = {"best matrix product": lambda cell: 1.0}
+    return _draw(analysis, folder / "ceiling.png", share, drawing.share_axis, title, guides)
 
 
 def _draw(
-    evidence: Evidence,
-    file: Path,
-    value: Value,
-    unit: str,
-    title: str,
-    guides: Mapping[str, Callable[[Cell], float]],
+    analysis: Analysis, file: Path, value: Value, axis: Callable[[Axes], None], title: str, guides: Guides
 ) -> Path | None:
-    chosen = []
-    for family in evidence.families:
-        for count in family.heads:
-            curves = _curves(evidence, family, count, value)
-            if any(len(curve) > 1 for curve in curves.values()):
-                chosen.append((family, count, curves))
-    if not chosen:
+    """All panels with a curve in them, those of a row on one vertical axis; None where there is none."""
+    panels_of = (
+        (group, count, _curves(analysis, group, count, value))
+        for group in analysis.groups
+        for count in group.heads
+    )
+    every = [panel for panel in panels_of if any(len(curve) > 1 for curve in panel[2].values())]
+    if not every:
         return None
-    chosen = chosen[:_MOST_PANELS]
-    styles = palette.styles(evidence.names)
-    figure, every = canvas.panels(len(chosen))
-    labels = []
-    for axes, (family, count, curves) in zip(every, chosen, strict=True):
-        lengths = sorted({n for curve in curves.values() for n in curve})
-        canvas.length_axis(axes, lengths)
-        if unit == "%":
-            canvas.share_axis(axes)
-        else:
-            canvas.unit_axis(axes, unit)
-        texts = [
-            canvas.guide(axes, lengths, [known(family.cells[count, n]) for n in lengths], text)
-            for text, known in guides.items()
-        ]
-        texts += _curves_into(axes, curves, styles, lengths)
-        # a line that ends early has its label above, and needs no room at the right
-        at_end = [*guides, *(name for name, curve in curves.items() if max(curve) == lengths[-1])]
-        canvas.make_room(figure, axes, lengths, at_end)
-        panel = wording.counted(count, "head")
-        if len(evidence.families) > 1:
-            panel += f"\n{family.title}"
-        axes.set_title(panel, fontsize=13, loc="left", fontweight="bold")
-        labels.append(texts)
-    figure.suptitle(title, fontsize=14)
-    canvas.settle(figure, labels)
-    return canvas.save(figure, file)
+    chosen = every[:_MOST_PANELS]
+    each = {sum(one is group for one, _, _ in chosen) for group, _, _ in chosen}
+    # the head counts of a group stand side by side, where every group has as many
+    columns = each.pop() if each in ({2}, {3}) else min(len(chosen), 3)
+    rows = -(-len(chosen) // columns)
+    width = _WIDTHS[columns]
+    figure, panels = drawing.new_figure(columns, rows, width=width, height=_HEIGHT * rows, sharey="row")
+    for spare in panels[len(chosen) :]:
+        spare.remove()
+    styles = palette.styles(analysis.names)
+    panel = partial(_panel, styles=styles, axis=axis, guides=guides, inches=width / columns - 0.6)
+    settled = [panel(axes, one) for axes, one in zip(panels, chosen, strict=False)]
+    left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
+    figure.suptitle(title + left_out, fontsize=drawing.SIZE + 2)
+    labels.settle(figure, settled)
+    return drawing.save(figure, file)
+
+
+def _panel(
+    axes: Axes,
+    panel: Panel,
+    *,
+    styles: Mapping[str, palette.Style],
+    axis: Callable[[Axes], None],
+    guides: Guides,
+    inches: float,
+) -> list[Text]:
+    """One panel, and its labels, which are yet to be moved apart."""
+    group, count, curves = panel
+    lengths = sorted({n for curve in curves.values() for n in curve})
+    drawing.powers_of_two(axes, lengths, most=6)
+    axis(axes)
+    axes.margins(y=0.12)
+    texts = [
+        labels.guide(axes, lengths, [known(group.cells[count, n]) for n in lengths], text)
+        for text, known in guides.items()
+    ]
+    texts += _curves_into(axes, curves, styles, lengths)
+    # a line that ends early has its label above, and needs no room at the right
+    at_end = [*guides, *(name for name, curve in curves.items() if max(curve) == lengths[-1])]
+    labels.make_room(axes, lengths, at_end, inches)
+    title = ": ".join(filter(None, (wording.counted(count, "head"), group.name)))
+    drawing.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
+    return texts
 
 
 def _curves_into(
@@ -126,14 +142,14 @@ def _curves_into(
         last = max(curve)
         early, leftmost = last < lengths[-1], last in lengths[:2]
         at = lengths[0] if early and leftmost else last
-        texts.append(canvas.label(axes, at, curve[last], name, style.colour, early=early, leftmost=leftmost))
+        texts.append(labels.label(axes, at, curve[last], name, style.colour, early=early, leftmost=leftmost))
     return texts
 
 
-def _curves(evidence: Evidence, family: Family, count: int, value: Value) -> dict[str, Curve]:
+def _curves(analysis: Analysis, group: Group, count: int, value: Value) -> dict[str, Curve]:
     curves = {}
-    for name in evidence.names:
-        points = {n: value(family.cells[count, n], name) for n in family.grid[count]}
+    for name in analysis.names:
+        points = {n: value(group.cells[count, n], name) for n in group.grid[count]}
         curve = {n: float(y) for n, y in points.items() if y is not None and y > 0}
         if curve:
             curves[name] = curve

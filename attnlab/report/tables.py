@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnlab.contract import units
+from attnlab.contract.result import Measurement
 from attnlab.report import wording
-from attnlab.report.evidence import Cell, Evidence, Family
+from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.layout import markdown
 from attnlab.statistics import growth
 from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import Ranking
@@ -14,47 +16,33 @@ from attnlab.statistics.ranking import Ranking
 NONE = "–"
 
 
-def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1) -> str:
-    """A Markdown table, its first `left` columns flush left and the others right; empty without rows."""
-    from tabulate import tabulate
-
-    if not rows:
-        return ""
-    safe = [[wording.in_cell(one) for one in row] for row in rows]
-    align = ["left"] * left + ["right"] * (len(headers) - left)
-    text: str = tabulate(
-        safe, headers, tablefmt="pipe", disable_numparse=True, colalign=align[: len(headers)]
-    )
-    return text
+def measured_names(analysis: Analysis, group: Group) -> list[str]:
+    """Contenders with a speed anywhere in `group`, in the plan's order."""
+    return [n for n in analysis.names if any(n in cell.measured for cell in group.cells.values())]
 
 
-def measured_names(evidence: Evidence, family: Family) -> list[str]:
-    """Contenders with a speed anywhere in `family`, in the plan's order."""
-    return [n for n in evidence.names if any(n in cell.measured for cell in family.cells.values())]
-
-
-def fastest(evidence: Evidence, family: Family) -> str:
+def fastest(analysis: Analysis, group: Group) -> str:
     """n × heads: the fastest contender, and how many times as fast as the baseline it is, with its interval.
 
     Of several names for the fastest kernel the first of the plan is shown; other implementations that share
     the place follow after "or".
     """
-    heads = family.heads
+    heads = group.heads
     headers = ["n", *(wording.counted(count, "head") for count in heads)]
     rows = []
-    for n in family.lengths:
-        cells = [family.cells.get((count, n)) for count in heads]
-        rows.append([n, *(_fastest(evidence, cell) for cell in cells)])
-    return markdown(headers, rows) if family.ranked else ""
+    for n in group.lengths:
+        cells = [group.cells.get((count, n)) for count in heads]
+        rows.append([n, *(_fastest(analysis, cell) for cell in cells)])
+    return markdown(headers, rows) if group.ranked else ""
 
 
-def _fastest(evidence: Evidence, cell: Cell | None) -> str:
+def _fastest(analysis: Analysis, cell: Cell | None) -> str:
     if cell is None or cell.ranking is None:
         return NONE
     ranking = cell.ranking
     names = {
         one.implementation: one
-        for one in sorted(ranking.first, key=lambda s: -evidence.names.index(s.contender))
+        for one in sorted(ranking.first, key=lambda s: -analysis.names.index(s.contender))
     }
     shown = names.pop(ranking.best.implementation)
     text = f"`{shown.contender}`"
@@ -66,17 +54,17 @@ def _fastest(evidence: Evidence, cell: Cell | None) -> str:
     return " or ".join([text, *(f"`{other.contender}`" for other in names.values())])
 
 
-def speedups(evidence: Evidence, family: Family) -> str:
+def speedups(analysis: Analysis, group: Group) -> str:
     """Every contender's speed as a multiple of the baseline's; those that share the first place are bold.
 
     An approximate sign marks a ratio that is not decided to differ from 1.
     """
-    names = measured_names(evidence, family)
-    others = [name for name in names if name != evidence.baseline]
-    if not others or evidence.baseline not in names:
+    names = measured_names(analysis, group)
+    others = [name for name in names if name != analysis.baseline]
+    if not others or analysis.baseline not in names:
         return ""
     rows = []
-    for (count, n), ranking in family.ranked.items():
+    for (count, n), ranking in group.ranked.items():
         first = {one.contender for one in ranking.first} if ranking.decided else set()
         rows.append([count, n, *(_speedup(ranking, name, name in first) for name in others)])
     return markdown(["heads", "n", *(f"`{name}`" for name in others)], rows, left=0)
@@ -92,11 +80,11 @@ def _speedup(ranking: Ranking, name: str, first: bool) -> str:
     return f"**{text}**" if first else text
 
 
-def latencies(evidence: Evidence, family: Family) -> str:
+def latencies(analysis: Analysis, group: Group) -> str:
     """Median time of a call, over the undisturbed rounds; those that share the first place are bold."""
-    names = measured_names(evidence, family)
+    names = measured_names(analysis, group)
     rows = []
-    for (count, n), ranking in family.ranked.items():
+    for (count, n), ranking in group.ranked.items():
         first = {one.contender for one in ranking.first} if ranking.decided else set()
         row: list[object] = [count, n]
         for name in names:
@@ -107,50 +95,64 @@ def latencies(evidence: Evidence, family: Family) -> str:
     return markdown(["heads", "n", *(f"`{name}`" for name in names), "rounds"], rows, left=0)
 
 
-def peaks(evidence: Evidence, family: Family) -> str:
-    """Peak memory of a call at the longest length of each head count that has figures."""
-    names = measured_names(evidence, family)
-    rows = []
-    for count in family.heads:
-        lengths = [n for n in family.grid[count] if any(_peaks(family.cells[count, n]))]
-        if not lengths:
-            continue
-        cell = family.cells[count, lengths[-1]]
-        row = [
-            count,
-            lengths[-1],
-            *(units.bytes_text(p) if p else NONE for p in (_peak(cell, n) for n in names)),
-        ]
-        rows.append(
-            [*row, units.bytes_text(cell.workload.score_bytes), units.bytes_text(cell.workload.output_bytes)]
-        )
-    headers = ["heads", "n", *(f"`{name}`" for name in names), "score matrix", "output"]
+def peaks(analysis: Analysis, group: Group) -> str:
+    """Least peak of memory beside what is known of it by arithmetic, at the longest length of each head count."""
+    rows = [
+        [*row, units.bytes_text(cell.workload.score_bytes), units.bytes_text(cell.workload.output_bytes)]
+        for cell, row in _at_longest(analysis, group, "peak_memory")
+    ]
+    names = measured_names(analysis, group)
+    headers = ["heads", "n", *(f"`{name}`" for name in names), "score matrix", "results"]
     return markdown(headers, rows, left=0)
 
 
-def _peak(cell: Cell, name: str) -> int | None:
-    return cell.measured[name].peak_bytes if name in cell.measured else None
+def further(analysis: Analysis, group: Group) -> str:
+    """Whatever else was measured, as medians at the longest length of each head count."""
+    measured = (result for cell in group.cells.values() for result in cell.measured.values())
+    quantities = dict.fromkeys(one.quantity for result in measured for one in result.measurements)
+    rows = [
+        [quantity.replace("_", " "), *row]
+        for quantity in quantities
+        if quantity not in ("latency", "peak_memory")
+        for _, row in _at_longest(analysis, group, quantity)
+    ]
+    names = measured_names(analysis, group)
+    return markdown(["quantity", "heads", "n", *(f"`{name}`" for name in names)], rows)
 
 
-def _peaks(cell: Cell) -> list[int | None]:
-    return [result.peak_bytes for result in cell.measured.values()]
+def _at_longest(analysis: Analysis, group: Group, quantity: str) -> list[tuple[Cell, list[object]]]:
+    """Rows of `quantity` through each contender, at the longest length of each head count that has figures."""
+    rows = []
+    for count in group.heads:
+        for n in reversed(group.grid[count]):
+            cell = group.cells[count, n]
+            found = {name: result.measurement(quantity) for name, result in cell.measured.items()}
+            if any(found.values()):
+                known = (found.get(name) for name in measured_names(analysis, group))
+                rows.append((cell, [count, n, *(_value(one) if one else NONE for one in known)]))
+                break
+    return rows
 
 
-def accuracy(evidence: Evidence) -> str:
+def _value(one: Measurement) -> str:
+    return units.quantity_text(one.least if one.quantity == "peak_memory" else one.median, one.unit)
+
+
+def accuracy(analysis: Analysis) -> str:
     """The worst relative error of each contender over all workloads of a dtype, held against its budget."""
     rows = []
-    for name in evidence.names:
+    for name in analysis.names:
         by_dtype: dict[str, list[Cell]] = {}
-        for cell in evidence.cells:
+        for cell in analysis.cells:
             if name in cell.answers and cell.answers[name].accuracy is not None:
                 by_dtype.setdefault(cell.workload.dtype, []).append(cell)
         for dtype, cells in by_dtype.items():
-            rows.append([f"`{name}`", dtype, *_worst(name, cells)])
-    headers = ["contender", "dtype", "worst at", "relative error", "budget", "share", "passed"]
-    return markdown(headers, rows, left=3)
+            rows.append([f"`{name}`", dtype, *_worst(analysis, name, cells)])
+    headers = ["contender", "dtype", "worst at", "of", "relative error", "budget", "share", "passed"]
+    return markdown(headers, rows, left=4)
 
 
-def _worst(name: str, cells: Sequence[Cell]) -> list[str]:
+def _worst(analysis: Analysis, name: str, cells: Sequence[Cell]) -> list[str]:
     judged = [(cell, one) for cell in cells if (one := cell.answers[name].accuracy) is not None]
 
     def badness(error: float, budget: float) -> float:
@@ -160,7 +162,8 @@ def _worst(name: str, cells: Sequence[Cell]) -> list[str]:
     cell, worst = max(judged, key=lambda pair: badness(pair[1].relative_error, pair[1].budget))
     passed = sum(one.passed for _, one in judged)
     return [
-        f"n = {cell.workload.keys}, {wording.counted(cell.workload.heads, 'head')}",
+        _place(analysis, cell),
+        worst.of,
         f"{worst.relative_error:.2e}",
         f"{worst.budget:.2e}",
         units.percent(worst.relative_error / worst.budget) if worst.budget > 0 else NONE,
@@ -168,38 +171,44 @@ def _worst(name: str, cells: Sequence[Cell]) -> list[str]:
     ]
 
 
-def ceilings(evidence: Evidence) -> str:
+def _place(analysis: Analysis, cell: Cell) -> str:
+    """Where a workload stands in the whole run."""
+    name = next(group.name for group in analysis.groups if cell in group.cells.values())
+    return f"{wording.place(cell.workload)}, {name}" if name else wording.place(cell.workload)
+
+
+def ceilings(analysis: Analysis) -> str:
     """What the machine reached in this run."""
     rows = [
         [
             f"{one.dtype} on {one.device}",
             f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
-            f"{units.figures(one.copy_bytes / 1e9)} GB/s ({one.copy_library})",
+            f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
         ]
-        for one in evidence.run.ceilings
+        for one in analysis.run.ceilings
     ]
     return markdown(["", "best matrix product", "best copy"], rows)
 
 
-def shares(evidence: Evidence, family: Family) -> str:
+def shares(analysis: Analysis, group: Group) -> str:
     """Achieved rate, share of the matrix-multiply ceiling and what binds, at each contender's best workload."""
     rows = []
-    for name in measured_names(evidence, family):
-        known = [(cell.rates[name], cell) for cell in family.cells.values() if _rated(cell, name)]
+    for name in measured_names(analysis, group):
+        known = [(cell.rates[name], cell) for cell in group.cells.values() if _rated(cell, name)]
         if not known:
             continue
         best, cell = max(known, key=lambda pair: pair[0].flops)
         rows.append(
             [
                 f"`{name}`",
-                f"n = {cell.workload.keys}, {wording.counted(cell.workload.heads, 'head')}",
+                wording.place(cell.workload),
                 units.flops_text(best.flops),
                 units.percent(best.compute),
                 units.percent(best.bandwidth),
                 best.binds,
             ]
         )
-    headers = ["contender", "best at", "rate", "of matrix product", "of copy", "binds"]
+    headers = ["contender", "best at", "rate", "of matrix product", "of copy", "limited by"]
     return markdown(headers, rows, left=2)
 
 
@@ -207,21 +216,21 @@ def _rated(cell: Cell, name: str) -> bool:
     return name in cell.measured and name in cell.rates
 
 
-def growths(evidence: Evidence, family: Family) -> str:
+def growths(analysis: Analysis, group: Group) -> str:
     """t = a + b n + c n² by contender, at each head count; no terms where the fit is worse than 10 %."""
     rows = []
-    for name in measured_names(evidence, family):
-        for count in family.heads:
+    for name in measured_names(analysis, group):
+        for count in group.heads:
             samples = {
                 n: latency.samples
-                for n in family.grid[count]
-                if (result := family.cells[count, n].measured.get(name)) is not None
+                for n in group.grid[count]
+                if (result := group.cells[count, n].measured.get(name)) is not None
                 and (latency := result.latency) is not None
             }
             found = growth.fit(samples)
             if found is not None:
                 rows.append([f"`{name}`", count, *_growth(found)])
-    headers = ["contender", "heads", "a", "b", "c", "worst error", "exponents as n doubles", "at the end"]
+    headers = ["contender", "heads", "a", "b", "c", "worst error", "exponents as n doubles", "leading term"]
     return markdown(headers, rows)
 
 

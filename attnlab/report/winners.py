@@ -3,100 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 from attnlab.contract import units
 from attnlab.report import wording
-from attnlab.report.evidence import Evidence, Family
+from attnlab.report.analysis import Analysis, At, Group
+from attnlab.statistics.crossover import Crossover, crossovers
 from attnlab.statistics.pairing import Kind, Verdict, least_rounds
-from attnlab.statistics.ranking import Ranking, Standing
+from attnlab.statistics.ranking import Ranking, Standing, decidable
+from attnlab.statistics.verdicts import SETS, SMALL, small_claim
 
-#: a lead smaller than this needs more than one set of processes
-SMALL_LEAD = 0.05
-
-At = tuple[int, int]
 Cells = dict[At, Ranking]
 
 
-def winners(evidence: Evidence, family: Family) -> list[str]:
-    """The sentences on `family`, those that hold for most workloads first."""
+def winners(analysis: Analysis, group: Group) -> list[str]:
+    """The sentences on `group`, those that hold for most workloads first."""
     groups: dict[frozenset[str], Cells] = {}
     alone: Cells = {}
-    open_: Cells = {}
-    for at, ranking in family.ranked.items():
+    undecided: Cells = {}
+    for at, ranking in group.ranked.items():
         if len(ranking.standings) == 1:
             alone[at] = ranking
         elif not ranking.decided:
-            open_[at] = ranking
+            undecided[at] = ranking
         else:
             key = frozenset(one.implementation for one in ranking.first)
             groups.setdefault(key, {})[at] = ranking
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), sorted(item[0])))
-    sentences = [_group(evidence, family, key, cells) for key, cells in ordered]
-    if len(groups) > 1 and not alone and not open_:
-        sentences[:0] = _everywhere(evidence, family, groups)
+    sentences = [_group(analysis, group, key, cells) for key, cells in ordered]
+    if len(groups) > 1 and not alone and not undecided:
+        sentences[:0] = _everywhere(analysis, group, groups)
     if alone:
-        sentences.append(_alone(family, alone))
-    if open_:
-        sentences.append(_open(family, open_))
+        sentences.append(_only_one(group, alone))
+    if undecided:
+        sentences.append(_too_few_rounds(group, undecided))
     return sentences
 
 
-def _everywhere(evidence: Evidence, family: Family, groups: Mapping[frozenset[str], Cells]) -> list[str]:
+def _everywhere(analysis: Analysis, group: Group, groups: Mapping[frozenset[str], Cells]) -> list[str]:
     """The one choice that will do everywhere, where an implementation has or shares every first place."""
     always = frozenset.intersection(*groups)
     if len(always) != 1:
         return []
-    cells = family.ranked
-    name = _names(evidence, next(iter(always)), cells)
+    cells = group.ranked
+    name = _names(analysis, next(iter(always)), cells)
     shared = sum(len(some) for key, some in groups.items() if len(key) > 1)
     return [
         f"**In short: use {name}.** On none of {wording.counted(len(cells), 'workload')} was anything decidedly "
-        f"faster: it has the first place to itself on {len(cells) - shared} and shares it on {shared}."
+        f"faster: it is alone in first place on {len(cells) - shared} and shares it on {shared}."
     ]
 
 
-def _group(evidence: Evidence, family: Family, key: frozenset[str], cells: Cells) -> str:
-    place = wording.where(cells, family.grid)
+def _group(analysis: Analysis, group: Group, key: frozenset[str], cells: Cells) -> str:
+    place = wording.where(cells, group.grid)
     if len(key) == 1:
-        head = f"**Use {_names(evidence, next(iter(key)), cells)}** for {place}"
+        head = f"**Use {_names(analysis, next(iter(key)), cells)}** for {place}"
     else:
-        head = _shared(evidence, family, key, cells)
-        head += _leanest(family, cells)
-    leads = _leads(evidence, key, cells)
+        head = _shared(analysis, group, key, cells)
+        head += _leanest(group, cells)
+    leads = _leads(analysis, key, cells)
     if leads:
         joint = ": it is " if len(key) == 1 else ". The fastest of them is "
         head += joint + ", and ".join(leads)
-    return f"{head}.{_caution(evidence, cells)}"
+    return f"{head}.{_caution(analysis, cells)}"
 
 
-def _shared(evidence: Evidence, family: Family, key: frozenset[str], cells: Cells) -> str:
+def _shared(analysis: Analysis, group: Group, key: frozenset[str], cells: Cells) -> str:
     """The first place is shared: a choice between few, or no winner."""
-    place = wording.where(cells, family.grid)
-    names = [_names(evidence, one, cells) for one in _ordered(evidence, key, cells)]
-    told = _tie(family, cells)
+    place = wording.where(cells, group.grid)
+    names = [_names(analysis, one, cells) for one in _ordered(analysis, key, cells)]
+    told = _tie(group, cells)
     if len(names) > 2 and not told.startswith("are equivalent"):
         return f"**No winner** for {place}: {wording.listed(names)} {told}"
     return f"**Use {wording.listed(names, 'or')}** for {place}: they {told}"
 
 
-def _ordered(evidence: Evidence, key: frozenset[str], cells: Cells) -> list[str]:
+def _ordered(analysis: Analysis, key: frozenset[str], cells: Cells) -> list[str]:
     """The implementations of `key` in the order of the plan."""
     position: dict[str, int] = {}
     for ranking in cells.values():
         for one in ranking.first:
-            index = evidence.names.index(one.contender)
+            index = analysis.names.index(one.contender)
             position[one.implementation] = min(index, position.get(one.implementation, index))
     return sorted(key, key=lambda one: position[one])
 
 
-def _names(evidence: Evidence, implementation: str, cells: Cells) -> str:
+def _names(analysis: Analysis, implementation: str, cells: Cells) -> str:
     """The names under which `implementation` is first in every cell, or else in any."""
     sets = [
         {one.contender for one in ranking.first if one.implementation == implementation}
         for ranking in cells.values()
     ]
     always = set.intersection(*sets)
-    chosen = [name for name in evidence.names if name in (always or set.union(*sets))]
+    chosen = [name for name in analysis.names if name in (always or set.union(*sets))]
     if len(chosen) == 1:
         return wording.named(chosen)
     if always:
@@ -104,7 +103,7 @@ def _names(evidence: Evidence, implementation: str, cells: Cells) -> str:
     return f"{wording.named(chosen, 'or')} (the same kernel; which name comes first varies)"
 
 
-def _tie(family: Family, cells: Cells) -> str:
+def _tie(group: Group, cells: Cells) -> str:
     """Equivalent, or not told apart; with the ratio where it is one workload and two implementations."""
     kinds = []
     rivals: list[tuple[Standing, Verdict]] = []
@@ -116,7 +115,7 @@ def _tie(family: Family, cells: Cells) -> str:
         ]
         kinds.append(all(verdict.kind is Kind.EQUIVALENT for _, verdict in others))
         rivals += others
-    margin = f"±{units.percent(max(family.cells[at].margin for at in cells))}"
+    margin = f"±{units.percent(max(group.cells[at].margin for at in cells))}"
     if all(kinds):
         text = f"are equivalent (within {margin})"
     else:
@@ -131,10 +130,10 @@ def _tie(family: Family, cells: Cells) -> str:
     return text
 
 
-def _leanest(family: Family, cells: Cells) -> str:
+def _leanest(group: Group, cells: Cells) -> str:
     """What memory says where time does not."""
     at = max(cells, key=lambda one: (one[1], one[0]))
-    measured = family.cells[at].measured
+    measured = group.cells[at].measured
     peaks = {}
     for one in cells[at].first:
         peak = measured[one.contender].peak_bytes
@@ -145,11 +144,11 @@ def _leanest(family: Family, cells: Cells) -> str:
     least, most = min(peaks, key=lambda n: peaks[n]), max(peaks, key=lambda n: peaks[n])
     return (
         f". `{least}` needs the least memory of them: {units.bytes_text(peaks[least])} against "
-        f"{units.bytes_text(peaks[most])} of `{most}` at n = {at[1]}, {wording.counted(at[0], 'head')}"
+        f"{units.bytes_text(peaks[most])} of `{most}` at {wording.place(group.cells[at].workload)}"
     )
 
 
-def _leads(evidence: Evidence, key: frozenset[str], cells: Cells) -> list[str]:
+def _leads(analysis: Analysis, key: frozenset[str], cells: Cells) -> list[str]:
     """How far ahead: of the next other implementation, and of the baseline where that is another one."""
     ahead = [(one, one.against_best) for one in (ranking.runner_up for ranking in cells.values()) if one]
     behind = [(one, verdict) for one, verdict in ahead if verdict is not None]
@@ -158,13 +157,13 @@ def _leads(evidence: Evidence, key: frozenset[str], cells: Cells) -> list[str]:
     known = [verdict for verdict in against_baseline if verdict is not None]
     phrases = []
     if behind:
-        is_baseline = names == [evidence.baseline]
+        is_baseline = names == [analysis.baseline]
         what = "the next other implementation" + (" and the baseline" if is_baseline else "")
         phrases.append(_faster([verdict for _, verdict in behind], f"{what}, {wording.named(names, 'or')}"))
         if is_baseline:
             return phrases
-    if known and not any(evidence.baseline == one.contender for r in cells.values() for one in r.first):
-        phrases.append(_faster(known, f"the baseline, `{evidence.baseline}`"))
+    if known and not any(analysis.baseline == one.contender for r in cells.values() for one in r.first):
+        phrases.append(_faster(known, f"the baseline, `{analysis.baseline}`"))
     return phrases
 
 
@@ -177,43 +176,43 @@ def _baseline_lead(ranking: Ranking) -> Verdict | None:
     return None if same else standing.against_best
 
 
-def _caution(evidence: Evidence, cells: Cells) -> str:
+def _caution(analysis: Analysis, cells: Cells) -> str:
     """Which leads are so small that they need other processes to confirm them."""
     small: list[tuple[At, Ranking, Standing]] = []
     for at, ranking in cells.items():
         runner_up = ranking.runner_up
         verdict = runner_up.against_best if runner_up is not None else None
-        if runner_up is not None and verdict is not None and verdict.ratio < 1 + SMALL_LEAD:
+        if runner_up is not None and verdict is not None and small_claim(verdict):
             small.append((at, ranking, runner_up))
     if not small:
         return ""
     at, ranking, rival = small[-1]
-    command = wording.compare_command([rival.contender, ranking.best.contender], ranking.workload)
+    command = ranking.workload.command(rival.contender, ranking.best.contender)
     places = ", ".join(f"n = {n} at {wording.counted(count, 'head')}" for (count, n), _, _ in small[:4])
     if len(small) > 4:
         places += f" and {len(small) - 4} more"
     return (
-        f" Leads under {units.percent(SMALL_LEAD)} ({places}) come from one set of processes: before you rely on"
-        f" one, repeat it at least three times, for instance with `{command}`."
+        f" Leads under {units.percent(SMALL)} ({places}) come from one set of processes: before you rely on one,"
+        f" confirm it in {SETS} fresh sets, for instance with `{command}`."
     )
 
 
-def _alone(family: Family, cells: Cells) -> str:
+def _only_one(group: Group, cells: Cells) -> str:
     names = list(dict.fromkeys(ranking.best.contender for ranking in cells.values()))
     return (
-        f"{wording.named(names, 'or')} had no rival for {wording.where(cells, family.grid)}: "
-        "there is a time, but nothing to hold it against."
+        f"Only {wording.named(names, 'or')} was measured for {wording.where(cells, group.grid)}: "
+        "there is nothing to compare its time with."
     )
 
 
-def _open(family: Family, cells: Cells) -> str:
+def _too_few_rounds(group: Group, cells: Cells) -> str:
     fewest = min(one.rounds for ranking in cells.values() for one in ranking.standings)
     needed = max(least_rounds(len(ranking.standings) - 1) for ranking in cells.values())
     names = list(dict.fromkeys(ranking.best.contender for ranking in cells.values()))
     return (
-        f"**No verdict** for {wording.where(cells, family.grid)}: as few as {wording.counted(fewest, 'round')}"
+        f"**No verdict** for {wording.where(cells, group.grid)}: as few as {wording.counted(fewest, 'round')}"
         f" could be used, and an interval needs {needed}. The least medians are those of {wording.named(names)};"
-        " give the run more time to learn more."
+        " give the run more time."
     )
 
 
@@ -234,3 +233,83 @@ def _ratio(verdict: Verdict) -> str:
 def _ends(values: Iterable[float]) -> tuple[str, str]:
     known = list(values)
     return units.figures(min(known)), units.figures(max(known))
+
+
+# -- crossovers --------------------------------------------------------------------------------------
+
+
+def candidates(analysis: Analysis, group: Group) -> list[str]:
+    """Contenders that are first somewhere, and the baseline; of two names for one kernel the first."""
+    wanted = {one.contender for ranking in group.ranked.values() for one in ranking.first}
+    chosen: list[str] = []
+    for name in analysis.names:
+        if name not in wanted | {analysis.baseline}:
+            continue
+        if not any(_one_kernel(group, name, other) for other in chosen):
+            chosen.append(name)
+    return chosen
+
+
+def find_crossovers(analysis: Analysis, group: Group) -> dict[int, list[Crossover]]:
+    """All decided changes of places among the candidates, by head count.
+
+    The error rate of each interval is shared among the pairs, or among the contenders where those are more.
+    """
+    pairs = list(combinations(candidates(analysis, group), 2))
+    found: dict[int, list[Crossover]] = {}
+    for count in group.heads:
+        for one, other in pairs:
+            verdicts = _verdicts(analysis, group, count, one, other, len(pairs))
+            found.setdefault(count, []).extend(crossovers(one, other, verdicts))
+    return {count: sorted(some, key=lambda c: c.length) for count, some in found.items()}
+
+
+def crossings(analysis: Analysis, group: Group) -> list[str]:
+    """A sentence for each pair that changes places, or one that says that none does."""
+    ranked = sorted({length for _, length in group.ranked})
+    if len(ranked) < 2:
+        return []
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for count, some in find_crossovers(analysis, group).items():
+        for one in some:
+            grouped.setdefault((one.below, one.above), []).append(
+                f"n ≈ {units.figures(one.length, 2)} [{units.figures(one.low, 2)}, {units.figures(one.high, 2)}]"
+                f" at {wording.counted(count, 'head')}"
+            )
+    if grouped:
+        return [
+            f"**Crossover**: `{below}` is faster below, and `{above}` above, {wording.listed(places)}."
+            for (below, above), places in grouped.items()
+        ]
+    names = candidates(analysis, group)
+    if len(names) < 2:
+        return []
+    return [
+        f"No crossover: between n = {ranked[0]} and {ranked[-1]} no two of "
+        f"{wording.named(names)} decidedly change places at any head count."
+    ]
+
+
+def _one_kernel(group: Group, name: str, other: str) -> bool:
+    """Whether the two ran one implementation wherever both were measured, which they were."""
+    both = [
+        (first.implementation, second.implementation)
+        for ranking in group.ranked.values()
+        if (first := ranking.of(name)) is not None and (second := ranking.of(other)) is not None
+    ]
+    return bool(both) and all(first == second for first, second in both)
+
+
+def _verdicts(
+    analysis: Analysis, group: Group, count: int, one: str, other: str, pairs: int
+) -> dict[int, Verdict]:
+    """`other` against `one`, by length."""
+    verdicts = {}
+    for (heads, n), cell in group.cells.items():
+        if heads != count or one not in cell.measured or other not in cell.measured:
+            continue
+        comparisons = max(pairs, len(cell.measured) - 1)
+        found = decidable(cell.measured.values(), one, None, cell.margin, comparisons)
+        if other in found:
+            verdicts[n] = found[other]
+    return verdicts

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
+from attnlab.contract.fields import declaration
 from attnlab.contract.workload import Workload
+
+#: how a condition is said where its part of a workload's label would not be understood
+_CONDITIONS = {
+    "dtype": "{}",
+    "batch": "batch {}",
+    "head_dim": "head_dim {}",
+    "kv_heads": "{} key heads",
+    "queries": "{} queries over n keys",
+    "value_dim": "value_dim {}",
+    "scale": "scale {:g}",
+    "seed": "seed {}",
+}
+#: and where it is at its default
+_DEFAULTS = {
+    "kv_heads": "as many key heads as heads",
+    "queries": "as many queries as keys",
+    "value_dim": "value_dim = head_dim",
+    "scale": "scale 1/√d",
+    "causal": "not causal",
+    "key_lengths": "no padding",
+    "seed": "seed 0",
+}
 
 
 def listed(items: Sequence[str], last: str = "and") -> str:
@@ -30,6 +52,11 @@ def heads(counts: Sequence[int]) -> str:
     """``1 head``, ``4 and 16 heads``."""
     noun = "head" if list(counts) == [1] else "heads"
     return f"{listed([str(one) for one in counts])} {noun}"
+
+
+def place(workload: Workload) -> str:
+    """Where a workload stands in its group: ``n = 256, 4 heads``."""
+    return f"n = {workload.keys}, {counted(workload.heads, 'head')}"
 
 
 def lengths(wanted: Collection[int], measured: Sequence[int]) -> str:
@@ -61,52 +88,23 @@ def where(cells: Iterable[tuple[int, int]], grid: Mapping[int, Sequence[int]]) -
     return "; ".join(f"{text} at {heads(counts)}" for text, counts in by_text.items())
 
 
-def conditions(shared: Workload) -> str:
-    """What a family of workloads has in common, in words: see `attnlab.report.evidence.Family`."""
-    parts = [shared.dtype, {"cpu": "CPU", "cuda": "CUDA"}[shared.device], f"batch {shared.batch}"]
-    parts.append(f"head_dim {shared.head_dim}")
-    if shared.value_dim != shared.head_dim:
-        parts.append(f"value_dim {shared.value_dim}")
-    if shared.queries > 1:
-        parts.append(f"{counted(shared.queries - 1, 'query').replace('querys', 'queries')} over n keys")
-    if shared.causal:
-        parts.append("causal")
-    if shared.scale != 1 / math.sqrt(shared.head_dim):
-        parts.append(f"scale {shared.scale:g}")
-    if shared.distribution != "normal":
-        parts.append(f"{shared.distribution} inputs")
-    if shared.seed:
-        parts.append(f"seed {shared.seed}")
-    return ", ".join(parts)
+def condition(name: str, value: Any, *, always: bool = False) -> str:
+    """What the field `name` of a workload says of it in words; empty at its default, unless `always`.
 
-
-def compare_command(contenders: Iterable[str], workload: Workload) -> str:
-    """The command that races `contenders` on `workload` again, in fresh processes."""
-    words = [
-        "attnlab",
-        "compare",
-        *contenders,
-        "--length",
-        str(workload.keys),
-        "--heads",
-        str(workload.heads),
-    ]
-    plain = Workload()
-    for option, field in (("--head-dim", "head_dim"), ("--batch", "batch"), ("--dtype", "dtype")):
-        if getattr(workload, field) != getattr(plain, field):
-            words += [option, str(getattr(workload, field))]
-    if workload.device != plain.device:
-        words += ["--device", workload.device]
-    if workload.causal:
-        words.append("--causal")
-    return shlex.join(words)
-
-
-def in_cell(text: object) -> str:
-    """`text` made safe for a cell of a Markdown table."""
-    return " ".join(str(text).split()).replace("|", "\\|")
-
-
-def plain(text: str) -> str:
-    """A sentence without its Markdown, for a terminal."""
-    return text.replace("**", "").replace("`", "")
+    A field without words of its own here is said as in a workload's label.
+    """
+    if name == "device":
+        return {"cpu": "CPU", "cuda": "CUDA"}.get(value, str(value))
+    if name == "distribution":
+        return f"{value} inputs" if always or value != "normal" else ""
+    if name in _CONDITIONS and value is not None and (name, value) != ("seed", 0):
+        text = _CONDITIONS[name].format(value)
+        return text.replace("heads", "head").replace("queries", "query") if value == 1 else text
+    declared = {field.name: declaration(field) for field in Workload.__dataclass_fields__.values()}[name]
+    text = "" if value is None else declared.brief(value)
+    if text or not always:
+        return text
+    if name in _DEFAULTS:
+        return _DEFAULTS[name]
+    absent = value is None or value is False or value in ("", "none")
+    return f"no {name}" if absent else declared.write(value)

@@ -6,10 +6,16 @@ command line and the pytest fixtures all call it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from attnlab.contract.result import Measurement, Result
 from attnlab.statistics.pairing import MARGIN, Kind, Verdict, calibration_of, compare, disturbed_rounds
+
+#: two processes of one backend may differ by up to this: a smaller difference is claimed only where it holds in
+#: `SETS` fresh sets of processes
+SMALL = 0.05
+SETS = 3
 
 
 def latencies(results: Iterable[Result]) -> dict[str, Measurement]:
@@ -49,6 +55,12 @@ def verdicts_against(
         if (set(base.by_round()) & set(latency.by_round())) - left_out:
             verdicts[name] = compare(base, latency, disturbed=left_out, comparisons=shared, margin=margin)
     return verdicts
+
+
+def small_claim(verdict: Verdict) -> bool:
+    """Whether it claims a difference of less than `SMALL`."""
+    claims = verdict.kind in (Kind.FASTER, Kind.SLOWER)
+    return claims and abs(math.log(verdict.ratio)) < math.log1p(SMALL)
 
 
 def agreed(found: Sequence[Verdict | None]) -> Verdict:

@@ -95,9 +95,10 @@ def _bias_at(problem: Problem, place: Place) -> NDArray[Any] | None:
         slopes = np.asarray(bias.slopes)[place.heads, None, None]
         return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
     found = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    for axis, at in enumerate((place.batches, place.heads, place.rows, place.columns)):
+    parts: tuple[Any, ...] = (place.batches, place.heads, place.rows, place.columns)
+    for axis, at in enumerate(parts):
         if found.shape[axis] != 1:
-            found = found[(slice(None),) * axis + (at,)]
+            found = found[(*(slice(None),) * axis, at)]
     return found
 
 
@@ -234,7 +235,7 @@ def _together(batch: int, heads: int, group: int, pairs: int) -> Iterator[tuple[
 
 
 def visible_extremes(part: Rows) -> tuple[Array, Array]:
-    """Least and greatest of the values that each row sees, per component; 0 where it sees none. (…, rows, value_dim)."""
+    """Least and greatest of the values that a row sees, per component; 0 where it sees none. (…, rows, value_dim)."""
     visible, shape = part.visible, (*part.q.shape[:3], part.v.shape[-1])
     if visible is None:
         low, high = (np.broadcast_to(f(part.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max))

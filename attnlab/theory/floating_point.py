@@ -1,10 +1,14 @@
-"""Requirement: the constants of the four floating-point formats, and where softmax leaves their range.
+"""Requirement: the constants of the floating-point formats, and where softmax leaves their range.
 
 u is the unit roundoff, half the distance from 1 to the next number: 2^-24 for float32.
 """
 
 import math
 from typing import NamedTuple
+
+import ml_dtypes
+
+from attnlab.contract.dtypes import DTYPES, FORMATS
 
 from .checks import one_of, real, whole
 
@@ -44,17 +48,11 @@ class FloatFormat(NamedTuple):
         return math.ldexp(1.0, self.least_exponent - self.precision + 1)
 
 
-FORMATS = {
-    "float16": FloatFormat(11, -14, 15),
-    "bfloat16": FloatFormat(8, -126, 127),
-    "float32": FloatFormat(24, -126, 127),
-    "float64": FloatFormat(53, -1022, 1023),
-}
-
-
 def float_format(dtype: str) -> FloatFormat:
     """The format by its name. Raises ValueError for any but float16, bfloat16, float32 and float64."""
-    return FORMATS[one_of("dtype", dtype, tuple(FORMATS))]
+    form = FORMATS[one_of("dtype", dtype, DTYPES)]
+    found = ml_dtypes.finfo(form)  # type: ignore[no-untyped-call]  # its stub gives the constructor no types
+    return FloatFormat(found.nmant + 1, int(found.minexp), int(found.maxexp) - 1)
 
 
 def unit_roundoff(dtype: str) -> float:

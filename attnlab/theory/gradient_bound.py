@@ -8,8 +8,8 @@ Per row, with η, γ, τ and L as in `error_budget.worst_case_bound`, A, D and T
     |δD|   <= Σ_j (b_j B_j + p_j α_j) + γ_{n+d_v+4} Σ_j (p_j + b_j)B_j + u_O Σ_c|g_c o_c| + τ_O Σ_c|g_c|
     |δt_j| <= θ_j = b_j|A_j − D| + (p_j + b_j)(α_j + δD + 4u_i|A_j − D|),
               and u(|t_j| + θ_j) + τ(1 + 1/scale) for each time that T is stored; and Σ_lθ_l more where
-              s_j >= max_{l<=j} s_l − 2η: for who differentiates m too, what the sum of T is off comes to lie
-              on its key, and on those of the maxima on the way where there were any
+              s_j >= max_{l<=j} s_l − 2η, or max_{l>=j} s_l − 2η: for who differentiates m too, what the sum of T
+              is off comes to lie on its key, and on those of the maxima on the way where there were any
     |δr_j| <= ρ_j = θ_j; with a soft cap f'_j θ_j + (|t_j| + θ_j)φ_j and what storing r adds, φ_j >= |δf'_j|
     |δ∂L/∂q| <= scale [Σ_j ρ_j|k_j| + G_n Σ_j(|r_j| + ρ_j)|k_j|], and likewise for k over queries,
     |δ∂L/∂v_j| <= Σ_i (b_ij + G_{n_q}(p_ij + b_ij))|g_i|,
@@ -60,7 +60,8 @@ def gradient_bounds(back: Backward, sums: tuple[float, float], roundings: Roundi
         alpha += 2 * roundings.scores.unit_roundoff * absolute
     theta = _stored(_of_slopes(back, b, alpha, absolute, roundings), back.slopes, scale, roundings) * shown
     fall = np.where(shown, back.soft.fall, -np.inf)
-    highest_so_far = fall + 2 * eta >= np.maximum.accumulate(fall, axis=-1)
+    before, after = (np.maximum.accumulate(fall[..., ::step], axis=-1)[..., ::step] for step in (1, -1))
+    highest_so_far = fall + 2 * eta >= np.minimum(before, after)
     theta += shown * highest_so_far * theta.sum(axis=-1, keepdims=True)
     if part.softcap is not None:
         bent = back.soft.through(theta) + (np.abs(back.slopes) + theta) * _of_cap(back, moved.raw, roundings)

@@ -32,9 +32,10 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              each times (c u_i)².
 
 Where the m of s − m is differentiated too, as by who writes softmax out, the error of Σt_j = 0 comes to lie on its key;
-and where that was done tile by tile, with more than the dtype inside, on the key of every m on the way. Of that error
-a part adds up that does not elsewhere: D/l is one number, and is rounded alike in every A_j/l − D/l whose A_j/l has the
-same exponent, (Σp_j min(c u|A_j|, |D|))²/2.
+and where that was done tile by tile, the error of each sum so far on the key of the m so far, from whichever end the
+keys were walked (`_excess`). Where the t_j themselves cancel to nearly nothing, as with V = 1, this is all there is: it
+is of the size of what cancelled, p_j|A_j| and |D|. Of that error a part adds up that does not elsewhere: D/l is one
+number, and is rounded alike in every A_j/l − D/l whose A_j/l has the same exponent, (Σp_j min(c u|A_j|, |D|))²/2.
 
 Sources add in squares, as if independent: an upper model, like that of the forward pass.
 """
@@ -89,7 +90,7 @@ SUM_BLOCK = 32
 _INNER_OF_SLOPES = 3
 # rms errors by which a score may come out above the largest
 _FAR = 6
-# keys between two looks at the largest score
+# keys among which equal largest scores share
 _TILE = 16
 _LAST = 2
 
@@ -255,22 +256,48 @@ def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps
     return np.asarray(back.slopes**2 * slope + steps * unit * back.raw_slopes**2)
 
 
-def _tops(back: Backward, variance: Array, tile: int) -> Array:
-    """How much of it each key gets where it has the largest score so far at the end of a tile, (…, rows, keys).
+def _excess(back: Backward, variance: Array, slopes: Array, row: Array) -> Array:
+    """Variances of what Σt is off, on each key that may have the largest score of those walked so far; (…, rows, keys).
 
-    variance : of the scores; one that is up to six deviations below another may still come out above it, and get
-    all. Scores that are equal share. Tiles of other sizes than multiples of `tile` are not looked at.
+    variance : of the scores; one that is up to six deviations below another may still come out above it. slopes, row :
+    variances of t_j and of what comes on top for a whole row. Keys are walked from the first or from the last, in tiles
+    of any size: before a larger score is met, no more errors have come together than those of the keys until there,
+    and of `row` the part that their weights have. Largest scores that are equal share within a tile.
     """
-    fall = (
+    shown = back.part.visible
+    fall = back.soft.fall if shown is None else np.where(shown, back.soft.fall, -np.inf)
+    slack = _FAR * np.sqrt(2 * variance)
+    most = (slack if shown is None else slack * shown).max(axis=-1, keepdims=True)
+    found = np.zeros(1)
+    for step in (1, -1):
+        walked = fall[..., ::step]
+        largest = np.maximum.accumulate(walked, axis=-1)
+        near = np.isfinite(walked) & (walked + slack[..., ::step] >= largest)
+        together = (slopes + row * back.soft.weights)[..., ::step].cumsum(axis=-1)
+        # the sum where the next larger score comes, seen from every key before it
+        goes_on = largest[..., 1:] <= largest[..., :-1] + most
+        together[..., :-1][goes_on] = np.inf
+        ends = np.minimum.accumulate(together[..., ::-1], axis=-1)[..., ::-1]
+        found = np.maximum(found, (near * ends)[..., ::step])
+    first = fall == 0
+    starts = np.arange(0, fall.shape[-1], _TILE)
+    equal = np.add.reduceat(first, starts, axis=-1, dtype=np.int64)
+    shared = equal[..., np.arange(fall.shape[-1]) // _TILE]
+    return np.asarray(np.where(first, found / np.maximum(shared, 1), found))
+
+
+def _largest(back: Backward, variance: Array) -> Array:
+    """1 for each key that may have the largest score of its row, for scores of these variances; equal ones share it."""
+    fall = _fall(back)
+    equal = np.count_nonzero(fall == 0, axis=-1, keepdims=True)
+    near = np.isfinite(fall) & (fall + _FAR * np.sqrt(2 * variance) >= 0)
+    return np.asarray(np.where(fall == 0, 1 / np.maximum(equal, 1), near))
+
+
+def _fall(back: Backward) -> Array:
+    return (
         back.soft.fall if back.part.visible is None else np.where(back.part.visible, back.soft.fall, -np.inf)
     )
-    starts = np.arange(0, fall.shape[-1], tile)
-    owner = np.arange(fall.shape[-1]) // tile
-    largest = np.maximum.accumulate(np.maximum.reduceat(fall, starts, axis=-1), axis=-1)[..., owner]
-    near = np.isfinite(fall) & (fall + _FAR * np.sqrt(2 * variance) >= largest)
-    first = fall == largest
-    equal = np.add.reduceat(first, starts, axis=-1, dtype=np.int64)[..., owner]
-    return np.asarray(np.where(first, near / np.maximum(equal, 1), near))
 
 
 def _weights(back: Backward, ways: Ways, roundings: Roundings) -> Noise:
@@ -302,20 +329,22 @@ def _scores(back: Backward, ways: Ways, stored: ScoreErrors, roundings: Rounding
         axis=-1, keepdims=True
     )
     excess = 2 * unit * (squares + back.offset**2) + alike**2 / 2
+    # tile by tile, with more than the dtype inside, A alone is stored: weights that are may have their gradient stored
+    tile_by_tile = _excess(back, stored.scores, p**2 * of_products, alike**2 / 2)
     summed = unit * chain_variance(roundings.chain(p.shape[-1]), squares, back.offset)
     raw = back.raw_slopes
     again = rounding_variance(raw * scale, roundings.scores) / scale**2 if scale else np.zeros_like(raw)
     centred = (back.products - back.offset) ** 2
     slopes = (of_p + unit * p**2) * centred + p**2 * of_products
     bent = again + _of_cap(back, stored, unit, 1, 3)
-    tops = _tops(back, stored.scores, p.shape[-1])
+    at_once = _largest(back, stored.scores) * ((slopes + again).sum(axis=-1, keepdims=True) + excess)
     return (
         ways.from_scores(stored.scores)
         + ways.from_factors(np.full_like(back.offset, stored_sum_variance(roundings)))
         + ways.from_products(of_products)
         + ways.from_raw_slopes(back.soft.through(slopes, 2) + bent)
         + ways.from_offsets(summed)
-        + ways.from_excess((slopes + again).sum(axis=-1, keepdims=True) + excess, tops)
+        + ways.from_excess(np.maximum(at_once, tile_by_tile))
     )
 
 
@@ -345,7 +374,7 @@ def _inner(back: Backward, ways: Ways, errors: ScoreErrors, queries: int, roundi
         + ways.from_weights(p**2 * exponents)
         + ways.from_raw_slopes(back.soft.through(slopes, 2) + _of_cap(back, errors, unit, TANH, 1))
         + ways.from_offsets(offsets)
-        + ways.from_excess(slopes.sum(axis=-1, keepdims=True) + offsets, _tops(back, scores, _TILE))
+        + ways.from_excess(_excess(back, scores, slopes, offsets))
         + ways.from_factors(
             logarithm_variance(back.soft, roundings)
             + 2 * (p**2 * scores).sum(axis=-1, keepdims=True)

@@ -154,16 +154,13 @@ class Ways:
             self.sum_value_p2 * variance * self.g_norms,
         )
 
-    def from_excess(self, variance: Array, tops: Array) -> Noise:
-        """From Σ_jt_j of these variances, (…, rows, 1), at the keys that may have the largest score, (…, rows, keys).
-
-        tops : how likely each is to have it, at some time.
-        """
-        tops = self._bent(tops, 2)
-        query = variance * (tops @ self.k2)
+    def from_excess(self, variance: Array) -> Noise:
+        """From Σ_jt_j, by the key that it comes to lie on, (…, rows, keys)."""
+        variance = self._bent(variance, 2)
+        query = variance @ self.k2
         return _noise(
             query,
-            turned(tops * variance) @ self.q2,
+            turned(variance) @ self.q2,
             self._none(),
             query.sum(axis=-1),
             variance * self.query_norms,

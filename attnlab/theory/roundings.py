@@ -14,7 +14,8 @@ FOLDED = 2
 #: roundings of a weight where softmax is written out and each step stored: e^{s − m}, its sum, and the quotient (or,
 #: divided late, the sum over keys)
 WRITTEN_OUT = 3
-#: mean square of the error of tanh, in roundings, and its largest, in u: libraries give it to two units in the last place
+#: mean square of the error of tanh, in roundings, and its largest, in u: libraries are good to two units in the last
+#: place
 TANH, LARGEST_TANH = 4, 4
 #: roundings of a bias that its format does not hold: of the slope of ALiBi, and of its product with the distance
 BIAS = 2
@@ -102,7 +103,7 @@ def score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErro
 
 
 def _bias_roundings(part: Rows, soft: Softmax, form: FloatFormat, power: int) -> Array:
-    """|s|^power where two numbers are added that are not 0, and |bias|^power twice where the format does not hold it."""
+    """|s|^power where two numbers are added that are not 0; twice |bias|^power where the format does not hold it."""
     assert part.bias is not None
     added = np.abs(soft.scores) ** power * ((part.bias != 0) & (soft.capped != 0))
     return np.asarray(added + BIAS * np.abs(part.bias) ** power * ~holds(form, part.bias))
@@ -178,9 +179,10 @@ def stored_sum_variance(roundings: Roundings) -> float:
 def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors:
     """What no score is further off than, relative to the row's largest; 0 where masked. (…, rows, keys).
 
-    γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|, γ_k(u) = ku/(1 − ku).
+    γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|; γ_k as in `growth`.
     Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than r u_S|x|, and u_S|s − m| on top.
-    A soft cap adds (u_i + u_S)|x| and (5u_i + 2u_S)|f|, a bias (u_i + u_S)|s|, and 2|bias| where a format does not hold it.
+    A soft cap adds (u_i + u_S)|x| and (5u_i + 2u_S)|f|, a bias (u_i + u_S)|s|, and 2u|bias| where a format does not
+    hold it.
     """
     products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(part.scale)
     u, stored = roundings.inner_roundoff, roundings.scores

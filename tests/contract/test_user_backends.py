@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.backend import OUTPUT, Backend
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import OUTPUT
 from attnlab.contract.discovery import backends, load, require
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.workload import Workload

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab import backends
-from attnlab.contract.backend import GRADIENTS, OUTPUT
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.mask_part import Part, Shape

@@ -13,8 +13,8 @@ import pytest
 from attnlab.contract.discovery import backends, load
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.library import open_library
-from attnlab.libraries.torch_library import Torch, kernels_of
 from attnlab.contract.workload import Workload
+from attnlab.libraries.torch_library import Torch, kernels_of
 
 
 class FakeCuda:

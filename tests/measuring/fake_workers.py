@@ -37,6 +37,7 @@ class FakeWorker:
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
         self.contender = Contender(name, name)
+        self.library = "numpy"
         self.clock, self.noise = clock, noise or (lambda turn: 1.0)
         self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
@@ -76,8 +77,9 @@ class FakeWorker:
     def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         self._fault(op)
         self._call()
-        exact = race_check.reference(self.workload, tuple(arguments["rows"])).output
-        return {"names": ["output"]}, (exact, exact)
+        references = race_check.references(self.workload, tuple(arguments["rows"]))
+        names = self.workload.results
+        return {"names": list(names)}, tuple(references[name].output for name in names) * 2
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
         assert self.alive

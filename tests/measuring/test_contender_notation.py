@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from attnlab.measuring.contender import Contender, parse_all
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+#: of OpenMP, and of the BLAS libraries that NumPy and PyTorch are built with
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def test_a_bare_name_has_no_settings() -> None:

@@ -15,16 +15,9 @@ from attnlab.contract.library import Call, Library, open_library
 from attnlab.contract.result import Outcome, Result
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
-from attnlab.measuring.instruments import (
-    LATENCY,
-    PEAK_MEMORY,
-    Instrument,
-    Latency,
-    PeakMemory,
-    Readings,
-    instrument,
-)
+from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument, Readings
 from attnlab.measuring.limits import Limits
+from attnlab.measuring.worker_process import Died
 
 
 class CpuTime(Instrument):
@@ -75,15 +68,6 @@ def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conductor.account["instruments"] > 0
 
 
-def test_instruments_are_found_by_their_quantity() -> None:
-    """Those that are built in, and those that were defined since."""
-    assert isinstance(instrument("latency"), Latency)
-    assert isinstance(instrument("peak_memory"), PeakMemory)
-    assert isinstance(instrument("cpu_time"), CpuTime)
-    with pytest.raises(ValueError, match=r"must be one of latency, peak_memory, .*, got 'speed'"):
-        instrument("speed")
-
-
 def test_memory_is_left_out_where_it_is_not_wanted(clock: Clock) -> None:
     """Latency is not: a race without it has no result."""
     conductor = conductor_of([FakeWorker("a", clock)])
@@ -95,8 +79,6 @@ def test_memory_is_left_out_where_it_is_not_wanted(clock: Clock) -> None:
 
 def test_no_instrument_follows_one_that_ended_the_worker(clock: Clock) -> None:
     """The result has what was measured before, and one note."""
-    from attnlab.measuring.worker_process import Died
-
     conductor = conductor_of([FakeWorker("a", clock, faults={("PeakMemory", 1): Died("gone")})])
     conductor.instruments = (PEAK_MEMORY, CpuTime())
     with conductor:

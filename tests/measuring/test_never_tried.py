@@ -1,4 +1,4 @@
-"""What is told to be too slow or too large is never tried, and nothing else is ruled out: on fake workers."""
+"""What is predicted to be too slow or too large is never tried, and nothing else is ruled out: on fake workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def by_flops(rate: float) -> Any:
 
 
 def test_what_would_take_too_long_is_never_tried(clock: Clock) -> None:
-    """A loop in Python: told from the first rung whose successor would not be affordable."""
+    """A loop in Python: predicted from the first rung whose successor would not be affordable."""
     worker = FakeWorker("loop", clock, by_flops(1e7))
     (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.OVER_BUDGET
@@ -76,6 +76,19 @@ def test_what_would_not_fit_is_never_tried(clock: Clock) -> None:
     assert [result.outcome for result in results] == ["over_budget", "measured"]
     assert "predicted to need 6." in (results[0].reason or "")
     assert max(quadratic(tried) for tried in workers[0].tried) < free
+
+
+def test_the_memory_of_a_backward_pass_includes_what_its_forward_pass_leaves(clock: Clock) -> None:
+    """The call that is measured holds one score matrix, but three more lie there before it."""
+    workload = BIG.with_(queries=8192, keys=8192, direction="backward")
+
+    def peak(workload: Workload) -> int:
+        return {"backward": 1, "training": 4}[workload.direction] * workload.score_bytes
+
+    for matrices, expected in ((3, Outcome.OVER_BUDGET), (6, Outcome.MEASURED)):
+        worker = FakeWorker("a", clock, by_flops(1e14), free=matrices * workload.score_bytes, peak=peak)
+        (result,), _ = race([worker], workload)
+        assert result.outcome is expected, result.reason
 
 
 def test_inputs_that_do_not_fit_are_not_even_drawn(clock: Clock) -> None:

@@ -120,7 +120,7 @@ def test_waiting_ends_at_the_deadline(pipe: Pipe) -> None:
         protocol.send(pipe.writing, {}, (np.zeros(2**20),), PAST)
 
 
-def test_the_end_of_the_other_side_is_told(pipe: Pipe) -> None:
+def test_the_end_of_the_other_side_is_noticed(pipe: Pipe) -> None:
     """To a reader, also in the middle of a frame, and to a writer."""
     os.write(pipe.writing, b"\0\0\0")
     pipe.close(pipe.writing)
@@ -133,7 +133,7 @@ def test_the_end_of_the_other_side_is_told(pipe: Pipe) -> None:
     other.close(other.writing)
 
 
-def test_a_frame_that_begins_to_come_and_a_closed_pipe_are_told_without_waiting(pipe: Pipe) -> None:
+def test_a_frame_that_begins_to_come_and_a_closed_pipe_are_noticed_without_waiting(pipe: Pipe) -> None:
     """What is there need not be waited for, nor what never comes."""
     assert not protocol.ready(pipe.reading)
     protocol.send(pipe.writing, {"op": "hello"})

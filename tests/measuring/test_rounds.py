@@ -1,4 +1,4 @@
-"""The order of turns is fair, and the clock's surroundings are watched."""
+"""The order of turns is fair, and disturbances of the machine are measured."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_order_that_was_handed_out_does_not_change_later() -> None:
     assert first == copy
 
 
-def test_the_surroundings_are_told_in_seconds() -> None:
+def test_the_surroundings_are_measured_in_seconds() -> None:
     """Positive for the loop, and never negative for stolen time."""
     assert calibration_seconds() > 0
     assert steal_seconds() >= 0

@@ -1,4 +1,4 @@
-"""What a worker does on the clock: the calls that are made, those that are told, and what is kept between them."""
+"""What a worker does in a turn: the calls that it makes, those that it times, and what it keeps between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.instruments import LATENCY
 from attnlab.measuring.limits import Limits
-from attnlab.measuring.worker import Bench
+from attnlab.measuring.worker import Worker
 
 SMALL = Workload(heads=1, queries=4, keys=4, head_dim=4)
 
@@ -34,9 +34,9 @@ class Counting:
         return query
 
 
-def bench(attend: Counting) -> Bench:
-    """A worker's bench in this process, with `SMALL` prepared."""
-    one = Bench()
+def worker(attend: Counting) -> Worker:
+    """A worker in this process, with `SMALL` prepared."""
+    one = Worker()
     one.backend = Backend(
         name="counting", library="numpy", attend=attend, options=frozenset({"causal", "scale"})
     )
@@ -46,7 +46,7 @@ def bench(attend: Counting) -> Bench:
 
 def test_a_turn_that_is_not_settled_makes_only_the_calls_it_times() -> None:
     attend = Counting()
-    found, _ = bench(attend).measure(LATENCY.path, iterations=7, settle_seconds=None)
+    found, _ = worker(attend).measure(LATENCY.path, iterations=7, settle_seconds=None)
     assert attend.calls == 7
     assert found["samples"][0] > 0
     assert set(found["columns"]) == {"settled_s", "minor_faults", "involuntary_switches"}
@@ -55,7 +55,7 @@ def test_a_turn_that_is_not_settled_makes_only_the_calls_it_times() -> None:
 def test_a_settled_turn_makes_at_least_one_call_before() -> None:
     """However short the settling, and however long the call."""
     attend = Counting()
-    found, _ = bench(attend).measure(LATENCY.path, iterations=7, settle_seconds=0.0)
+    found, _ = worker(attend).measure(LATENCY.path, iterations=7, settle_seconds=0.0)
     assert attend.calls == 8
     assert found["columns"]["settled_s"][0] > 0
 
@@ -63,7 +63,7 @@ def test_a_settled_turn_makes_at_least_one_call_before() -> None:
 def test_a_turn_settles_for_the_seconds_it_is_given() -> None:
     """By the worker's clock, with many calls of a short one."""
     attend = Counting()
-    found, _ = bench(attend).measure(LATENCY.path, iterations=1, settle_seconds=0.02)
+    found, _ = worker(attend).measure(LATENCY.path, iterations=1, settle_seconds=0.02)
     assert found["columns"]["settled_s"][0] >= 0.02
     assert attend.calls > 2
 
@@ -78,7 +78,7 @@ def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(broken: fl
             seen.append(gc.isenabled())
             return super().__call__(*arrays, **options)
 
-    one = bench(Looking(broken))
+    one = worker(Looking(broken))
     assert gc.isenabled()
     try:
         one.measure(LATENCY.path, iterations=1, settle_seconds=0.0)
@@ -90,7 +90,7 @@ def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(broken: fl
 
 def test_a_calibration_is_the_least_of_several_short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of all starts a library up; one long call is enough."""
-    one = bench(Counting())
+    one = worker(Counting())
     library = type(one._library())
     for told, calls, least in (
         ([0.09, 0.004, 0.002, 0.003, 0.005, 1e-9], 5, 0.002),
@@ -105,7 +105,7 @@ def test_a_calibration_is_the_least_of_several_short_calls(monkeypatch: pytest.M
 def test_a_calibration_calls_for_as_long_as_it_warms_up() -> None:
     """A short call many times."""
     attend = Counting()
-    bench(attend).calibrate(warmup_seconds=0.02)
+    worker(attend).calibrate(warmup_seconds=0.02)
     assert attend.calls > 5
 
 

@@ -11,6 +11,8 @@ import pytest
 from attnlab.contract.discovery import backends
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.mask_part import Shape
+from attnlab.contract.problem import Problem
 from attnlab.numerics.black_box import black_box
 from attnlab.numerics.observables import Observables, observe
 
@@ -23,10 +25,12 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
-def direct(q: np.ndarray, k: np.ndarray, scale: float, causal: bool) -> dict[str, np.ndarray]:
+def direct(q: np.ndarray, k: np.ndarray, scale: float, **masks: Any) -> dict[str, np.ndarray]:
     """The definitions, in float64 on the whole score matrix; the Jacobian norm element by element."""
+    k = k.repeat(q.shape[1] // k.shape[1], axis=1)
     s = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
-    seen = np.tri(*s.shape[-2:], dtype=bool) if causal else np.ones(s.shape[-2:], dtype=bool)
+    given = Problem.of(q, k, k, **masks).mask.array(Shape(*s.shape))
+    seen = np.ones(s.shape, bool) if given is None else np.broadcast_to(given, s.shape)
     top = np.where(seen, s, -np.inf).max(axis=-1, keepdims=True)
     e = np.where(seen, np.exp(s - top), 0.0)
     p = e / e.sum(axis=-1, keepdims=True)
@@ -71,7 +75,24 @@ def test_every_backend_in_every_format_agrees_with_direct_sums(
 ) -> None:
     q, k = round_to(normal(2, 2, 24, 64), dtype), round_to(normal(2, 2, 40, 64), dtype)
     seen = observed(name, q, k, scale=scale, causal=causal, dtype=dtype)
-    assert_agree(seen, direct(q, k, scale, causal), dtype, largest_possible(q, k, scale))
+    assert_agree(seen, direct(q, k, scale, causal=causal), dtype, largest_possible(q, k, scale))
+
+
+MASKS: dict[str, dict[str, Any]] = {
+    "bottom_right": {"causal": "bottom_right"},
+    "window": {"causal": True, "window": (5, -1)},
+    "key lengths": {"key_lengths": [3, 40]},
+    "random": {"mask": np.random.default_rng(6).random((2, 1, 24, 40)) < 0.4},
+    "text": {"mask": "prefix(4) & window(6,6)"},
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("name", backends())
+def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[str, Any]) -> None:
+    q, k = normal(2, 4, 24, 16), normal(2, 2, 40, 16)
+    seen = observed(name, q, k, scale=0.5, **masks)
+    assert_agree(seen, direct(q, k, 0.5, **masks), "float64", largest_possible(q, k, 0.5))
 
 
 @pytest.mark.parametrize("offset", [1200.0, -52000.0])
@@ -81,7 +102,7 @@ def test_logits_far_from_zero_are_observed_as_well_as_their_rounding_allows(name
     q[..., 0], k[..., 0] = 100.0, offset / 100.0
     q, k = q.astype(np.float32), k.astype(np.float32)
     seen = observed(name, q, k, scale=1.0)
-    assert_agree(seen, direct(q, k, 1.0, False), "float32", largest_possible(q, k, 1.0))
+    assert_agree(seen, direct(q, k, 1.0), "float32", largest_possible(q, k, 1.0))
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.7, 1e-6])
@@ -89,7 +110,7 @@ def test_zero_negative_and_tiny_scales(scale: float) -> None:
     q, k = normal(1, 1, 6, 5), normal(1, 1, 9, 5)
     assert_agree(
         observe("numpy_vectorized", q, k, scale=scale),
-        direct(q, k, scale, False),
+        direct(q, k, scale),
         "float64",
         largest_possible(q, k, scale),
     )
@@ -100,7 +121,7 @@ def test_small_and_odd_shapes(n_q: int, n_k: int, dim: int) -> None:
     q, k = normal(1, 1, n_q, dim), normal(1, 1, n_k, dim, seed=1)
     assert_agree(
         observe("torch_sdpa_flash", q, k, scale=1.0),
-        direct(q, k, 1.0, False),
+        direct(q, k, 1.0),
         "float64",
         largest_possible(q, k, 1.0),
     )
@@ -153,17 +174,23 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
         (np.ones((1, 1, 2, 3)), np.full((1, 1, 2, 3), np.inf), {}, "k must be finite"),
         (np.ones((2, 3)), np.ones((2, 3)), {}, r"shape \(batch, heads, length, dim\)"),
         (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 4)), {}, "same head_dim"),
-        (np.ones((1, 1, 2, 3)), np.ones((1, 2, 2, 3)), {}, "agree in batch and heads"),
-        (np.ones((1, 1, 0, 3)), np.ones((1, 1, 2, 3)), {}, "queries must be a whole number of at least 1"),
-        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 0, 3)), {}, "keys must be a whole number of at least 1"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 2, 2, 3)), {}, "heads divide the query's"),
+        (np.ones((1, 1, 0, 3)), np.ones((1, 1, 2, 3)), {}, "query must be a non-empty array"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 0, 3)), {}, "key must be a non-empty array"),
         (
             np.ones((1, 1, 4, 3)),
             np.ones((1, 1, 3, 3)),
             {"causal": True},
             "4 queries need as many keys, got 3",
         ),
-        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), {"scale": np.inf}, "scale must be finite"),
-        (np.ones((1, 1, 2, 3), int), np.ones((1, 1, 2, 3), int), {}, "dtype must be one of"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), {"scale": np.inf}, "scale must be a finite number"),
+        (np.ones((1, 1, 2, 3), int), np.ones((1, 1, 2, 3), int), {}, "must hold floating-point numbers"),
+        (
+            np.ones((1, 1, 2, 3)),
+            np.ones((1, 1, 2, 3)),
+            {"mask": [[True, False], [False, False]]},
+            "1 that see none",
+        ),
         (np.full((1, 1, 2, 3), 1e6), np.ones((1, 1, 2, 3)), {"dtype": "float16"}, "q must be finite"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,10 +66,16 @@ def synthetic(
     complete: bool = True,
     ceiling_flops: float = 240e9,
     seed: int = 0,
+    variants: tuple[Mapping[str, object], ...] = ({},),
     **grid: object,
 ) -> Run:
-    """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``."""
+    """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
+
+    `variants` are further fields of the workloads; the whole grid is asked of each.
+    """
     plan = Plan.grid(lengths=lengths, heads=heads, contenders=(), baseline=None, **grid)
+    every = tuple(workload.with_(**fields) for fields in variants for workload in plan.workloads)
+    plan = replace(plan, workloads=every)
     generator = np.random.default_rng(seed)
     run = Run(
         folder=folder,

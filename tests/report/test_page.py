@@ -9,17 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from attnlab.contract.result import Outcome
-from attnlab.figures.canvas import settled
+from attnlab.contract.result import Measurement, Outcome
+from attnlab.figures.labels import settled
 from attnlab.figures.palette import styles
 from attnlab.numerics.catalogue import EXPERIMENTS
 from attnlab.numerics.finding import Row
 from attnlab.program.store import read_run
 from attnlab.report import verdict_text, write
+from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
-from attnlab.report.evidence import gather
 from attnlab.report.findings import conditions
 from attnlab.report.page import render
+from attnlab.report.speed_figures import ceiling, latency, memory
 
 SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
 CHAPTERS = (
@@ -41,7 +42,7 @@ CHAPTERS = (
 
 def unpainted(run):
     """The page without its figures, which are most of the work."""
-    return check_text(render(gather(run), {}))
+    return check_text(render(analyse(run), {}))
 
 
 def check(page):
@@ -101,8 +102,25 @@ def test_a_report_made_again_from_the_folder_is_the_same(made):
     ],
     ids=lambda options: ", ".join(f"{k}={v}" for k, v in options.items()),
 )
-def test_a_degenerate_run_still_makes_a_whole_page(made, options):
-    check(write(made(**options)))
+def test_a_degenerate_run_still_makes_a_whole_page(made, options, tmp_path):
+    run = made(**options)
+    unpainted(run)
+    for figure in (latency, memory, ceiling):
+        figure(analyse(run), tmp_path)
+
+
+def test_any_further_instrument_has_its_table(made):
+    run = made(lengths=(64, 128), heads=(4,))
+
+    def with_faults(one):
+        faults = Measurement("page_faults", "1", (7.0, 9.0, 8.0))
+        measured = one.outcome is Outcome.MEASURED
+        return replace(one, measurements=(*one.measurements, faults)) if measured else one
+
+    run.results = [with_faults(one) for one in run.results]
+    text = render(analyse(run), {})
+    table = text[text.index("## What else was measured") : text.index("## Speedup")]
+    assert re.search(r"\| page faults +\| +4 \| +128 \| +8.00 \|", table)
 
 
 def test_a_run_with_nothing_in_it_says_so(made):
@@ -124,7 +142,7 @@ def test_an_interrupted_run_says_so_at_the_top(made):
 
 def test_a_broken_self_test_is_the_first_thing_said(made):
     text = unpainted(made(**SMALL, second_entry=1.3))
-    assert text.index("not to be believed on this machine") < text.index("## Verdict")
+    assert text.index("cannot be told from noise on this machine") < text.index("## Verdict")
 
 
 def test_a_wrong_contender_never_appears_with_a_speed(made):

@@ -9,8 +9,8 @@ import statistics
 import pytest
 
 from attnlab.report import verdict_text
-from attnlab.report.crossings import find
-from attnlab.report.evidence import gather
+from attnlab.report.analysis import analyse
+from attnlab.report.winners import find_crossovers
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (1, 4), "rounds": 31}
@@ -45,8 +45,8 @@ def test_the_ratio_and_interval_in_a_sentence_are_those_of_the_samples(made):
 
 def test_a_range_of_ratios_covers_every_workload(made):
     run = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
-    evidence = gather(run)
-    ratios = [cell.ranking.runner_up.against_best for cell in evidence.cells]
+    analysis = analyse(run)
+    ratios = [cell.ranking.runner_up.against_best for cell in analysis.cells]
     low, high = min(v.ratio for v in ratios), max(v.ratio for v in ratios)
     sentence = lines(run)[0]
     assert "for 64 ≤ n ≤ 512 at 1 and 4 heads" in sentence
@@ -62,7 +62,7 @@ def test_one_that_is_first_or_shares_it_everywhere_is_named_before_all(made):
 
     both = made(contenders=("a", "b"), costs={"a": other, "b": FAST}, baseline="a", **SIZES)
     assert lines(both)[0].startswith("In short: use b. On none of 8 workloads was anything decidedly faster")
-    assert "to itself on 4 and shares it on 4" in lines(both)[0]
+    assert "it is alone in first place on 4 and shares it on 4" in lines(both)[0]
     # alone everywhere, or first only here and there: nothing to sum up
     alone = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
     assert "In short" not in verdict_text(alone)
@@ -104,8 +104,8 @@ def test_a_crossover_is_found_where_it_was_built_in(made):
         heads=(1, 4),
         rounds=31,
     )
-    evidence = gather(run)
-    found = find(evidence, evidence.families[0])
+    analysis = analyse(run)
+    found = find_crossovers(analysis, analysis.groups[0])
     for heads, truth in ((1, 632), (4, 316)):
         (one,) = found[heads]
         assert (one.below, one.above) == ("a", "b")
@@ -149,7 +149,7 @@ def test_a_wrong_contender_is_named_and_has_no_speed(made):
     run = made(contenders=tuple(costs), costs=costs, baseline="a", wrong=("bad",), **SIZES)
     said = lines(run)
     assert [one for one in said if "bad" in one] == [one for one in said if one.startswith("Do not use bad")]
-    assert all("bad" not in cell.measured for cell in gather(run).cells)
+    assert all("bad" not in cell.measured for cell in analyse(run).cells)
 
 
 def test_too_few_rounds_give_no_verdict(made):
@@ -164,7 +164,7 @@ def test_too_few_rounds_give_no_verdict(made):
 def test_a_speed_above_the_ceiling_is_a_failed_measurement(made):
     costs = {"a": SLOW, "magic": lambda w: w.flops / 300e9}
     run = made(contenders=tuple(costs), costs=costs, baseline="a", **SIZES)
-    for cell in gather(run).cells:
+    for cell in analyse(run).cells:
         assert "magic" not in cell.measured
         assert "a failed measurement, not a speed" in cell.faults["magic"]
     assert not any("magic" in one for one in lines(run))
@@ -175,12 +175,12 @@ def test_a_broken_self_test_comes_first_and_widens_the_margin(made):
     run = made(
         contenders=("a", "a#2", "b"), costs=costs, baseline="a", noise=0.002, second_entry=1.06, **SIZES
     )
-    evidence = gather(run)
-    assert 0.05 < evidence.margin < 0.065
-    assert all(cell.margin >= 0.055 for cell in evidence.cells)
+    analysis = analyse(run)
+    assert 0.05 < analysis.margin < 0.065
+    assert all(cell.margin >= 0.055 for cell in analysis.cells)
     text = verdict_text(run)
     assert text.startswith("Warning: The self-test failed on 8 of 8 workloads")
-    assert f"Differences smaller than {evidence.margin * 100:.1f} % are not to be believed" in text
+    assert f"Differences smaller than {analysis.margin * 100:.1f} % cannot be told from noise" in text
     # 4 % is below what this machine tells apart
     assert "Use a or b" in text
 

@@ -294,12 +294,10 @@ def test_grouped_heads_repeat_each_key_head_in_order():
 def test_alignment_and_masks_show_the_stated_keys():
     q, k, v = arrays(draw(6, "float32", n=6, d=4))
     few = q[:, :, :2]
-    expected = {"top-left": 1, "bottom-right": 5}
+    expected = {"top_left": 1, "bottom_right": 5}
     for alignment, first in expected.items():
         seen = np.arange(6)[None, :] <= np.arange(2)[:, None] + first - 1
-        aligned = error_budget(
-            few, k, v, causal=True, causal_alignment=alignment, output_dtype="float32", worst_case=True
-        )
+        aligned = error_budget(few, k, v, causal=alignment, output_dtype="float32", worst_case=True)
         masked = error_budget(few, k, v, mask=seen, output_dtype="float32", worst_case=True)
         for name in ("output", "rms", "worst_case"):
             assert getattr(aligned, name) == pytest.approx(getattr(masked, name), rel=1e-12)
@@ -360,7 +358,7 @@ GOOD = {"q": X, "k": X, "v": X, "output_dtype": "float32"}
         {"rows": [0.5]},
         {"mask": np.ones((3, 3))},
         {"mask": np.ones((2, 3), dtype=bool)},
-        {"causal": True, "causal_alignment": "middle"},
+        {"causal": "middle"},
         {"weights_stored": "twice"},
         {"summation_block": 0},
     ],

@@ -81,5 +81,5 @@ def test_what_does_not_fit_is_refused():
         exact_gradients(q, k, v, g[:, :, :5])
     with pytest.raises(ValueError, match="output_gradient must be finite"):
         exact_gradients(q, k, v, np.full_like(g, np.nan))
-    with pytest.raises(ValueError, match="k and v must share"):
+    with pytest.raises(ValueError, match="key and value must have the same length"):
         exact_gradients(q, k[:, :, 1:], v, g)

@@ -1,0 +1,407 @@
+"""What is often said of attention, a claim a row, theme by theme in the order in which they are read."""
+
+from __future__ import annotations
+
+import math
+
+from attnlab.claims.claim import Claim, Test
+
+FORMULA, SHAPES, REACH, PRECISION = "The formula", "Shapes", "Reach", "Precision"
+TEMPERATURE, VARIANCE, SATURATION = "Temperature", "The variance of the scores", "Saturation"
+GRADIENTS, MANY_HEADS, COST, BEYOND = "Gradients", "Heads", "Cost", "Interpretation"
+VASWANI, HEADS = "Vaswani et al. 2017, §3.2.1", "Vaswani et al. 2017, §3.2.2"
+LENGTH = "Veličković et al. 2024 (2410.01104)"
+
+CLAIMS = (
+    Claim(
+        id="scaled-dot-product",
+        theme=FORMULA,
+        says="Attention is softmax(QKᵀ/√d_k)V.",
+        truth="So it is. Every backend agrees with the formula evaluated in float64, to within the error that its "
+        "own roundings predict.",
+        reference=VASWANI,
+        experiment="formula",
+        claimed=(Test("error / error budget"),),
+    ),
+    Claim(
+        id="weights-sum-to-one",
+        theme=FORMULA,
+        says="The softmax turns a row of scores into weights that add up to 1.",
+        truth="They do, up to rounding.",
+        reference=VASWANI,
+        experiment="thermodynamics",
+        claimed=(Test("Σp = 1"),),
+    ),
+    Claim(
+        id="score-of-own-key",
+        theme=FORMULA,
+        says="The score of position i is s_i = q_i·k_i: one number a token.",
+        truth="There is a score for every pair, s_ij = q_i·k_j: n² of them. Scores that hang on the key alone would "
+        "give all queries one and the same output.",
+        reference=VASWANI,
+        experiment="formula",
+        claimed=(Test("different rows of the output", "=", 1),),
+    ),
+    Claim(
+        id="output-expectation",
+        theme=FORMULA,
+        says="What attention puts out is an expectation: of the values, under the weights.",
+        truth="Exactly so, and its response to a score is a covariance: ∂o/∂s_j = p_j(v_j − o), do/dβ = Cov_p(v, s).",
+        reference="Kubo 1966 for fluctuation and dissipation",
+        experiment="thermodynamics",
+        claimed=(Test("∂o/∂s_j = p_j (v_j − o)"), Test("do/dβ = Cov_p(v, s)")),
+    ),
+    Claim(
+        id="next-token",
+        theme=FORMULA,
+        says="Attention puts out the next token, one vector x_{n+1}.",
+        truth="It puts out one vector for every query position; a next token is predicted from the last of them, "
+        "after many layers and an output projection.",
+        reference="Vaswani et al. 2017, §3.4",
+        experiment="formula",
+        claimed=(Test("different rows of the output", "=", 1),),
+    ),
+    Claim(
+        id="self-and-cross",
+        theme=SHAPES,
+        says="A sequence may attend to itself, or to another one.",
+        truth="Both are the same computation; in cross-attention n_q and n_k are independent of each other.",
+        reference="Vaswani et al. 2017, §3.2.3",
+        experiment="formula",
+        claimed=(Test("share answered right", "=", 1, {"shapes": ("n_q = n_k", "n_q ≠ n_k")}),),
+    ),
+    Claim(
+        id="same-row-count",
+        theme=SHAPES,
+        says="Q, K and V all have n rows.",
+        truth="K and V share a length, n_k; Q has a length of its own, n_q.",
+        condition="self-attention",
+        reference="Vaswani et al. 2017, §3.2.3",
+        experiment="formula",
+        claimed=(Test("share answered right", "=", 1, {"shapes": "n_q = n_k"}),),
+        beyond=(Test("share answered right", "=", 0, {"shapes": "n_q ≠ n_k"}),),
+        right=(Test("share answered", "=", 0, {"shapes": "n_k ≠ n_v"}),),
+    ),
+    Claim(
+        id="one-query-key-dim",
+        theme=SHAPES,
+        says="Queries and keys must have the same dimension, for their dot product to exist.",
+        truth="They must, and a mismatch is refused.",
+        reference=VASWANI,
+        experiment="formula",
+        claimed=(Test("share answered", "=", 0, {"shapes": "d_q ≠ d_k"}),),
+        control=(Test("share answered right", "=", 1, {"shapes": "n_q = n_k"}),),
+    ),
+    Claim(
+        id="value-dimension",
+        theme=SHAPES,
+        says="The value vectors have the dimension of queries and keys.",
+        truth="Any d_v will do; the output has the same d_v.",
+        condition="no projection of the values",
+        reference=HEADS,
+        experiment="formula",
+        claimed=(Test("share answered right", "=", 1, {"shapes": "n_q = n_k"}),),
+        beyond=(Test("share answered right", "=", 0, {"shapes": "d_v ≠ d_k"}),),
+    ),
+    Claim(
+        id="every-token-sees-every",
+        theme=REACH,
+        says="Each token sees all others, however far apart they are.",
+        truth="Without a mask, and then so blindly that reordering the tokens reorders the output and does nothing "
+        "else. Under a causal mask token i sees tokens 1 to i: (n + 1)/(2n) of all pairs.",
+        condition="no mask",
+        reference="Vaswani et al. 2017, §3.2.3; Lee et al. 2019 (1810.00825)",
+        experiment="formula",
+        claimed=(Test("share of pairs with a weight", "=", 1, {"mask": "none"}),),
+        beyond=(Test("share of pairs with a weight", "=", 1, {"mask": "causal"}),),
+        right=(
+            Test("output of reordered tokens − reordered output"),
+            Test("causal output of the first half alone − of the whole"),
+        ),
+    ),
+    Claim(
+        id="no-information-loss",
+        theme=REACH,
+        says="Attention reaches over any distance without losing information.",
+        truth="No weight exceeds 1/(1 + (n − 1)e^−Δ), Δ the gap from the largest to the smallest logit: with bounded "
+        "logits what one token sends fades as 1/n. A weight of .9 needs a gap of ln 9(n − 1).",
+        reference=LENGTH,
+        experiment="length",
+        claimed=(Test("weight at a fixed gap", "≥", 0.9),),
+        right=(Test("weight at the gap that .9 needs"),),
+    ),
+    Claim(
+        id="match-means-high-score",
+        theme=REACH,
+        says="The better a key matches the query, the higher its score.",
+        truth="The score is ‖q‖‖k‖cos θ: a long key can outrank a better aligned one.",
+        condition="keys of equal length",
+        reference="Luong et al. 2015, §3.1",
+        experiment="formula",
+        claimed=(Test("weight of the better aligned of two keys", ">", 0.5, {"lengths": "equal"}),),
+        beyond=(Test("weight of the better aligned of two keys", ">", 0.5, {"lengths": "1 and 4"}),),
+    ),
+    Claim(
+        id="plain-exponentials",
+        theme=PRECISION,
+        says="The softmax can be computed as exp(s)/Σ exp(s).",
+        truth="That overflows, and gives NaN from a logit of ln(max) on: 709.8 in float64, 88.7 in float32, 11.1 in "
+        "float16. Subtracting the row's largest logit first changes nothing else and cures it.",
+        reference="Blanchard, Higham, Higham 2021; Milakov, Gimelshein 2018",
+        experiment="overflow",
+        claimed=(Test("unshifted softmax overflows above", "=", math.inf),),
+        right=(Test("weight of two equal logits at twice ln(max)"),),
+    ),
+    Claim(
+        id="boltzmann",
+        theme=TEMPERATURE,
+        says="The softmax is a Boltzmann distribution: energy −s, temperature 1.",
+        truth="It is one exactly and not in approximation, and the energy is the negative of the score, not its "
+        "inverse. Hence H = ln Z − ⟨s⟩ and d ln Z/dβ = ⟨s⟩.",
+        reference="Jaynes 1957",
+        experiment="thermodynamics",
+        claimed=(Test("p = e^s / Z"), Test("H = ln Z − β⟨s⟩"), Test("d ln Z/dβ = ⟨s⟩")),
+    ),
+    Claim(
+        id="temperature-sharpens",
+        theme=TEMPERATURE,
+        says="A small temperature makes the weights sharp, a large one makes them flat.",
+        truth="The entropy never falls with the temperature, dH/dτ = Var_p(s)/τ³; towards 0 all weight goes to the "
+        "largest score, and towards infinity H = ln n.",
+        reference="Jaynes 1957; Hinton et al. 2015 (1503.02531)",
+        experiment="thermodynamics",
+        claimed=(
+            Test("dH/dτ = Var_p(s)/τ³"),
+            Test("τ → 0: uniform on the largest"),
+            Test("τ → ∞: H = ln n"),
+        ),
+    ),
+    Claim(
+        id="dot-products-grow",
+        theme=VARIANCE,
+        says="Dot products grow as the dimension of queries and keys does.",
+        truth="Their standard deviation grows as √d_k, if the components are independent with zero mean: a slope of "
+        "1 for the logarithm of the variance.",
+        reference=VASWANI,
+        experiment="variance_scaling",
+        claimed=(Test("slope of ln variance on ln d_k", "=", 1, {"scaling": "unscaled"}),),
+    ),
+    Claim(
+        id="variance-proportional-to-d",
+        theme=VARIANCE,
+        says="Var(q·k) is proportional to the dimension, and a factor enters it squared.",
+        truth="Both are so: the slope is 1, and dividing the scores by √d_k divides the variance by d_k.",
+        reference=VASWANI,
+        experiment="variance_scaling",
+        claimed=(
+            Test("slope of ln variance on ln d_k", "=", 1, {"scaling": "unscaled"}),
+            Test("slope of ln variance on ln d_k", "=", 0, {"scaling": "scaled"}),
+        ),
+    ),
+    Claim(
+        id="variances-add",
+        theme=VARIANCE,
+        says="The terms of the dot product are uncorrelated, so that their variances add.",
+        truth="They add: Var(Σ_c q_c k_c) = Σ_c Var(q_c k_c) for independent components, whatever their law.",
+        reference=VASWANI,
+        experiment="variance_scaling",
+        claimed=(
+            Test(
+                "variance of q·k",
+                "=",
+                lambda where: where["head_dim"],  # each term has the variance 1
+                {"family": ("normal", "uniform", "Rademacher", "Laplace")},
+            ),
+        ),
+    ),
+    Claim(
+        id="variance-sigma-squared",
+        theme=VARIANCE,
+        says="If the components have variance σ², the dot product has variance σ²d_k.",
+        truth="A product of two such components has variance σ⁴, so that Var(q·k) = σ_q²σ_k²d_k = σ⁴d_k.",
+        reference=VASWANI,
+        experiment="variance_scaling",
+        claimed=(
+            Test(
+                "variance of q·k",
+                "=",
+                lambda where: where["sigma"] ** 2 * where["head_dim"],
+                {"family": "normal, σ = 2"},
+            ),
+        ),
+    ),
+    Claim(
+        id="magnitude-manageable",
+        theme=VARIANCE,
+        says="Dividing by √d_k keeps the scores at a manageable size.",
+        truth="It takes d_k out of the variance and leaves σ_q²σ_k², which is 1 only where σ_qσ_k = 1.",
+        condition="σ_qσ_k = 1",
+        reference="Zhai et al. 2023 (2303.06296)",
+        experiment="variance_scaling",
+        claimed=(Test("variance", "=", 1, {"scaling": "scaled"}),),
+        beyond=(
+            # divided by d_k, the variance would have to be 1
+            Test("variance of q·k", "=", lambda where: where["head_dim"], {"family": "normal, σ = 2"}),
+        ),
+    ),
+    Claim(
+        id="scale-for-later-steps",
+        theme=SATURATION,
+        says="The factor 1/√d_k avoids large values in the steps that follow.",
+        truth="What follows is bounded without the factor: no output lies outside the range of the values. What the "
+        "factor prevents is saturation.",
+        reference=VASWANI,
+        experiment="formula",
+        claimed=(Test("largest |o| / largest |v|, unscaled", ">", 1),),
+    ),
+    Claim(
+        id="no-element-dominates",
+        theme=SATURATION,
+        says="After a softmax no one element can dominate.",
+        truth="One can. With unscaled scores the largest of 1024 weights averages .706 at d_k = 64 by theory.",
+        reference="Derrida 1981; Bovier, Kurkova, Löwe 2002",
+        experiment="saturation",
+        claimed=(Test("largest_weight", "<", 0.5, {"scaling": "unscaled", "keys": 1024, "head_dim": 64}),),
+    ),
+    Claim(
+        id="neither-peaked-nor-flat",
+        theme=SATURATION,
+        says="Scaled weights are neither too peaked nor too flat.",
+        truth="At any fixed scale the weights flatten with the length, H/ln n → 1; and they peak where σ_qσ_k is "
+        "large, whatever d_k is.",
+        reference=f"{LENGTH}; Nakanishi 2025 (2501.19399)",
+        experiment="length",
+        claimed=(
+            Test("H/ln n of long rows over that of short ones", "=", 1),
+            Test("largest_weight", "<", 0.5, {"rule": "unscaled, d_k = 64, β = 8", "keys": 1024}),
+        ),
+    ),
+    Claim(
+        id="scale-prevents-vanishing",
+        theme=GRADIENTS,
+        says="Without 1/√d_k the gradient of the softmax vanishes.",
+        truth="It does for a tail of saturated rows, not on average. Theory gives, at n = 1024 and d_k = 64, a root "
+        "mean square of ‖∂p/∂s‖ of .292 unscaled against .051 scaled, while 2.8 % of the unscaled rows lie under "
+        "1e-3 and none of the scaled. For standard normal queries and keys.",
+        condition="for a tail of the rows",
+        reference="Derrida 1981; Pitman and Yor 1997",
+        experiment="vanishing_gradient",
+        claimed=(
+            Test("share of rows below", ">", 0, {"scaling": "unscaled", "keys": 1024, "norm": 1e-3}),
+            Test("share of rows below", "=", 0, {"scaling": "scaled", "keys": 1024, "norm": 1e-3}),
+        ),
+        beyond=(Test("rms ‖J‖, unscaled over scaled", "<", 1, {"keys": 1024}),),
+    ),
+    Claim(
+        id="small-values-vanish",
+        theme=GRADIENTS,
+        says="Small values make the gradients for the values vanish.",
+        truth="That gradient is dL/dV = PᵀdO. It does not contain V, so that the size of the values says nothing "
+        "about it: the output changes as much with small values as with large ones.",
+        reference="Dao et al. 2022, appendix B",
+        experiment="formula",
+        claimed=(Test("change of the output with V, at V/1000 over at V", "=", 1e-3),),
+    ),
+    Claim(
+        id="heads-split-weights",
+        theme=MANY_HEADS,
+        says="Heads come from splitting the weight matrices.",
+        truth="Head h has columns h·d_k to (h + 1)·d_k of each; a loop over heads and one batched call give the "
+        "same.",
+        reference=HEADS,
+        experiment="multihead",
+        claimed=(Test("all heads at once − a loop over heads"),),
+    ),
+    Claim(
+        id="heads-independent",
+        theme=MANY_HEADS,
+        says="Heads work independently of each other; their outputs are concatenated and mapped.",
+        truth="So it is, to the last bit: what changes one head's input leaves the output of the others as it was.",
+        reference=HEADS,
+        experiment="multihead",
+        claimed=(Test("elements of other heads changed by one head", "=", 0),),
+    ),
+    Claim(
+        id="concatenation-is-output",
+        theme=MANY_HEADS,
+        says="The output of multi-head attention is the concatenation of its heads.",
+        truth="The concatenation is multiplied by W_O.",
+        condition="W_O = I",
+        reference=HEADS,
+        experiment="multihead",
+        claimed=(Test("Concat(z) I − Concat(z)"),),
+        beyond=(Test("‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", "<", 0.5),),
+    ),
+    Claim(
+        id="concatenation-raises-dimension",
+        theme=MANY_HEADS,
+        says="Concatenating the heads raises the dimension, and W_O brings it down again.",
+        truth="H·d_v = d_model: the concatenation is as wide as the input, and W_O is square.",
+        reference=HEADS,
+        experiment="multihead",
+        claimed=(Test("width of Concat(z) / d_model", ">", 1),),
+    ),
+    Claim(
+        id="output-mixes-heads",
+        theme=MANY_HEADS,
+        says="W_O combines the information of all heads.",
+        truth="Concat(z)W_O = Σ_h z^h W_O^h, W_O^h being the rows of head h.",
+        reference="Elhage et al. 2021, A Mathematical Framework for Transformer Circuits",
+        experiment="multihead",
+        claimed=(Test("Concat(z) W_O − Σ_h z^h W_O^h"),),
+    ),
+    Claim(
+        id="dot-product-d-squared",
+        theme=COST,
+        says="A dot product of two vectors of dimension d takes d² multiplications.",
+        truth="It takes d of them; all n² of a score matrix take n²d, and as many again the outputs.",
+        reference="Vaswani et al. 2017, table 1",
+        experiment="multihead",
+        claimed=(
+            Test(
+                "FLOPs / (4 n² d_model)",
+                "=",
+                lambda where: 256 / where["heads"],  # d² in the place of d, at d_model = 256
+                {"counted": "by PyTorch"},
+            ),
+        ),
+    ),
+    Claim(
+        id="half-the-table",
+        theme=COST,
+        says="The table of scores is symmetric, so that n(n + 1)/2 dot products make it up.",
+        truth="XXᵀ is symmetric. QKᵀ with projections of its own for queries and keys is not: for independent ones "
+        "s_ij and s_ji differ as two unrelated numbers do, and all n² products are needed.",
+        condition="XXᵀ, without projections",
+        reference="Kim et al. 2021 (2006.04710) for the symmetric case",
+        experiment="formula",
+        claimed=(Test("‖S − Sᵀ‖² / n²", "=", 0, {"keys are": "k = q"}),),
+        beyond=(Test("‖S − Sᵀ‖² / n²", "=", 0, {"keys are": "independent"}),),
+    ),
+    Claim(
+        id="heads-cut-cost",
+        theme=COST,
+        says="Working in smaller dimensions, head by head, cuts the cost of attention.",
+        truth="The heads together take 4n²·d_model operations, however many there are; and more heads mean more "
+        "softmaxes.",
+        reference="Vaswani et al. 2017, table 1",
+        experiment="multihead",
+        claimed=(Test("FLOPs / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),),
+    ),
+    Claim(
+        id="heads-learn-syntax",
+        theme=BEYOND,
+        says="Some heads learn syntax, others semantics.",
+        truth="Some heads of trained models follow syntactic relations, and many can be removed at little loss. "
+        "Nothing in the formula assigns such parts; it is a question about a trained model, not about attention.",
+        reference="Clark et al. 2019 (1906.04341); Michel et al. 2019 (1905.10650)",
+    ),
+    Claim(
+        id="stable-learning",
+        theme=BEYOND,
+        says="Scaling and heads make learning more stable.",
+        truth="What scaling does to scores and gradients at the start is measured here. Stability of a training run "
+        "depends on the model, the data and the optimiser.",
+        reference="Zhai et al. 2023 (2303.06296)",
+    ),
+)

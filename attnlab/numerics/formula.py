@@ -1,0 +1,240 @@
+"""What does softmax(scale · q kᵀ) v compute, index by index, and which shapes does it take? Asked of every backend.
+
+There is a score for every pair of query and key, s_ij = q_i·k_j; each query has weights of its own that add up over the
+keys; the output has a row for each query and the width of a value. So lengths of queries and keys are independent of
+each other, reordering the tokens reorders the output, and a causal prefix does not know what follows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.errors import Declined
+from attnlab.numerics.estimates import mean_over_clusters
+from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.responses import read_logits, weights_of
+from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
+from attnlab.theory import precision_classes
+
+Array = NDArray[Any]
+_HEADS, _TOKENS, _DIM = 2, 12, 16
+_SCALE = _DIM**-0.5
+#: rounding of sums of a few products in float64, with room; and that of a quotient of differences
+_ROUNDING, _DIFFERENCE = 1e-13, 1e-9
+#: what an honest error may be above its budget, which is a root mean square
+_ABOVE_BUDGET = 0.25
+#: queries, keys, value dimension
+SHAPES: Mapping[str, Sequence[tuple[int, int, int]]] = {
+    "n_q = n_k": ((12, 12, _DIM),),
+    "n_q ≠ n_k": ((5, 12, _DIM), (12, 5, _DIM), (1, 9, _DIM)),
+    "d_v ≠ d_k": ((6, 6, 8), (6, 6, 40)),
+}
+
+
+def measure(survey: Survey) -> None:
+    """Errors over their budgets in two formats, properties that hold exactly, and the shapes that are taken."""
+    for dtype in ("float64", "float32"):
+        survey.each(partial(_errors, dtype=dtype), dtype=dtype)
+    survey.each(_properties, _scores, _shapes)
+
+
+def _drawn(
+    seed: int, stream: int, queries: int, keys: int, value_dim: int = _DIM
+) -> tuple[Array, Array, Array]:
+    rng = generator(seed, 1600, stream)
+    shapes = ((queries, _DIM), (keys, _DIM), (keys, value_dim))
+    q, k, v = (rng.standard_normal((1, _HEADS, *shape)) for shape in shapes)
+    return q, k, v
+
+
+def _error(
+    one: OpenBackend, arrays: tuple[Array, Array, Array], dtype: str, causal: bool = False
+) -> tuple[float, float]:
+    """Relative error over the budget of an implementation that rounds all it may, and the scatter of that figure."""
+    q, k, v = (array.astype(dtype) for array in arrays)
+    budget = list(precision_classes(q, k, v, dtype=dtype, scale=_SCALE, causal=causal).values())[-1]
+    off = one.attend(q, k, v, causal=causal, scale=_SCALE).astype(np.float64) - budget.output
+    relative = float(np.linalg.norm(off) / np.linalg.norm(budget.output))
+    return relative / budget.relative, budget.relative_scatter
+
+
+def _errors(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
+    for causal in (False, True):
+        error, scatter = _error(one, _drawn(seed, 1, 48, 64), dtype, causal)
+        yield Row.compare(
+            "error / error budget",
+            {"backend": one.name, "dtype": dtype, "mask": "causal" if causal else "none"},
+            predicted=1.0,
+            measured=error,
+            standard_error=scatter,
+            slack=_ABOVE_BUDGET,
+            relation="≤",
+        )
+
+
+def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """What the output as a whole obeys, in float64."""
+    where: dict[str, str | float] = {"backend": one.name}
+    q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
+    open_to_all, causal = (partial(one.attend, causal=masked, scale=_SCALE) for masked in (False, True))
+    exact = partial(Row.compare, predicted=0.0, slack=_ROUNDING)
+    output = open_to_all(q, k, v)
+    order, half = generator(seed, 1600, 3).permutation(_TOKENS), _TOKENS // 2
+    turned = open_to_all(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
+    yield exact("output of reordered tokens − reordered output", where, measured=np.abs(turned).max())
+    prefix = causal(*(array[:, :, :half] for array in (q, k, v))) - causal(q, k, v)[:, :, :half]
+    yield exact("causal output of the first half alone − of the whole", where, measured=np.abs(prefix).max())
+    rows = min(len(np.unique(head, axis=0)) for head in output[0])
+    yield Row.compare(
+        "different rows of the output", {**where, "queries": _TOKENS}, predicted=_TOKENS, measured=rows
+    )
+    for mask, expected in (("none", 1.0), ("causal", (_TOKENS + 1) / (2 * _TOKENS))):
+        seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
+        yield Row.compare(
+            "share of pairs with a weight",
+            {**where, "mask": mask},
+            predicted=expected,
+            measured=float(seen.mean()),
+            slack=1e-12,
+        )
+    sizes = [
+        np.linalg.norm(open_to_all(q, k, factor * v + 1) - open_to_all(q, k, factor * v))
+        for factor in (1e-3, 1.0)
+    ]
+    yield Row.compare(
+        "change of the output with V, at V/1000 over at V",
+        where,
+        predicted=1.0,
+        measured=float(sizes[0] / sizes[1]),
+        slack=_DIFFERENCE,
+    )
+    unscaled = np.abs(one.attend(q, k, v, causal=False, scale=1.0)).max() / np.abs(v).max()
+    yield Row.compare(
+        "largest |o| / largest |v|, unscaled",
+        where,
+        predicted=1.0,
+        measured=unscaled,
+        slack=_ROUNDING,
+        relation="≤",
+    )
+
+
+def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """Scores of pairs: no symmetric table, and a length times a cosine."""
+    heads, n = 32, 24
+    rng = generator(seed, 1600, 4)
+    q, other = rng.standard_normal((2, 1, heads, n, _DIM))
+    for keys, k, expected in (("k = q", q, 0.0), ("independent", other, 2 * (n - 1) / n)):
+        s = read_logits(one.attend, q, k, scale=_SCALE)[0]
+        mean, error = mean_over_clusters(((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1))
+        yield Row.compare(
+            "‖S − Sᵀ‖² / n²",
+            {"backend": one.name, "keys are": keys},
+            predicted=expected,
+            measured=mean,
+            standard_error=error,
+            slack=_ROUNDING,
+        )
+    for lengths, long in (("equal", 1.0), ("1 and 4", 4.0)):
+        # the query along the first axis; one key in its direction, one at 60°
+        two = np.array([[1.0, 0.0], [long / 2, long * math.sqrt(3) / 2]])[None, None]
+        weight = weights_of(one.attend, two[:, :, :1], two, scale=1.0)[0, 0, 0, 0]
+        yield Row.compare(
+            "weight of the better aligned of two keys",
+            {"backend": one.name, "lengths": lengths},
+            predicted=1 / (1 + math.exp(long / 2 - 1)),
+            measured=float(weight),
+            slack=_ROUNDING,
+        )
+
+
+def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """The share of questions that are answered right; what does not fit must be refused."""
+    for stream, (label, sizes) in enumerate(SHAPES.items()):
+        found = [_answered_right(one, _drawn(seed, 10 + stream, *size)) for size in sizes]
+        told = [right for right in found if right is not None]
+        if told:
+            where: dict[str, str | float] = {"backend": one.name, "shapes": label}
+            yield Row.compare("share answered right", where, predicted=1.0, measured=float(np.mean(told)))
+    q, k, v = _drawn(seed, 20, 6, 6)
+    attend: Callable[..., Array] = partial(one.attend, causal=False, scale=_SCALE)
+    for label, arrays in (("d_q ≠ d_k", (q, k[..., :12], v)), ("n_k ≠ n_v", (q, k, v[:, :, :4]))):
+        try:
+            attend(*arrays)
+            answered = 1.0
+        except ValueError:
+            answered = 0.0
+        yield Row.compare(
+            "share answered", {"backend": one.name, "shapes": label}, predicted=0.0, measured=answered
+        )
+
+
+def _answered_right(one: OpenBackend, arrays: tuple[Array, Array, Array]) -> bool | None:
+    """Whether the error is within what roundings explain; None where the backend declines the shapes."""
+    try:
+        error, scatter = _error(one, arrays, "float64")
+    except Declined:
+        return None
+    return bool(error <= 1 + max(5 * scatter, _ABOVE_BUDGET))
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """The largest error over its budget."""
+    errors = [row for row in rows if row.quantity == "error / error budget"]
+    if not errors:
+        return (
+            f"No backend could be measured. {agreement(rows, 'the formula')}."
+            if rows
+            else "No backend could be measured."
+        )
+    worst = max(errors, key=lambda row: row.measured)
+    return (
+        f"No error exceeds {worst.measured:.2f} of what its roundings predict ({worst.where['backend']}, "
+        f"{worst.where['dtype']}). {agreement(rows, 'the formula')}."
+    )
+
+
+def draw(finding: Finding) -> Any:
+    """Errors over their budgets by backend, and the asymmetry of the scores."""
+    from attnlab.figures.drawing import BLACK, CYCLE, entitle, legend, new_figure
+
+    figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.2, sharey=True)
+    rows = [row for row in finding.rows if row.quantity == "error / error budget"]
+    names = list(dict.fromkeys(str(row.where["backend"]) for row in rows))
+    kinds = list(dict.fromkeys((row.where["dtype"], row.where["mask"]) for row in rows))
+    for kind, colour in zip(kinds, CYCLE, strict=False):
+        mine = [row for row in rows if (row.where["dtype"], row.where["mask"]) == kind]
+        places = [names.index(str(row.where["backend"])) for row in mine]
+        label = f"{kind[0]}, mask: {kind[1]}"
+        errors.plot([row.measured for row in mine], places, "o", color=colour, mfc="none", label=label)
+    errors.axvline(1.0, color=BLACK, linewidth=1.2)
+    errors.set_xlim(left=0)
+    errors.set_yticks(range(len(names)), names)
+    entitle(errors, "No error above what roundings predict", "relative error / error budget", "")
+    if rows:
+        legend(errors, fontsize=8.5)
+    for mask, colour in (("none", CYCLE[0]), ("causal", CYCLE[1])):
+        mine = [
+            r
+            for r in finding.rows
+            if r.quantity == "share of pairs with a weight" and r.where["mask"] == mask
+        ]
+        places = [
+            names.index(str(row.where["backend"])) for row in mine if str(row.where["backend"]) in names
+        ]
+        pairs.plot(
+            [row.measured for row in mine][: len(places)], places, "s", color=colour, mfc="none", label=mask
+        )
+        if mine:
+            pairs.axvline(mine[0].predicted, color=colour, linewidth=1.2)
+    pairs.set_xlim(0, 1.05)
+    entitle(pairs, "Every pair has a weight, or half of them", "share of pairs with a weight", "")
+    if rows:
+        legend(pairs, title="mask", fontsize=8.5)
+    return figure

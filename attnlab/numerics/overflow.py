@@ -1,0 +1,206 @@
+"""At which logit does a softmax leave the range of its number format? Each backend and format against arithmetic.
+
+e^x overflows above ln(max), so that a softmax which does not subtract its largest logit returns NaN from there on.
+And a weight is rounded to 0 once its logit lies further below the largest than −ln of half the smallest subnormal
+number; where a kernel's exponential flushes subnormal numbers to zero, −ln of the smallest normal one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.dtypes import DTYPES, carrier, round_to
+from attnlab.numerics.black_box import Attend
+from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.survey import OpenBackend, Survey, agreement
+from attnlab.theory import float_format, overflow_threshold, underflow_threshold
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: keys of a row, of which one lies below all others; two leave vectorised code to its scalar remainder
+KEYS = (2, 64)
+#: a polynomial exponential may stop this far before the last normal number
+_FLUSH_SLACK = 0.5
+
+
+def measure(survey: Survey) -> None:
+    """The gap at which a weight becomes 0, and whether logits beyond ln(max) survive, by backend and format.
+
+    A row passes within one spacing of the format of the exact threshold, subnormal numbers kept or flushed (said in
+    `where`). Nothing is random here.
+    """
+    survey.rows += [_textbook_overflow(dtype) for dtype in ("float16", "float32", "float64")]
+    for dtype in DTYPES:
+        survey.each(partial(_through, dtype=dtype), dtype=dtype)
+    large: dict[str, list[str]] = {}
+    for one in survey.opened("float16"):
+        large.setdefault(_fate_of_large_products(one.attend), []).append(one.name)
+    if large:
+        survey.facts["outputs where q·k is beyond 65504 in float16"] = "; ".join(
+            f"{fate} through {', '.join(names)}" for fate, names in large.items()
+        )
+
+
+def unshifted_softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    """exp(s)/Σexp(s) as first tutorials write it, without subtracting the largest: the specimen that overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = np.exp(logits)
+        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest x at which `holds` is still true, by bisection between `low`, where it is, and `high`.
+
+    Infinite where it holds at `high` too. Raises ValueError where it does not even hold at `low`.
+    """
+    if not holds(low):
+        raise ValueError(f"fails already at {low:g}")
+    if holds(high):
+        return math.inf
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def spacing(dtype: str, at: float) -> float:
+    """Distance between neighbouring numbers of `dtype` around `at`."""
+    return float(2.0 ** (math.floor(math.log2(at)) + 1 - float_format(dtype).precision))
+
+
+def _textbook_overflow(dtype: str) -> Row:
+    def finite(logit: float) -> bool:
+        return bool(np.isfinite(unshifted_softmax(np.array([logit, 0.0]).astype(dtype))).all())
+
+    expected = overflow_threshold(dtype)
+    return Row.compare(
+        "unshifted softmax overflows above",
+        {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype},
+        predicted=expected,
+        measured=last_before(finite, 1.0, 4 * expected),
+        standard_error=0.0,
+        slack=spacing(dtype, expected),
+    )
+
+
+def _through(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
+    for keys in KEYS:
+        yield _vanishing(one, dtype, keys)
+    logit = 2 * overflow_threshold(dtype)
+    yield Row.compare(
+        "weight of two equal logits at twice ln(max)",
+        {"backend": one.name, "dtype": dtype, "logit": logit},
+        predicted=0.5,
+        measured=_two_equal(one.attend, dtype, logit),
+        standard_error=0.0,
+        slack=2 * float_format(dtype).unit_roundoff,
+    )
+
+
+def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
+    """The gap at which the lowest weight of `keys` becomes 0."""
+
+    def alive(gap: float) -> bool:
+        return lowest_weight(one.attend, dtype, keys, gap) > 0
+
+    found = last_before(alive, 1.0, 2000.0)
+    # the other keys share the weight: the lowest one is e^{−gap}/(n − 1)
+    kept = underflow_threshold(dtype) - math.log(keys - 1)
+    flushed = -math.log(float_format(dtype).smallest_normal)
+    step = spacing(dtype, kept)
+    subnormals = "kept" if abs(found - kept) <= step else "flushed"
+    return Row.compare(
+        "gap at which a weight becomes 0",
+        {"backend": one.name, "dtype": dtype, "keys": keys, "subnormals": subnormals},
+        predicted=kept if subnormals == "kept" else flushed,
+        measured=found,
+        standard_error=0.0,
+        slack=step if subnormals == "kept" else max(step, _FLUSH_SLACK),
+    )
+
+
+def lowest_weight(attend: Attend, dtype: str, keys: int, gap: float) -> float:
+    """Weight of the one key of `keys` whose logit lies `gap` below all others, which are 0."""
+    q, k, v = (np.zeros((1, 1, n, keys), carrier(dtype)) for n in (1, keys, keys))
+    q[..., 0], k[0, 0, -1, 0], v[0, 0, -1] = 1, round_to(np.array([-gap]), dtype)[0], 1
+    return float(attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0])
+
+
+def _two_equal(attend: Attend, dtype: str, logit: float) -> float:
+    """Weight of the first of two keys with the same large logit; the scale makes it, not the product."""
+    q, k, v = (
+        np.ones((1, 1, 1, 8), carrier(dtype)),
+        np.ones((1, 1, 2, 8), carrier(dtype)),
+        np.zeros((1, 1, 2, 8), carrier(dtype)),
+    )
+    v[0, 0, 0] = 1
+    return float(attend(q, k, v, causal=False, scale=logit / 8)[0, 0, 0, 0])
+
+
+def _fate_of_large_products(attend: Attend) -> str:
+    """What becomes of float16 logits of moderate size where q·k itself is beyond float16's 65504."""
+    q, k = np.full((1, 1, 1, 8), 128.0, np.float16), np.full((1, 1, 2, 8), 128.0, np.float16)
+    try:
+        output = attend(q, k, np.ones_like(k), causal=False, scale=1e-4)
+    except Exception as fault:  # other people's code may raise anything
+        return type(fault).__name__
+    return "finite" if np.isfinite(output).all() else "NaN"
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """Where the textbook's softmax overflows, and what the backends do there."""
+    textbook = ", ".join(
+        f"{row.measured:.2f} in {row.where['dtype']}" for row in rows if row.quantity.startswith("unshifted")
+    )
+    flushing = sorted({str(row.where["backend"]) for row in rows if row.where.get("subnormals") == "flushed"})
+    flush = f" Subnormal weights are flushed to zero by {' and '.join(flushing)}." if flushing else ""
+    beyond = [row for row in rows if row.quantity.startswith("weight of two")]
+    fate = "right weights" if all(row.passed for row in beyond) else "not always right weights"
+    return (
+        f"A softmax that does not subtract its largest logit overflows above {textbook}; at twice that the backends "
+        f"return {fate}.{flush} {agreement(rows, 'the thresholds of the formats')}."
+    )
+
+
+def draw(finding: Finding) -> Figure:
+    """For each format the gaps at which weights vanish, by backend, with the thresholds as lines."""
+    from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
+
+    figure, panels = new_figure(4, 1, width=15.0, height=4.5, sharey=True)
+    rows = [row for row in finding.rows if row.quantity.startswith("gap")]
+    names = sorted({str(row.where["backend"]) for row in rows})
+    for panel, dtype in zip(panels, DTYPES, strict=True):
+        for keys, marker, colour in zip(KEYS, ("o", "s"), CYCLE, strict=False):
+            mine = [row for row in rows if (row.where["dtype"], row.where["keys"]) == (dtype, keys)]
+            heights = [
+                names.index(str(row.where["backend"])) + (0.14 if keys == KEYS[0] else -0.14) for row in mine
+            ]
+            panel.plot([row.measured for row in mine], heights, marker, color=colour, label=f"n = {keys}")
+            panel.axvline(underflow_threshold(dtype) - math.log(keys - 1), color=colour, linewidth=1.2)
+        panel.axvline(
+            -math.log(float_format(dtype).smallest_normal), color=GREY, linestyle=":", linewidth=1.6
+        )
+        panel.axvline(overflow_threshold(dtype), color=RED, linestyle="--", linewidth=1.2)
+        entitle(panel, dtype, "gap Δ below the other logits", "")
+        panel.set_yticks(range(len(names)), names)
+        panel.set_ylim(-0.6, len(names) - 0.2)
+    figure.suptitle("The gap at which a key loses all its weight", fontsize=13, fontweight="bold")
+    panels[-1].plot([], [], color=BLACK, linewidth=1.2, label="predicted, subnormals kept")
+    panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, flushed to zero")
+    panels[-1].plot([], [], color=RED, linestyle="--", label="e^x overflows: ln(max)")
+    legend(
+        panels[-1],
+        fontsize=8.5,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        title="a weight becomes 0 at",
+        title_fontsize=8.5,
+    )
+    return figure

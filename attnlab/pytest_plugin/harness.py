@@ -1,0 +1,154 @@
+"""One harness a session: contenders are started once, and every workload is raced once and kept.
+
+Nothing is started before the first race. Where pytest-benchmark is disabled no process is started at all:
+a backend is called once, here, and its answer goes through the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from attnlab.accuracy import race_check
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.discovery import load
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.inputs import checked_problem
+from attnlab.contract.result import Accuracy, Ceiling, Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.measuring import prediction
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.limits import Limits
+from attnlab.program.execute import measure_ceiling
+from attnlab.pytest_plugin.options import Settings
+from attnlab.pytest_plugin.workload_results import WorkloadResults
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of a contender without a clock. `outcome` is None where it answered and was right."""
+
+    outcome: Outcome | None
+    reason: str = ""
+    accuracy: Accuracy | None = None
+
+
+class Harness:
+    """Races, single rounds and ceilings for one session. `races` holds what was raced, by workload."""
+
+    def __init__(self, settings: Settings, limits: Limits, *, enabled: bool = True) -> None:
+        self.settings = settings
+        self.limits = limits
+        self.enabled = enabled
+        self.races: dict[Workload, WorkloadResults] = {}
+        self._single_rounds: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
+        self._ceilings: dict[tuple[str, str], Ceiling | None] = {}
+        self._conductor: Conductor | None = None
+
+    def race(self, workload: Workload) -> WorkloadResults:
+        """All contenders on `workload`, interleaved; measured once a session."""
+        if workload not in self.races:
+            results = self._run(workload, self.limits, memory=True)
+            self.races[workload] = WorkloadResults(results, self.settings.baseline)
+        return self.races[workload]
+
+    def single_round(self, workload: Workload, *, memory: bool = False) -> Mapping[str, Result]:
+        """All contenders' outcomes, errors and, with `memory`, peaks on `workload`: one round, no verdicts."""
+        if workload in self.races:
+            return self.races[workload].results
+        for wanted in (memory, True):
+            if (workload, wanted) in self._single_rounds:
+                return self._single_rounds[workload, wanted]
+        hasty = replace(self.limits, min_rounds=1, max_rounds=1, turn_seconds=1e-9)
+        found = self._single_rounds[workload, memory] = self._run(workload, hasty, memory=memory)
+        return found
+
+    def answer(self, name: str, workload: Workload) -> Answer:
+        """Whether the contender is right on `workload`: in its own process, or here if benchmarks are disabled."""
+        if not self.enabled:
+            return self._answer_here(name, workload)
+        result = self.single_round(workload)[name]
+        outcome = None if result.outcome is Outcome.MEASURED else result.outcome
+        return Answer(outcome, result.reason or "", result.accuracy)
+
+    def ceiling(self, workload: Workload) -> Ceiling | None:
+        """The best rates seen here for the workload's number format, or None where they are not wanted."""
+        if not self.settings.ceilings:
+            return None
+        key = workload.device, workload.dtype
+        if key not in self._ceilings:
+            self._ceilings[key] = measure_ceiling(*key)
+        return self._ceilings[key]
+
+    def share_of_ceiling(self, result: Result) -> float | None:
+        """The FLOP rate of a measured result, as a share of the best matrix-product rate."""
+        ceiling = self.ceiling(result.workload)
+        if ceiling is None or result.latency is None:
+            return None
+        return result.workload.flops / result.latency.median / ceiling.matmul_flops
+
+    def close(self) -> None:
+        """End all processes."""
+        if self._conductor is not None:
+            self._conductor.__exit__(None, None, None)
+            self._conductor = None
+
+    def _run(self, workload: Workload, limits: Limits, *, memory: bool) -> Mapping[str, Result]:
+        if not self.enabled:
+            raise RuntimeError("no race while benchmarks are disabled; ask for an answer")
+        if self._conductor is None:
+            settings = self.settings
+            self._conductor = Conductor(
+                settings.contenders, baseline=settings.baseline, folders=settings.folders
+            )
+        self._conductor.limits, self._conductor.memory = limits, memory
+        results = self._conductor.race(workload)
+        return {result.contender: result for result in results}
+
+    def _answer_here(self, name: str, workload: Workload) -> Answer:
+        """Call the backend once, in this process; its settings do not apply here."""
+        try:
+            backend = load(self.settings.contender(name).backend, self.settings.folders)
+            reason = backend.declines(workload)
+        except (Unavailable, ValueError) as fault:
+            return Answer(Outcome.UNAVAILABLE, str(fault))
+        if reason:
+            return Answer(Outcome.DECLINED, reason)
+        try:
+            seconds = _predicted_seconds(backend, workload, self.limits.call_seconds)
+            if seconds > self.limits.call_seconds:
+                return Answer(
+                    Outcome.OVER_BUDGET,
+                    f"predicted {seconds:.3g} s a call from smaller sizes, "
+                    f"over the limit of {self.limits.call_seconds:g} s",
+                )
+            rows = race_check.sampled_rows(workload)
+            returned = backend.bind(workload, checked_problem(workload, rows))()
+        except Declined as fault:
+            return Answer(Outcome.DECLINED, str(fault))
+        except Exception as fault:
+            return Answer(Outcome.CRASHED, f"raised {type(fault).__name__}: {' '.join(str(fault).split())}")
+        of_queries = (OUTPUT, GRADIENTS[0])
+        try:
+            named = backend.named(workload, returned).items()
+            cut = {name: one[:, :, rows] if name in of_queries else one for name, one in named}
+            judged = race_check.judge(workload, rows, cut)
+        except ValueError as fault:
+            return Answer(Outcome.WRONG, str(fault))
+        return Answer(None if judged.passed else Outcome.WRONG, judged.reason or "", judged)
+
+
+def _predicted_seconds(backend: Backend, workload: Workload, limit: float) -> float:
+    """Seconds that a call of `workload` will take, from smaller sizes; 0 where it is small itself."""
+    library, history = backend.open(workload.device), prediction.History()
+    predicted = 0.0
+    for rung in prediction.rungs(workload):
+        call = backend.bind(rung)
+        # the first call of all carries the library's own start-up
+        seconds = min(library.time_calls(call, 1) for _ in range(2))
+        history.saw_seconds(rung, seconds)
+        predicted = history.predict_seconds(workload) or 0.0
+        if predicted > limit and seconds > limit / 1000:
+            break  # no longer overhead: what it grows to can be told
+    return predicted

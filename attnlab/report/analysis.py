@@ -1,0 +1,186 @@
+"""What a run's results say, computed once: every table, sentence and figure of the report reads it from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from attnlab.contract.result import Ceiling, Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.program.store import Run
+from attnlab.report import wording
+from attnlab.statistics.ranking import Ranking, entered_once, is_second_entry, rank
+from attnlab.statistics.roofline import Rate, rate
+from attnlab.statistics.selftest import SelfTest, self_test
+
+#: a workload's place in its group: (heads, length), the length being that of the keys
+At = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One workload: who answered (each contender once), who was measured and believed, and their order.
+
+    `margin` is the relative difference that counts as none here.
+    """
+
+    workload: Workload
+    answers: Mapping[str, Result]
+    measured: Mapping[str, Result]
+    faults: Mapping[str, str]
+    rates: Mapping[str, Rate]
+    ranking: Ranking | None
+    margin: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workloads that differ in heads and length only: `cells` by (heads, length).
+
+    `name` says what tells it from the other groups of the run, and is empty where there is one.
+    """
+
+    name: str
+    cells: Mapping[At, Cell]
+
+    @property
+    def heads(self) -> list[int]:
+        """Head counts, ascending."""
+        return sorted({heads for heads, _ in self.cells})
+
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths, ascending."""
+        return sorted({length for _, length in self.cells})
+
+    @property
+    def grid(self) -> dict[int, list[int]]:
+        """The lengths asked of each head count."""
+        return {count: sorted(n for h, n in self.cells if h == count) for count in self.heads}
+
+    @property
+    def ranked(self) -> dict[At, Ranking]:
+        """The rankings of the cells that have one, by heads, then length."""
+        return {at: cell.ranking for at, cell in sorted(self.cells.items()) if cell.ranking is not None}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A run, read. `names` are its contenders, each once, in the plan's order.
+
+    `margin` is the relative difference that counts as none: the plan's, or what the self-test showed this
+    machine cannot tell apart, whichever is larger. Where the self-test failed the cell's own may be larger still.
+    `shared` says in words what all workloads have in common, heads and length apart.
+    """
+
+    run: Run
+    names: tuple[str, ...]
+    baseline: str
+    margin: float
+    self_test: SelfTest
+    groups: tuple[Group, ...]
+    shared: str
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells, group by group."""
+        return [cell for group in self.groups for _, cell in sorted(group.cells.items())]
+
+    @property
+    def anything_measured(self) -> bool:
+        """Whether any contender has a believed speed."""
+        return any(cell.measured for cell in self.cells)
+
+
+def analyse(run: Run) -> Analysis:
+    """Read `run`: believe or refuse each measurement, hold the self-test, rank every workload."""
+    answers: dict[Workload, dict[str, Result]] = {workload: {} for workload in run.plan.workloads}
+    for result in run.results:
+        answers.setdefault(result.workload, {})[result.contender] = result
+    measured = {
+        workload: {name: one for name, one in results.items() if one.outcome is Outcome.MEASURED}
+        for workload, results in answers.items()
+    }
+    tested = self_test(measured, margin=run.plan.limits.noise_margin)
+    baseline = entered_once(run.baseline)
+    cells = [
+        _cell(workload, answers[workload], run, baseline, tested.resolution_at(workload))
+        for workload in answers
+    ]
+    raced = (result.contender for result in run.results)
+    names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *raced))
+    shared, groups = _groups(cells)
+    return Analysis(run, tuple(names), baseline, tested.resolution, tested, groups, shared)
+
+
+def _cell(workload: Workload, answers: Mapping[str, Result], run: Run, baseline: str, margin: float) -> Cell:
+    once = {name: one for name, one in answers.items() if not is_second_entry(name)}
+    ceiling = _ceiling(run, workload)
+    rates, faults, measured = {}, {}, {}
+    for name, result in once.items():
+        latency = result.latency
+        if latency is None:
+            continue
+        if ceiling is not None:
+            cold = latency.facts.get("cache") == "cold"
+            rates[name] = rate(workload, latency.median, ceiling, cold=cold)
+            fault = rates[name].fault
+            if fault is not None:
+                faults[name] = fault
+                continue
+        measured[name] = result
+    ranking = rank(measured, baseline=baseline, margin=margin)
+    return Cell(workload, once, measured, faults, rates, ranking, margin)
+
+
+def _ceiling(run: Run, workload: Workload) -> Ceiling | None:
+    for one in run.ceilings:
+        if (one.device, one.dtype) == (workload.device, workload.dtype):
+            return one
+    return None
+
+
+def _groups(cells: list[Cell]) -> tuple[str, tuple[Group, ...]]:
+    """What all cells share, in words, and the groups of those that share everything but heads and length."""
+    grouped: dict[tuple[tuple[str, Any], ...], dict[At, Cell]] = {}
+    for cell in cells:
+        key = tuple(conditions(cell.workload).items())
+        grouped.setdefault(key, {})[cell.workload.heads, cell.workload.keys] = cell
+    differing = {name for key in grouped for name, value in key if value != dict(next(iter(grouped)))[name]}
+    groups = tuple(Group(_name(key, differing), members) for key, members in grouped.items())
+    common = next(iter(grouped), ())
+    said = [wording.condition(name, value) for name, value in common if name not in differing]
+    return ", ".join(filter(None, said)), groups
+
+
+def _name(key: Iterable[tuple[str, Any]], differing: Collection[str]) -> str:
+    """What tells a group from the others: what is not at its default, or else every default of what differs."""
+    mine = [(name, value) for name, value in key if name in differing]
+    said = [text for name, value in mine if (text := wording.condition(name, value))]
+    if said and ("direction", "forward") in mine:
+        said.append("forward")
+    return ", ".join(said or (wording.condition(name, value, always=True) for name, value in mine))
+
+
+def conditions(workload: Workload) -> dict[str, Any]:
+    """Every field but heads and length, those that a reader looks for first in front.
+
+    Fields that follow from others are None where they do: kv_heads from the heads, queries from the keys, value_dim and
+    scale from head_dim.
+    """
+    derived = {
+        "kv_heads": workload.heads,
+        "queries": workload.keys,
+        "value_dim": workload.head_dim,
+        "scale": 1 / math.sqrt(workload.head_dim),
+    }
+    first = ("dtype", "device", "batch", "head_dim")
+    rest = (one.name for one in fields(workload) if one.name not in (*first, "heads", "keys"))
+    return {
+        name: None
+        if name in derived and getattr(workload, name) == derived[name]
+        else getattr(workload, name)
+        for name in (*first, *rest)
+    }

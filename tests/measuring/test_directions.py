@@ -1,0 +1,90 @@
+"""A race of any direction and any mask: named results are checked before the clock, and each direction is timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_workers import Clock, FakeWorker, race
+
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import DIRECTIONS
+from attnlab.contract.result import Outcome
+from attnlab.contract.workload import Workload
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.contender import parse_all
+from attnlab.measuring.instruments import LATENCY
+from attnlab.measuring.limits import Limits
+from attnlab.measuring.worker import Worker
+
+GROUPED = Workload(
+    heads=4, kv_heads=2, queries=48, keys=64, head_dim=8, causal="bottom_right", window=(16, 0)
+)
+QUICK = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", ["query gradient", "value gradient", "output"])
+def test_any_wrong_result_is_wrong(clock: Clock, direction: str, name: str) -> None:
+    """Of a direction that has it, at the first call or at the second; the reason names a gradient."""
+    workload = GROUPED.with_(direction=direction)
+    for call in (0, 1):
+        worker = FakeWorker("spoiler", clock)
+        honest = worker.ask_arrays
+
+        def spoilt(op: str, honest: Any = honest, call: int = call, **arguments: Any) -> Any:
+            answer, arrays = honest(op, **arguments)
+            names = answer["names"]
+            changed = [np.array(array) for array in arrays]
+            if name in names:
+                changed[call * len(names) + names.index(name)] *= 1.5
+            return answer, tuple(changed)
+
+        worker.ask_arrays = spoilt  # type: ignore[method-assign]
+        (result,), _ = race([worker], workload)
+        has_it = (name == "output" and direction != "backward") or (name != "output" and workload.backward)
+        assert result.outcome is (Outcome.WRONG if has_it else Outcome.MEASURED), result.reason
+        if has_it:
+            assert ("at the second" in (result.reason or "")) == (call == 1)
+            assert ("gradient" in (result.reason or "")) == (name != "output")
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_backends_are_raced_in_every_direction(direction: str) -> None:
+    """Grouped heads, a window and a bottom-right mask; a library without derivatives is declined, not wrong."""
+    pytest.importorskip("torch")
+    with Conductor(parse_all(["torch_eager", "numpy_vectorized"]), limits=QUICK) as conductor:
+        eager, vectorized = conductor.race(GROUPED.with_(direction=direction))
+    assert eager.outcome is Outcome.MEASURED, eager.reason
+    assert eager.peak_bytes is not None and eager.peak_bytes > 0
+    expected = Outcome.MEASURED if direction == "forward" else Outcome.DECLINED
+    assert vectorized.outcome is expected, vectorized.reason
+
+
+def test_one_query_on_a_long_cache_is_raced() -> None:
+    """Decoding; predicted from shorter caches."""
+    decode = Workload(heads=4, kv_heads=1, queries=1, keys=5000, head_dim=8, key_lengths=(4321,))
+    with Conductor(parse_all(["numpy_vectorized"]), limits=QUICK, memory=False) as conductor:
+        (result,) = conductor.race(decode)
+    assert result.outcome is Outcome.MEASURED, result.reason
+
+
+def test_a_backward_turn_neither_computes_the_output_anew_nor_adds_to_gradients() -> None:
+    """Of a call that is prepared once: the graph is there, and every turn's gradients are the first's."""
+    torch = pytest.importorskip("torch")
+    calls = []
+
+    def attend(query: Any, key: Any, value: Any) -> Any:
+        calls.append(None)
+        return torch.softmax(query @ key.mT / 2, dim=-1) @ value
+
+    one = Worker()
+    one.backend = Backend(name="counting", library="torch", attend=attend, options=frozenset())
+    one.prepare(Workload(heads=1, queries=4, keys=4, head_dim=4, direction="backward").to_dict())
+    assert one.call is not None
+    before, made = [array.clone() for array in one.call()], len(calls)
+    one.measure(LATENCY.path, iterations=5, settle_seconds=0.0)
+    assert len(calls) == made
+    for array, was in zip(one.call(), before, strict=True):
+        assert torch.equal(array, was)
