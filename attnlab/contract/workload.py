@@ -289,12 +289,12 @@ class Workload:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of query, key and value together, and of the output's gradient where gradients are asked for."""
+        """Bytes of query, key and value together, of a bias, and of the output's gradient where gradients are asked."""
         rows = self.heads * self.queries * self.head_dim
         rows += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
         if self.backward:
             rows += self.heads * self.queries * self.value_dim
-        return self.batch * rows * ITEM_BYTES[self.dtype]
+        return (self.batch * rows + self._bias_numbers(self.queries * self.keys)) * ITEM_BYTES[self.dtype]
 
     @property
     def output_bytes(self) -> int:
@@ -305,12 +305,25 @@ class Workload:
     def least_bytes(self) -> int:
         """Least memory traffic: what the mask lets be seen read once, and every result written once.
 
-        A key that no query sees need not be read, nor a query that sees no key.
+        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that no batch
+        element keeps.
         """
         queries, keys = _used(self.masked, self.shape)
         rows = self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
         rows += self.kv_heads * keys * (self.head_dim + self.value_dim)
+        if self.bias != "none":
+            rows += self._bias_numbers(_pairs(self._longest.masked, self._longest.shape) // self.heads)
         return rows * ITEM_BYTES[self.dtype] + self.output_bytes
+
+    @property
+    def _longest(self) -> Workload:
+        """Of one batch element, which keeps every pair that some element keeps."""
+        lengths = None if self.key_lengths is None else (max(self.key_lengths),)
+        return self.with_(batch=1, key_lengths=lengths)
+
+    def _bias_numbers(self, pairs: int) -> int:
+        """Numbers of a bias that is an array, over so many pairs; it is one for all batch elements."""
+        return self.heads * pairs if self.bias == "normal" else 0
 
     @property
     def score_bytes(self) -> int:

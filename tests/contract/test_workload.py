@@ -106,6 +106,7 @@ def test_flops_and_bytes_are_those_of_the_pairs_that_the_mask_keeps(workload: Wo
     by_group = seen.reshape(w.batch, w.kv_heads, -1, w.queries, w.keys)
     read = by_group.any(axis=(2, 3)).sum() * (w.head_dim + w.value_dim)
     read += seen.any(axis=3).sum() * (w.head_dim + (w.value_dim if w.backward else 0))
+    read += seen.any(axis=0).sum() if w.bias == "normal" else 0
     assert w.least_bytes == int(read) * ITEM_BYTES[w.dtype] + w.output_bytes
 
 
@@ -119,7 +120,8 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     output = int(np.prod(problem.output_shape))
     gradients = sum(one.size for one in arrays)
     returned = {"forward": output, "backward": gradients, "training": output + gradients}
-    assert workload.input_bytes == (gradients + (output if workload.backward else 0)) * width
+    bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
+    assert workload.input_bytes == (gradients + bias + (output if workload.backward else 0)) * width
     assert workload.output_bytes == returned[workload.direction] * width
     assert workload.score_bytes == int(np.prod(problem.shape)) * width
 
