@@ -28,7 +28,7 @@ from attnlab.accuracy.forms import (
 from attnlab.accuracy.question_budget import QuestionBudget
 from attnlab.accuracy.questions import Question, gradient_questions, posed, questions
 from attnlab.accuracy.random_conditions import is_drawn
-from attnlab.contract.backend import GRADIENTS, OUTPUT
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.dtypes import DTYPES
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 

@@ -20,7 +20,7 @@ from attnlab.accuracy import exact_inputs, forms, hard_inputs
 from attnlab.accuracy.form import Form
 from attnlab.accuracy.random_conditions import drawn_forms
 from attnlab.accuracy.reference import Reference, refer
-from attnlab.contract.backend import OUTPUT
+from attnlab.contract.directions import OUTPUT
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.problem import Alibi, Problem
 

@@ -8,7 +8,7 @@ import numpy as np
 from zoo.parts import Answers, Attention, Make
 
 from attnlab.accuracy.questions import Question
-from attnlab.contract.backend import GRADIENTS, OUTPUT
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.library import open_library
 from attnlab.contract.problem import Problem
