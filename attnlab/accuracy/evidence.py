@@ -302,15 +302,20 @@ def _named(name: str, direction: Direction, reference: Reference) -> str:
     return f"the scale looks {told}" if name == "scale" else reference.gained.format(told)
 
 
+def _rest(direction: Direction, shape: Array, error: Array) -> float:
+    """The part of the error that does not lie along the direction."""
+    if not 0 < abs(direction.shift) < 1:
+        return 1.0
+    return float(np.linalg.norm(error - direction.shift * shape)) / float(np.linalg.norm(error))
+
+
 def _makes_up(direction: Direction, shape: Array, error: Array) -> bool:
     """Whether at least half of the error lies along the direction."""
-    rest = float(np.linalg.norm(error - direction.shift * shape))
-    return 0 < abs(direction.shift) < 1 and rest < 0.5 * float(np.linalg.norm(error))
+    return _rest(direction, shape, error) < 0.5
 
 
 def _explained(found: Evidence, reference: Reference, error: Array) -> str:
     """What a fault looks like, where one direction makes up most of the error; else nothing."""
-    for name, direction, shape in _along(found, reference):
-        if _makes_up(direction, shape, error):
-            return f"; {_named(name, direction, reference)}"
-    return ""
+    along = _along(found, reference)
+    name, direction, shape = min(along, key=lambda one: _rest(one[1], one[2], error))
+    return f"; {_named(name, direction, reference)}" if _makes_up(direction, shape, error) else ""

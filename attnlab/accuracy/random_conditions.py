@@ -114,7 +114,7 @@ def _scale(rng: np.random.Generator, dim: int) -> float:
     if rng.random() < 0.05:
         return 0.0
     size = float(np.exp(rng.uniform(-1.4, 1.0))) / dim**0.5
-    return round(size if rng.random() < 0.75 else -size, 4)
+    return float(round(size if rng.random() < 0.75 else -size, 4))
 
 
 def is_drawn(name: str) -> bool:

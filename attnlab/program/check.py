@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -102,7 +102,8 @@ def check(
             _begin_ahead(dtypes[0], seed)
             process.finish_start()
             for dtype in dtypes:
-                box = _BlackBox(process, device, dtype, seed)
+                coming = questions(dtype, seed), gradient_questions(dtype, seed)
+                box = _BlackBox(process, device, *coming)
                 found.append(examine(box, dtype, seed=seed, on_event=told, clock=box.clock))
                 reason = found[-1].fault
                 if reason:
@@ -148,10 +149,15 @@ class _BlackBox:
     questions, which come in the order of asking; some of them may not be asked.
     """
 
-    def __init__(self, process: WorkerProcess, device: str, dtype: str, seed: int) -> None:
+    def __init__(
+        self,
+        process: WorkerProcess,
+        device: str,
+        coming: Iterator[Question],
+        coming_backward: Iterator[Question],
+    ) -> None:
         self._process, self._device = process, device
-        #: those about outputs, and about gradients
-        self._coming = {False: questions(dtype, seed), True: gradient_questions(dtype, seed)}
+        self._coming = {False: coming, True: coming_backward}
         self._ready: deque[Question] = deque()
         self._declining = False
         self._taken = 0.0

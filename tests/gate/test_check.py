@@ -102,7 +102,7 @@ class NeverReady:
     def begin(self, op: str, **options: Any) -> Any:
         """The question's own size in zeros."""
         question = options["arrays"]
-        return lambda: ({"cpu_seconds": 0.0}, (np.zeros(question[0].shape),))
+        return lambda: ({"cpu_seconds": 0.0, "names": ["output"]}, (np.zeros(question[0].shape),))
 
     def answered(self) -> bool:
         """Never before."""
@@ -111,23 +111,23 @@ class NeverReady:
 
 def worked_out(coming: Sequence[Question]) -> int:
     """How many right answers are there."""
-    return sum("reference" in vars(question) for question in coming)
+    return sum("references" in vars(question) for question in coming)
 
 
 def test_while_a_backend_works_some_of_the_next_answers_are_worked_out() -> None:
     """Some, not all: most questions may be too slow for it. What was passed over is not looked at again."""
     coming = [replace(question) for question in itertools.islice(questions("float32", 0), 3 * _LEAD)]
-    asked = _BlackBox(NeverReady(), "cpu", iter(coming))  # type: ignore[arg-type]
-    asked.output(coming[0])
+    asked = _BlackBox(NeverReady(), "cpu", iter(coming), iter(()))  # type: ignore[arg-type]
+    asked(coming[0])
     assert worked_out(coming) == worked_out(coming[: 1 + _LEAD]) == 1 + _LEAD
-    asked.output(coming[1])
+    asked(coming[1])
     assert worked_out(coming) == 2 + _LEAD
     later = 2 * _LEAD
-    asked.output(coming[later])
+    asked(coming[later])
     assert worked_out(coming[2 + _LEAD : later]) == 0
     assert worked_out(coming[later:]) == len(coming[later:])
     again = replace(coming[0])  # as the last ones, which are asked after all others
-    asked.output(again)
+    asked(again)
     assert worked_out([again]) == 1
 
 
@@ -136,7 +136,7 @@ def test_a_backend_that_has_answered_is_not_kept_waiting() -> None:
     coming = [replace(question) for question in itertools.islice(questions("float32", 0), 4)]
     worker = NeverReady()
     worker.answered = lambda: True  # type: ignore[method-assign]
-    _BlackBox(worker, "cpu", iter(coming)).output(coming[0])  # type: ignore[arg-type]
+    _BlackBox(worker, "cpu", iter(coming), iter(()))(coming[0])  # type: ignore[arg-type]
     assert worked_out(coming) == 1
 
 
