@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.responses import read_logits, weights_of
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import precision_classes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = NDArray[Any]
 _HEADS, _TOKENS, _DIM = 2, 12, 16
@@ -200,41 +203,31 @@ def conclusion(rows: Sequence[Row]) -> str:
     )
 
 
-def draw(finding: Finding) -> Any:
-    """Errors over their budgets by backend, and the asymmetry of the scores."""
-    from attnlab.figures.drawing import BLACK, CYCLE, entitle, legend, new_figure
+def draw(finding: Finding) -> Figure:
+    """Errors over their budgets, and the share of pairs that have a weight, by backend."""
+    from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
 
-    figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.2, sharey=True)
-    rows = [row for row in finding.rows if row.quantity == "error / error budget"]
-    names = list(dict.fromkeys(str(row.where["backend"]) for row in rows))
-    kinds = list(dict.fromkeys((row.where["dtype"], row.where["mask"]) for row in rows))
-    for kind, colour in zip(kinds, CYCLE, strict=False):
-        mine = [row for row in rows if (row.where["dtype"], row.where["mask"]) == kind]
-        places = [names.index(str(row.where["backend"])) for row in mine]
-        label = f"{kind[0]}, mask: {kind[1]}"
-        errors.plot([row.measured for row in mine], places, "o", color=colour, mfc="none", label=label)
-    errors.axvline(1.0, color=BLACK, linewidth=1.2)
-    errors.set_xlim(left=0)
+    figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.4, sharey=True)
+    by_error = [row for row in finding.rows if row.quantity == "error / error budget"]
+    names = list(dict.fromkeys(str(row.where["backend"]) for row in by_error))
+    shown = (
+        (errors, "error / error budget", ("dtype", "mask")),
+        (pairs, "share of pairs with a weight", ("mask",)),
+    )
+    for panel, quantity, keys in shown:
+        kinds: dict[str, list[Row]] = {}
+        for row in finding.rows:
+            if row.quantity == quantity and row.where["backend"] in names:
+                kinds.setdefault(", ".join(str(row.where[key]) for key in keys), []).append(row)
+        for (kind, rows), colour in zip(kinds.items(), CYCLE, strict=False):
+            places = [names.index(str(row.where["backend"])) for row in rows]
+            label = f"mask: {kind}" if panel is pairs else kind.replace(", ", ", mask: ")
+            panel.plot([row.measured for row in rows], places, "o", color=colour, mfc="none", label=label)
+            panel.axvline(rows[0].predicted, color=BLACK if panel is errors else colour, linewidth=1.2)
+        panel.set_xlim(left=0)
+        if kinds:
+            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9, frameon=False)
     errors.set_yticks(range(len(names)), names)
     entitle(errors, "No error above what roundings predict", "relative error / error budget", "")
-    if rows:
-        legend(errors, fontsize=8.5)
-    for mask, colour in (("none", CYCLE[0]), ("causal", CYCLE[1])):
-        mine = [
-            r
-            for r in finding.rows
-            if r.quantity == "share of pairs with a weight" and r.where["mask"] == mask
-        ]
-        places = [
-            names.index(str(row.where["backend"])) for row in mine if str(row.where["backend"]) in names
-        ]
-        pairs.plot(
-            [row.measured for row in mine][: len(places)], places, "s", color=colour, mfc="none", label=mask
-        )
-        if mine:
-            pairs.axvline(mine[0].predicted, color=colour, linewidth=1.2)
-    pairs.set_xlim(0, 1.05)
-    entitle(pairs, "Every pair has a weight, or half of them", "share of pairs with a weight", "")
-    if rows:
-        legend(pairs, title="mask", fontsize=8.5)
+    entitle(pairs, "A causal mask keeps (n + 1)/2n of the pairs", "share of pairs with a weight", "")
     return figure
