@@ -70,7 +70,9 @@ class Choice:
     def kind(self) -> Any:
         """The type of its value in a plan file."""
         kind = _KINDS[self.fields[0].name]
-        return Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)] if self.several else kind
+        return (
+            Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)] if self.several else kind
+        )
 
     def read(self, text: str) -> Any:
         """The value that an option's text stands for. Raises ValueError, naming the option."""
