@@ -44,7 +44,7 @@ def measure(survey: Survey) -> None:
     """Errors over their budgets in two formats, properties that hold exactly, and the shapes that are taken."""
     for dtype in ("float64", "float32"):
         survey.each(partial(_errors, dtype=dtype), dtype=dtype)
-    survey.each(_properties, _scores, _shapes)
+    survey.each(_properties, _causal_properties, _scores, _shapes)
 
 
 def _drawn(
@@ -81,34 +81,46 @@ def _errors(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
         )
 
 
+def _causal_properties(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """What a causal mask does, in float64."""
+    where: dict[str, str | float] = {"backend": one.name}
+    q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
+    attend, half = partial(one.attend, causal=True, scale=_SCALE), _TOKENS // 2
+    prefix = attend(*(array[:, :, :half] for array in (q, k, v))) - attend(q, k, v)[:, :, :half]
+    yield Row.compare(
+        "causal output of the first half alone − of the whole",
+        where,
+        predicted=0.0,
+        measured=np.abs(prefix).max(),
+        slack=_ROUNDING,
+    )
+    yield _share_of_pairs(one, q, k, "causal", (_TOKENS + 1) / (2 * _TOKENS))
+
+
 def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     """What the output as a whole obeys, in float64."""
     where: dict[str, str | float] = {"backend": one.name}
     q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
-    open_to_all, causal = (partial(one.attend, causal=masked, scale=_SCALE) for masked in (False, True))
-    exact = partial(Row.compare, predicted=0.0, slack=_ROUNDING)
-    output = open_to_all(q, k, v)
-    order, half = generator(seed, 1600, 3).permutation(_TOKENS), _TOKENS // 2
-    turned = open_to_all(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
-    yield exact("output of reordered tokens − reordered output", where, measured=np.abs(turned).max())
-    prefix = causal(*(array[:, :, :half] for array in (q, k, v))) - causal(q, k, v)[:, :, :half]
-    yield exact("causal output of the first half alone − of the whole", where, measured=np.abs(prefix).max())
+    attend, order = (
+        partial(one.attend, causal=False, scale=_SCALE),
+        generator(seed, 1600, 3).permutation(_TOKENS),
+    )
+    output = attend(q, k, v)
+    turned = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
+    yield Row.compare(
+        "output of reordered tokens − reordered output",
+        where,
+        predicted=0.0,
+        measured=np.abs(turned).max(),
+        slack=_ROUNDING,
+    )
     rows = min(len(np.unique(head, axis=0)) for head in output[0])
     yield Row.compare(
         "different rows of the output", {**where, "queries": _TOKENS}, predicted=_TOKENS, measured=rows
     )
-    for mask, expected in (("none", 1.0), ("causal", (_TOKENS + 1) / (2 * _TOKENS))):
-        seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
-        yield Row.compare(
-            "share of pairs with a weight",
-            {**where, "mask": mask},
-            predicted=expected,
-            measured=float(seen.mean()),
-            slack=1e-12,
-        )
+    yield _share_of_pairs(one, q, k, "none", 1.0)
     sizes = [
-        np.linalg.norm(open_to_all(q, k, factor * v + 1) - open_to_all(q, k, factor * v))
-        for factor in (1e-3, 1.0)
+        np.linalg.norm(attend(q, k, factor * v + 1) - attend(q, k, factor * v)) for factor in (1e-3, 1.0)
     ]
     yield Row.compare(
         "change of the output with V, at V/1000 over at V",
@@ -126,6 +138,13 @@ def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
         slack=_ROUNDING,
         relation="≤",
     )
+
+
+def _share_of_pairs(one: OpenBackend, q: Array, k: Array, mask: str, expected: float) -> Row:
+    seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
+    where: dict[str, str | float] = {"backend": one.name, "mask": mask}
+    found = float(seen.mean())
+    return Row.compare("share of pairs with a weight", where, predicted=expected, measured=found, slack=1e-12)
 
 
 def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
