@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.errors import Declined
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_row
+from attnlab.numerics.finding import Finding, Row, Where
 from attnlab.numerics.responses import read_logits, weights_of
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import precision_classes
@@ -83,7 +83,7 @@ def _errors(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
 
 def _causal_properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     """What a causal mask does, in float64."""
-    where: dict[str, str | float] = {"backend": one.name}
+    where: Where = {"backend": one.name}
     q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
     attend, half = partial(one.attend, causal=True, scale=_SCALE), _TOKENS // 2
     prefix = attend(*(array[:, :, :half] for array in (q, k, v))) - attend(q, k, v)[:, :, :half]
@@ -99,7 +99,7 @@ def _causal_properties(one: OpenBackend, seed: int) -> Iterator[Row]:
 
 def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     """What the output as a whole obeys, in float64."""
-    where: dict[str, str | float] = {"backend": one.name}
+    where: Where = {"backend": one.name}
     q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
     attend, order = (
         partial(one.attend, causal=False, scale=_SCALE),
@@ -142,7 +142,7 @@ def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
 
 def _share_of_pairs(one: OpenBackend, q: Array, k: Array, mask: str, expected: float) -> Row:
     seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
-    where: dict[str, str | float] = {"backend": one.name, "mask": mask}
+    where: Where = {"backend": one.name, "mask": mask}
     found = float(seen.mean())
     return Row.compare("share of pairs with a weight", where, predicted=expected, measured=found, slack=1e-12)
 
@@ -154,15 +154,11 @@ def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
     q, other = rng.standard_normal((2, 1, heads, n, _DIM))
     for keys, k, expected in (("k = q", q, 0.0), ("independent", other, 2 * (n - 1) / n)):
         s = read_logits(one.attend, q, k, scale=_SCALE)[0]
-        mean, error = mean_over_clusters(((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1))
-        yield Row.compare(
-            "‖S − Sᵀ‖² / n²",
+        squares, where = (
+            ((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1),
             {"backend": one.name, "keys are": keys},
-            predicted=expected,
-            measured=mean,
-            standard_error=error,
-            slack=_ROUNDING,
         )
+        yield mean_row("‖S − Sᵀ‖² / n²", where, squares, predicted=expected, slack=_ROUNDING)
     for lengths, long in (("equal", 1.0), ("1 and 4", 4.0)):
         # the query along the first axis; one key in its direction, one at 60°
         two = np.array([[1.0, 0.0], [long / 2, long * math.sqrt(3) / 2]])[None, None]
@@ -182,7 +178,7 @@ def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
         found = [_answered_right(one, _drawn(seed, 10 + stream, *size)) for size in sizes]
         told = [right for right in found if right is not None]
         if told:
-            where: dict[str, str | float] = {"backend": one.name, "shapes": label}
+            where: Where = {"backend": one.name, "shapes": label}
             yield Row.compare("share answered right", where, predicted=1.0, measured=float(np.mean(told)))
     q, k, v = _drawn(seed, 20, 6, 6)
     attend: Callable[..., Array] = partial(one.attend, causal=False, scale=_SCALE)

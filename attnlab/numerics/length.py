@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_over_clusters, mean_row
+from attnlab.numerics.finding import Finding, Row, Where
 from attnlab.numerics.observables import observe
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import (
@@ -70,15 +70,12 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
         for rule, beta_at in RULES.items():
             beta = beta_at(keys)
             seen, exact = observe(one.attend, q, k, scale=beta), random_energy(keys, beta)
-            where: dict[str, str | float] = {"backend": one.name, "rule": rule, "keys": keys}
+            where: Where = {"backend": one.name, "rule": rule, "keys": keys}
             for quantity, values, expected in (
                 ("entropy", seen.entropy, exact.entropy),
                 ("largest_weight", seen.largest_weight, exact.largest_weight),
             ):
-                mean, error = mean_over_clusters(values[0].astype(np.float64))
-                yield Row.compare(
-                    quantity, where, predicted=expected, measured=mean, standard_error=error, slack=_SLACK
-                )
+                yield mean_row(quantity, where, values[0], predicted=expected, slack=_SLACK)
             if rule == next(iter(RULES)) and keys in ENDS:
                 ends.append(
                     (exact.entropy / math.log(keys), *mean_over_clusters(seen.entropy[0] / math.log(keys)))
@@ -120,7 +117,7 @@ def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
         unit = np.eye(_CAPPED_KEYS)[None, None]
         weights = one.attend(logits[None, None], unit, unit, causal=False, scale=1.0)
         largest = float(weights.max())
-        where: dict[str, str | float] = {"backend": one.name, "keys": _CAPPED_KEYS, "cap": cap}
+        where: Where = {"backend": one.name, "keys": _CAPPED_KEYS, "cap": cap}
         yield Row.compare(
             "largest weight under a soft cap",
             where,

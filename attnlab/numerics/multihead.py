@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.workload import Workload
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_row
+from attnlab.numerics.finding import Finding, Row, Where
 from attnlab.numerics.responses import read_logits
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import initial_logit_variance
@@ -94,13 +94,11 @@ def _initialisation(one: OpenBackend, seed: int) -> Iterator[Row]:
             q, k = (_heads_of(tokens @ draw(rng)[:, : x.shape[-1]].T, heads) for tokens in x)
             logits = read_logits(one.attend, q, k, scale=HEAD_DIM**-0.5)
             squares.append(np.mean(logits**2))
-        mean, error = mean_over_clusters(np.array(squares)[:, None])
-        yield Row.compare(
+        yield mean_row(
             "variance of the logits at initialisation",
             {"backend": one.name, "scheme": label},
+            np.array(squares)[:, None],
             predicted=initial_logit_variance(MODEL_DIM, scheme, weight_std),
-            measured=mean,
-            standard_error=error,
         )
 
 
@@ -115,7 +113,7 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
         return one.attend(q, k, v, causal=False, scale=scale)
 
     together = attend(q, k, v)
-    where: dict[str, str | float] = {"backend": one.name, "heads": count}
+    where: Where = {"backend": one.name, "heads": count}
     changed = [array.copy() for array in (q, k, v)]
     for array in changed:
         array[:, 3] += 1.0
@@ -169,7 +167,7 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
             one.attend(q, k, v, causal=False, scale=(MODEL_DIM / count) ** -0.5)
             seconds.setdefault(count, []).append(time.process_time() - start)
     for count in HEAD_COUNTS:
-        where: dict[str, str | float] = {"backend": one.name, "heads": count, "length": n}
+        where: Where = {"backend": one.name, "heads": count, "length": n}
         workload = Workload(heads=count, queries=n, keys=n, head_dim=MODEL_DIM // count)
         flops = _counted_flops(one, workload, x)
         yield Row.compare(
