@@ -92,13 +92,13 @@ def weigh(
     reference: Reference,
     output: NDArray[Any],
     *,
-    certain: bool = False,
+    exact: bool = False,
     directions: float | None = DIRECTED,
     immaterial: float = IMMATERIAL,
 ) -> Evidence:
     """Hold `output`, (batch, heads, rows, value_dim), against `reference`.
 
-    certain : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
+    exact : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
     every component is an independent error. directions : the z beyond which a gain or a wrong scale is told; None:
     not looked for. immaterial : the part of the dtype's roundoff that a shared shift may have.
     """
@@ -106,15 +106,15 @@ def weigh(
     if not np.isfinite(answer).all():
         return _not_finite(reference, answer)
     error = answer - reference.output
-    budget = reference.full if certain else reference.lenient
+    budget = reference.full if exact else reference.lenient
     relative = _relative(error, reference.output)
-    mantissa = 1.0 if certain else reference.mantissa
+    mantissa = 1.0 if exact else reference.mantissa
     allowed = allowance(budget) * mantissa
     kind, ratio = _kind(relative, allowed, reference)
     rms = np.maximum(budget.rms, max(float_format(reference.dtype).smallest_subnormal, _LEAST))
     rms = rms * mantissa
     normalised = np.abs(error) / rms
-    shared = () if certain else reference.shared
+    shared = () if exact else reference.shared
     gain = directed(error, reference.output, rms, shared)
     scale = directed(error, reference.tilt, rms, shared)
     found = Evidence(
@@ -128,12 +128,12 @@ def weigh(
         gain=gain,
         scale=scale,
     )
-    statistical = certain or reference.first_order
-    systematic = _systematic(reference.dtype, None if certain else immaterial)
+    statistical = exact or reference.first_order
+    honest_shift = systematic(reference.dtype, None if exact else immaterial)
     fact = _broken_fact(reference, answer, error)
     fault = fact and fact + _explained(found, reference, error)
     fault = fault or (
-        _broken_statistic(found, error, normalised, directions, systematic, reference)
+        _broken_statistic(found, error, normalised, directions, honest_shift, reference)
         if statistical
         else None
     )
@@ -151,7 +151,7 @@ def told_apart(answers: Sequence[NDArray[Any]], when: Sequence[str], reference: 
     first, *others = (np.asarray(one, dtype=np.float64) for one in answers)
     allowed = 2**0.5 * allowance(reference.lenient)
     for again, asked in zip(others, when, strict=True):
-        off = float(np.linalg.norm(again - first) / np.linalg.norm(first))
+        off = _relative(again - first, first)
         if off > allowed:
             return f"asked again {asked}, the answer differs by {off:.3g} relative"
     return None
@@ -241,11 +241,11 @@ def _broken_statistic(
     error: Array,
     normalised: Array,
     directions: float | None,
-    systematic: float,
+    honest_shift: float,
     reference: Reference,
 ) -> str | None:
     if directions is not None:
-        told = _told_direction(found, error, directions, systematic, reference)
+        told = _told_direction(found, error, directions, honest_shift, reference)
         if told:
             return told
     if found.relative_error > found.allowed:
@@ -261,7 +261,7 @@ def _broken_statistic(
     return None
 
 
-def _systematic(dtype: str, immaterial: float | None) -> float:
+def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
     """The relative shift that honest rows may share; `immaterial` None where nothing but the output is rounded."""
     inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
     if immaterial is None:
@@ -270,7 +270,7 @@ def _systematic(dtype: str, immaterial: float | None) -> float:
 
 
 def _told_direction(
-    found: Evidence, error: Array, least_z: float, systematic: float, reference: Reference
+    found: Evidence, error: Array, least_z: float, honest_shift: float, reference: Reference
 ) -> str | None:
     """The direction with which the error lines up, named by its cause only where it makes up most of the error.
 
@@ -278,7 +278,7 @@ def _told_direction(
     """
     along = _along(found, reference)
     for name, direction, shape in sorted(along, key=lambda one: -abs(one[1].z)):
-        if abs(direction.shift) > systematic and abs(direction.z) > least_z:
+        if abs(direction.shift) > honest_shift and abs(direction.z) > least_z:
             if _makes_up(direction, shape, error):
                 return f"{_named(name, direction, reference)} (z = {direction.z:.0f})"
             what = "the derivative in the scale" if name == "scale" else "the result itself"

@@ -1,6 +1,6 @@
 """Inputs whose scores and weights every format holds exactly, so that only the output is ever rounded.
 
-On drawn inputs an honest backend may round its scores and its weights, and much hides in that allowance. Here
+On hard inputs an honest backend may round its scores and its weights, and much hides in that allowance. Here
 it may not: the products of q and k are whole numbers of few bits (no sum of them rounds), and the weights are
 1/2^m or 0 and 1. What is left to round is the output alone, in every class of implementation and every dtype.
 """
@@ -124,17 +124,17 @@ def _staircase(step: float) -> Distribution:
 
 
 CONSTRUCTIONS: dict[str, Distribution] = {
-    "equal logits": _equal_logits,
-    "hidden keys": _hidden_keys,
-    "zero keys": _zero_keys,
-    "all 1024": _all(1024.0),
-    "all -49152": _all(-49152.0),
-    "all -48": _all(-48.0),
-    "all -2^20": _all(-(2.0**20)),
-    "all -49280": _between_two,
+    "equal_logits": _equal_logits,
+    "hidden_keys": _hidden_keys,
+    "zero_keys": _zero_keys,
+    "all_1024": _all(1024.0),
+    "all_-49152": _all(-49152.0),
+    "all_-48": _all(-48.0),
+    "all_-2^20": _all(-(2.0**20)),
+    "all_-49280": _between_two,
     "look-up": _lookup,
     "levels": _levels,
-    "long staircase": _staircase(64.0),
+    "long_staircase": _staircase(64.0),
     "staircase": _staircase(256.0),
-    "falling staircase": _staircase(-256.0),
+    "falling_staircase": _staircase(-256.0),
 }

@@ -1,114 +1,233 @@
-"""The accuracy gate: every question and every relation, put to a black box in one dtype.
+"""The accuracy gate: every question, relation and sequence, put to a black box in one dtype.
 
-A black box is a callable from a question to its answer. What it declines is not held against it; what it answers
-is, down to the first fault, which is told with the question that showed it.
+A black box is a callable from a question to its answers by name: "output", and "query gradient", "key gradient" and
+"value gradient" where the question's problem has an output gradient. Whatever is named is weighed. What it declines
+is not held against it; what it answers is, down to the first fault, which is told with the question that showed it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.accuracy import metamorphic
-from attnlab.accuracy.evidence import told_apart, weigh
-from attnlab.accuracy.gate_result import Examined, Precision
-from attnlab.accuracy.question_budget import Asking
-from attnlab.accuracy.questions import CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, Question, posed, questions
-from attnlab.accuracy.reference import refer
-from attnlab.contract.errors import Declined
-from attnlab.libraries.numpy_library import NumPy
-from attnlab.measuring.probe import Misbehaved, Witness
+from attnlab.accuracy.evidence import Evidence, told_apart, weigh
+from attnlab.accuracy.form import Form
+from attnlab.accuracy.forms import (
+    BACKWARD_CLASS_FORM,
+    CLASS_FORM,
+    FIRST,
+    REPEATED,
+    REPEATED_OFTEN,
+    SEQUENCES,
+)
+from attnlab.accuracy.question_budget import QuestionBudget
+from attnlab.accuracy.questions import Question, gradient_questions, posed, questions
+from attnlab.accuracy.random_conditions import is_drawn
+from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.dtypes import DTYPES
+from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 
 #: part of float32's error that float32 inside leaves at the least
 _NO_BETTER = 0.01
 #: calls of one question, to meet a fault that strikes once in ten
 _OFTEN = 20
+#: what may be asked about: the output, and the gradients of query, key and value
+FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
 
-#: a question to its answer; raises Declined, or Misbehaved for what no caller expects
-Ask = Callable[[Question], NDArray[Any]]
+Answers = dict[str, NDArray[Any]]
+#: a question to its answers; raises Declined, or Misbehaved for what no caller expects
+Ask = Callable[[Question], Answers]
 
 
-class Session:
-    """One black box under examination in one dtype."""
+@dataclass(frozen=True)
+class Precision:
+    """How exact a backend is in one dtype, by the question that tells the classes apart."""
 
-    def __init__(self, asking: Asking[Question, NDArray[Any]], dtype: str, seed: int) -> None:
-        self.asking, self.dtype, self.seed = asking, dtype, seed
+    kind: str | None
+    relative_error: float
+    budget_ratio: float
+    max_ulp: float
+    bias: float
+
+    @classmethod
+    def of(cls, evidence: Sequence[Evidence]) -> Precision:
+        """Of the answer with the loosest class, and the largest share of it."""
+        order = list(GRADIENT_CLASSES)
+        worst = max(evidence, key=lambda one: (order.index(one.kind or order[-1]), one.ratio))
+        return cls(worst.kind, worst.relative_error, worst.ratio, worst.max_ulp, worst.bias)
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What the gate found in one dtype; `fault` is None where all held.
+
+    asked, declined, left_out : numbers of questions; left out are those that are too slow for this backend. drawn :
+    conditions drawn at random among those that it answered. precision, gradient_precision : None where it was not
+    asked so far. refusal : why it declined, where it answered none; gradient_refusal : where it gave no gradients.
+    """
+
+    dtype: str
+    fault: str | None
+    asked: int = 0
+    declined: int = 0
+    left_out: int = 0
+    drawn: int = 0
+    precision: Precision | None = None
+    gradient_precision: Precision | None = None
+    refusal: str | None = None
+    gradient_refusal: str | None = None
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether all held, None where it declined everything."""
+        if self.fault:
+            return False
+        return True if self.asked else None
+
+
+class _Examination:
+    """One black box under examination in one dtype and one direction."""
+
+    def __init__(
+        self, budget: QuestionBudget[Question, Answers], dtype: str, seed: int, direction: str
+    ) -> None:
+        self.budget, self.dtype, self.seed, self.direction = budget, dtype, seed, direction
         self.precision: Precision | None = None
         self.narrow = False
+        self.drawn = 0
 
-    def judge(self, question: Question) -> str | None:
-        """Put one question and weigh the answer; a fault names the question."""
+    def faults(self) -> Iterator[str | None]:
+        """What is wrong with each answer in turn."""
+        asked = questions if self.direction == FORWARD else gradient_questions
+        for question in asked(self.dtype, self.seed):
+            yield self._judge(question)
+            if not self.budget.asked and self.budget.declined and self.direction == BACKWARD:
+                return  # what has no gradients for the plainest question has none
+        if self.direction == FORWARD:
+            answers: dict[int, Answers | str | None] = {}
+            for relation in metamorphic.relations(self.dtype, self.seed):
+                yield self._relate(relation, answers)
+        for first, others in self._sequences():
+            yield self._in_sequence(first, others)
+        if self.direction == FORWARD:
+            yield self._insist()
+
+    def _judge(self, question: Question) -> str | None:
+        """Put one question and weigh the answers; a fault names the question."""
         found = self._answer(question)
-        if isinstance(found, str):
-            return f"{question.text}: {found}"
-        return None
+        if isinstance(found, dict):
+            self.drawn += is_drawn(question.name)
+        return f"{question.text}: {found}" if isinstance(found, str) else None
 
-    def _answer(self, question: Question) -> NDArray[Any] | str | None:
-        """The answer where it is right, what is wrong with it, or None where it was not given."""
-        output = self.asking.put(question)
-        if output is None or isinstance(output, str):
-            return output
-        if output.shape != (expected := question.answer_shape):
-            return f"returned shape {output.shape}, expected {expected}"
-        if output.dtype != question.q.dtype:
-            return f"returned {output.dtype}, expected {question.q.dtype}"
-        judged = output if question.every == 1 else output[:, :, question.rows]
-        evidence = weigh(question.reference, judged, certain=question.certain, directions=question.directions)
-        if question.name == CLASS_FORM.name:
-            self.precision = Precision.of(evidence)
-        if evidence.fault and self.dtype == "float64" and self.asking.asked == 1:
-            self.narrow = _as_float32(question, judged)
-        return evidence.fault or output
+    def _answer(self, question: Question) -> Answers | str | None:
+        """The answers where they are right, what is wrong with the first that is not, or None for no answer."""
+        found = self.budget.put(question)
+        if found is None or isinstance(found, str):
+            return found
+        evidence = []
+        for name in (OUTPUT, *GRADIENTS) if question.backward else (OUTPUT,):
+            said = f"{name}: " if question.backward else ""
+            malformed = _malformed(question, name, found.get(name))
+            if malformed:
+                return said + malformed
+            judged = found[name]
+            if name == OUTPUT and question.rows is not None:
+                judged = judged[:, :, question.rows]
+            weighed = weigh(question.references[name], judged, **question.weighing(name))
+            if weighed.fault:
+                if self.dtype == "float64" and self.budget.asked == 1 and not question.backward:
+                    self.narrow = _as_float32(question, judged)
+                return said + weighed.fault
+            evidence.append(weighed)
+        if question.name in (CLASS_FORM.name, BACKWARD_CLASS_FORM.name):
+            self.precision = Precision.of(evidence[-3:])
+        return found
 
-    def relate(self, relation: metamorphic.Relation, kept: dict[int, Any]) -> str | None:
+    def _relate(self, relation: metamorphic.Relation, answers: dict[int, Answers | str | None]) -> str | None:
         """Put what `relation` asks that was not asked before, and compare."""
-        answers = []
+        outputs = []
         for question in (*relation.given, relation.asked):
-            if id(question) not in kept:
-                kept[id(question)] = self._answer(question)
-            answer = kept[id(question)]
+            if id(question) not in answers:
+                answers[id(question)] = self._answer(question)
+            answer = answers[id(question)]
             if isinstance(answer, str):
                 return f"{question.text}: {answer}"
             if answer is None:
                 return None
-            answers.append(answer)
-        fault = relation.fault(tuple(answers[:-1]), answers[-1])
+            outputs.append(answer[OUTPUT])
+        fault = relation.fault(tuple(outputs[:-1]), outputs[-1])
         return f"{relation.asked.text}: {relation.name}, but {fault}" if fault else None
 
-    def repeat(self) -> str | None:
-        """One question once more, after all others: an answer must not depend on what was asked before."""
-        first, other = (posed(form, self.dtype, self.seed) for form in (REPEATED, FIRST[0]))
-        assert first is not None and other is not None
-        return self._told_apart(first, (first, first, other, first), {1: "at once", 3: "after another call"})
+    def _sequences(self) -> Iterator[tuple[Question, list[Question]]]:
+        """A question, and what is asked before it is asked again: itself, another, one like it but for one thing."""
+        first, other = self._posed(REPEATED), self._posed(FIRST[0])
+        if first is not None and other is not None:
+            yield first, [first, other]
+        for form, changes in SEQUENCES if self.direction == FORWARD else SEQUENCES[:1]:
+            question = self._posed(form)
+            others = (self._posed(*_changed(form, change)) for change in changes)
+            if question is not None:
+                yield question, [one for one in others if one is not None]
 
-    def insist(self) -> str | None:
+    def _posed(self, form: Form, dtype: str | None = None) -> Question | None:
+        if self.direction == BACKWARD and not form.upstream:
+            form = replace(form, upstream="normal")
+        return posed(form, dtype or self.dtype, self.seed)
+
+    def _in_sequence(self, first: Question, others: Sequence[Question]) -> str | None:
+        """`first`, then each of the others and `first` again: all right, and the answers to `first` alike.
+
+        A kernel that is kept by a key that leaves something out answers one of the others as it did the first.
+        """
+        was = self._answer(first)
+        if not isinstance(was, dict):
+            return was and f"{first.text}: {was}"
+        for other in others:
+            between = self._answer(other) if other is not first else None
+            if isinstance(between, str):
+                return f"{other.text}: {between}, when asked after {first.condition}"
+            again = self._answer(first)
+            after = "at once" if other is first else f"after {other.dtype}, {other.condition}"
+            fault = self._told_apart(first, was, again, after)
+            if fault:
+                return fault
+        return None
+
+    def _insist(self) -> str | None:
         """A causal question of several blocks twenty times over: what collides only now and then.
 
         A fault that strikes once in ten calls escapes with a probability of 0.9^20 = 12 % in one dtype, and of
         0.9^80 = 0.02 % in all four. A backend for which it takes too long is not asked.
         """
-        question = posed(REPEATED_OFTEN, self.dtype, self.seed)
+        question = self._posed(REPEATED_OFTEN)
         assert question is not None
-        if self.asking.too_slow(question):
+        if self.budget.too_slow(question):
             return None
-        often = {at: f"for the {at + 1}th time" for at in range(_OFTEN)}
-        return self._told_apart(question, (question,) * _OFTEN, often)
+        was = self._answer(question)
+        for time_ in range(1, _OFTEN):
+            again = self._answer(question)
+            if not isinstance(was, dict) or again is None:
+                break
+            fault = self._told_apart(question, was, again, f"for the {time_ + 1}th time")
+            if fault:
+                return fault
+        return f"{question.text}: {was}" if isinstance(was, str) else None
 
-    def _told_apart(self, first: Question, asked: Iterable[Question], when: dict[int, str]) -> str | None:
-        """Ask, and hold the answers numbered in `when` against the first."""
-        answers: list[NDArray[Any]] = []
-        for question in asked:
-            answer = self._answer(question)
-            if answer is None or isinstance(answer, str):
-                return answer and f"{question.text}: {answer}, when asked again"
-            answers.append(answer)
-        told = told_apart([answers[0], *(answers[at] for at in when)], list(when.values()), first.reference)
-        return told and f"{first.text}: {told}"
+    def _told_apart(
+        self, first: Question, was: Answers, again: Answers | str | None, asked: str
+    ) -> str | None:
+        if again is None or isinstance(again, str):
+            return again and f"{first.text}: {again}, when asked again {asked}"
+        for name, answer in was.items():
+            told = told_apart((answer, again[name]), (asked,), first.references[name])
+            if told:
+                return f"{first.text}: {name + ': ' if first.backward else ''}{told}"
+        return None
 
 
 def examine(
@@ -116,19 +235,58 @@ def examine(
     dtype: str,
     *,
     seed: int = 0,
+    directions: Sequence[str] = DIRECTIONS,
     on_event: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Examined:
-    """Put every question and relation in `dtype` to `ask`, up to the first fault.
+) -> GateResult:
+    """Put every question, relation and sequence in `dtype` to `ask`, up to the first fault; outputs, then gradients.
 
     clock : see `attnlab.accuracy.question_budget`. Whatever else `ask` raises comes through. Who answers the first
     question in float64 as if it were in float32 is right but does not have float64: that counts as declined.
     """
-    session = Session(Asking(ask, on_event, clock), dtype, seed)
-    fault = next(filter(None, _faults(session)), None)
-    if session.narrow:
-        return Examined.none(dtype, session.asking, "its answers have the precision of float32")
-    return Examined.of(dtype, fault, session.asking, session.precision)
+    done: dict[str, _Examination] = {}
+    fault = None
+    for direction in directions:
+        one = done[direction] = _Examination(QuestionBudget(ask, on_event, clock), dtype, seed, direction)
+        fault = next(filter(None, one.faults()), None)
+        if one.narrow:
+            declined, refusal = (
+                one.budget.asked + one.budget.declined,
+                "its answers have the precision of float32",
+            )
+            return GateResult(dtype, None, 0, declined, one.budget.left_out, refusal=refusal)
+        if fault or not one.budget.asked:
+            break
+    budgets = {direction: one.budget for direction, one in done.items()}
+    # the one question about gradients that is declined by what has none is no question that it declined
+    counted = [one for direction, one in budgets.items() if one.asked or direction == directions[0]]
+    refusals = {direction: None if one.asked else one.refusal for direction, one in budgets.items()}
+    precisions = {direction: one.precision for direction, one in done.items()}
+    return GateResult(
+        dtype=dtype,
+        fault=fault,
+        asked=sum(one.asked for one in counted),
+        declined=sum(one.declined for one in counted),
+        left_out=sum(one.left_out for one in counted),
+        drawn=sum(one.drawn for one in done.values()),
+        precision=precisions.get(FORWARD),
+        gradient_precision=precisions.get(BACKWARD),
+        refusal=refusals.get(directions[0]),
+        gradient_refusal=refusals.get(BACKWARD),
+    )
+
+
+def _malformed(question: Question, name: str, answer: NDArray[Any] | None) -> str | None:
+    problem = question.problem
+    like = {"query gradient": problem.query, "key gradient": problem.key, "value gradient": problem.value}
+    expected = problem.output_shape if name == OUTPUT else like[name].shape
+    if answer is None:
+        return f"no {name} was returned"
+    if answer.shape != expected:
+        return f"returned shape {answer.shape}, expected {expected}"
+    if answer.dtype != problem.query.dtype:
+        return f"returned {answer.dtype}, expected {problem.query.dtype}"
+    return None
 
 
 def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
@@ -136,38 +294,15 @@ def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
 
     What rounding the inputs costs is within what a q, a k and weights may cost that are stored again.
     """
-    narrow = refer(question.problem.with_(dtype="float32"), question.rows)["output"]
+    narrow = replace(question, problem=question.problem.with_(dtype="float32")).reference
     evidence = weigh(narrow, answer, directions=None)
     return evidence.fault is None and evidence.relative_error > _NO_BETTER * narrow.full.relative
 
 
-def _faults(session: Session) -> Iterable[str | None]:
-    for question in questions(session.dtype, session.seed):
-        yield session.judge(question)
-    kept: dict[int, Any] = {}
-    for relation in metamorphic.relations(session.dtype, session.seed):
-        yield session.relate(relation, kept)
-    yield session.repeat()
-    yield session.insist()
-
-
-def function_asked(attend: Callable[..., NDArray[Any]]) -> Ask:
-    """A plain ``attend(q, k, v, *, causal, scale)`` on NumPy arrays as a black box.
-
-    Arrays hold the values of the question's dtype (bfloat16 in float32), laid out as it wants. An exception of
-    `attend` is a fault: Misbehaved.
-    """
-    witness, library = Witness(np.asarray), NumPy()
-
-    def ask(question: Question) -> NDArray[Any]:
-        arrays = (question.q, question.k, question.v)
-        asked = partial(attend, causal=question.causal, scale=question.scale)
-        try:
-            output = witness.asked(asked, library, arrays, str(question.q.dtype), question.layout)
-        except (Declined, Misbehaved):
-            raise
-        except Exception as fault:
-            raise Misbehaved(f"raised {type(fault).__name__}: {fault}") from None
-        return np.array(output)
-
-    return ask
+def _changed(form: Form, change: str) -> tuple[Form, str | None]:
+    """`form` with one thing changed, and the dtype where it is that."""
+    if change in DTYPES:
+        return form, change
+    read = Form.parse(f"{form.name}: {change}")
+    key = change.partition("=")[0]
+    return replace(form, **{key: getattr(read, key)}), None

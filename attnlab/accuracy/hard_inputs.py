@@ -77,32 +77,32 @@ def _creeping(
 def _sizes_moved(query: int, key: int) -> Distribution:
     """2^query more in the queries and 2^key in the keys: numbers that a format of less range has not."""
 
-    def regime(
+    def construct(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
     ) -> tuple[Array, Array, Array]:
         return q * 2.0**query, k * 2.0**key, v
 
-    return regime
+    return construct
 
 
 def _values_at(power: int) -> Distribution:
     """Values of some 2^power, none above 3.9 of it: float16 has numbers up to 2^16 and down to 2^-24."""
 
-    def regime(
+    def construct(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
     ) -> tuple[Array, Array, Array]:
         return q, k, np.clip(v, -3.9, 3.9) * 2.0**power
 
-    return regime
+    return construct
 
 
 def _values_times(size: float) -> Distribution:
-    def regime(
+    def construct(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
     ) -> tuple[Array, Array, Array]:
         return q, k, v * size
 
-    return regime
+    return construct
 
 
 CONSTRUCTIONS: dict[str, Distribution] = {
@@ -110,12 +110,12 @@ CONSTRUCTIONS: dict[str, Distribution] = {
     "logit_std_2": _logit_std_2,
     "rising": _rising,
     "needles": _needles,
-    "shared heads": _shared_heads,
-    "small values": _values_times(2.0**-8),
-    "large values": _values_times(2.0**8),
-    "shared batches": _shared_batches,
+    "shared_heads": _shared_heads,
+    "small_values": _values_times(2.0**-8),
+    "large_values": _values_times(2.0**8),
+    "shared_batches": _shared_batches,
     "creeping": _creeping,
-    "beyond float16": _sizes_moved(20, -20),
-    "small queries": _sizes_moved(-16, 10),
-    **{f"values 2^{power}": _values_at(power) for power in (14, 40, -100)},
+    "beyond_float16": _sizes_moved(20, -20),
+    "small_queries": _sizes_moved(-16, 10),
+    **{f"values_2^{power}": _values_at(power) for power in (14, 40, -100)},
 }

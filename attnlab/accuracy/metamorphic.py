@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,16 @@ from numpy.typing import NDArray
 
 from attnlab.accuracy.evidence import allowance
 from attnlab.accuracy.form import Form
-from attnlab.accuracy.questions import Question, posed
+from attnlab.accuracy.questions import Question, cached, posed
 from attnlab.contract.dtypes import round_to
+from attnlab.contract.workload import Workload
 
 Array = NDArray[np.float64]
 #: what one or several outputs say about another
 Statement = Callable[..., Array]
 
-_BASE = Form(name="relations", batch=2, queries=29, keys=33)
-_CAUSAL = Form(name="relations, causal", batch=2, queries=31, keys=31, causal=True)
+_BASE = Form.parse("relations: b2 n29x33")
+_CAUSAL = Form.parse("relations, causal: b2 n31 causal")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Relation:
         return f"two answers differ by {off / norm:.3g} relative, at most {allowed / norm:.3g} is rounding"
 
 
-@lru_cache(maxsize=8)
+@cached(8)
 def relations(dtype: str, seed: int) -> tuple[Relation, ...]:
     """Every relation, on inputs drawn from `seed`; kept, with its references, for the next backend."""
     return tuple(_relations(dtype, seed))
@@ -66,35 +66,47 @@ def _relations(dtype: str, seed: int) -> Iterator[Relation]:
 
 
 def _of_keys(base: Question, causal: Question, rng: np.random.Generator) -> Iterator[Relation]:
-    order = rng.permutation(base.k.shape[2])
-    moved = _changed(base, "keys permuted", k=base.k[:, :, order], v=base.v[:, :, order])
+    order = rng.permutation(base.problem.key.shape[2])
+    moved = _changed(
+        base, "keys permuted", key=base.problem.key[:, :, order], value=base.problem.value[:, :, order]
+    )
     yield Relation("permuting keys with their values changes nothing", (base,), moved, _same)
-    twice = _changed(base, "keys twice", k=np.tile(base.k, (1, 1, 2, 1)), v=np.tile(base.v, (1, 1, 2, 1)))
+    twice = _changed(
+        base,
+        "keys twice",
+        key=np.tile(base.problem.key, (1, 1, 2, 1)),
+        value=np.tile(base.problem.value, (1, 1, 2, 1)),
+    )
     yield Relation("writing every key twice changes nothing", (base,), twice, _same)
-    offset = 2 * rng.standard_normal(base.k.shape[-1])
+    offset = 2 * rng.standard_normal(base.problem.key.shape[-1])
     for question in (base, causal):
-        shifted = _changed(question, "keys shifted", k=question.k + offset)
+        shifted = _changed(question, "keys shifted", key=question.problem.key + offset)
         yield Relation("adding one vector to all keys changes nothing", (question,), shifted, _same)
-    rows = rng.permutation(base.q.shape[2])
+    rows = rng.permutation(base.problem.query.shape[2])
     yield Relation(
         "permuting queries permutes outputs",
         (base,),
-        _changed(base, "queries permuted", q=base.q[:, :, rows]),
+        _changed(base, "queries permuted", query=base.problem.query[:, :, rows]),
         lambda o: o[:, :, rows],
     )
-    halved = replace(_changed(base, "scale in the query", q=2 * base.q), scale=base.scale / 2)
+    halved = _changed(base, "scale in the query", query=2 * base.problem.query)
+    halved = replace(halved, problem=halved.problem.with_(scale=base.problem.scale / 2))
     yield Relation("the scale may be absorbed in the query", (base,), halved, _same)
 
 
 def _of_causality(causal: Question) -> Iterator[Relation]:
-    seen = causal.q.shape[2] // 2
+    seen = causal.problem.query.shape[2] // 2
     prefix = _changed(
-        causal, "prefix", q=causal.q[:, :, :seen], k=causal.k[:, :, :seen], v=causal.v[:, :, :seen]
+        causal,
+        "prefix",
+        query=causal.problem.query[:, :, :seen],
+        key=causal.problem.key[:, :, :seen],
+        value=causal.problem.value[:, :, :seen],
     )
     yield Relation("a causal row sees its prefix only", (causal,), prefix, lambda o: o[:, :, :seen])
-    k, v = causal.k.copy(), causal.v.copy()
+    k, v = causal.problem.key.copy(), causal.problem.value.copy()
     k[:, :, seen:], v[:, :, seen:] = k[:, :, seen:][:, :, ::-1], 3.0
-    future = _changed(causal, "another future", k=k, v=v)
+    future = _changed(causal, "another future", key=k, value=v)
     yield Relation("a causal row does not see the future", (prefix,), future, _Prefix(seen, future))
 
 
@@ -111,16 +123,22 @@ class _Prefix:
 
 
 def _of_values(base: Question, rng: np.random.Generator) -> Iterator[Relation]:
-    doubled = _changed(base, "values times -2", v=-2 * base.v)
+    doubled = _changed(base, "values times -2", value=-2 * base.problem.value)
     yield Relation("the output is linear in the values", (base,), doubled, lambda o: -2 * o)
-    other = _changed(base, "other values", v=rng.standard_normal(base.v.shape))
-    total = _changed(base, "sum of values", v=base.v.astype(np.float64) + other.v)
+    other = _changed(base, "other values", value=rng.standard_normal(base.problem.value.shape))
+    total = _changed(base, "sum of values", value=base.problem.value.astype(np.float64) + other.problem.value)
     yield Relation("outputs add as values do", (base, other), total, np.add)
 
 
 def _of_places(base: Question) -> Iterator[Relation]:
     for name, part in (("batch", np.s_[1:]), ("head", np.s_[:, 1:])):
-        alone = _changed(base, f"one {name} alone", q=base.q[part], k=base.k[part], v=base.v[part])
+        alone = _changed(
+            base,
+            f"one {name} alone",
+            query=base.problem.query[part],
+            key=base.problem.key[part],
+            value=base.problem.value[part],
+        )
         yield Relation(f"a {name} does not see another", (base,), alone, lambda o, part=part: o[part])
     yield _split(base)
 
@@ -132,14 +150,16 @@ def _split(base: Question) -> Relation:
     which all other keys have at 0. Its weight there is w = 1/(1 + Z), so Z = 1/w − 1, and the half's own
     output is its answer over 1 − w.
     """
-    half = base.k.shape[2] // 2
-    whole = _changed(base, "whole", v=_unflagged(base.v))
+    half = base.problem.key.shape[2] // 2
+    whole = _changed(base, "whole", value=_unflagged(base.problem.value))
     parts = tuple(
         _changed(
             base,
             f"{name} half of the keys and a zero key",
-            k=np.concatenate([base.k[:, :, cut], np.zeros_like(base.k[:, :, :1])], axis=2),
-            v=_flagged(base.v[:, :, cut]),
+            key=np.concatenate(
+                [base.problem.key[:, :, cut], np.zeros_like(base.problem.key[:, :, :1])], axis=2
+            ),
+            value=_flagged(base.problem.value[:, :, cut]),
         )
         for name, cut in (("first", np.s_[:half]), ("second", np.s_[half:]))
     )
@@ -171,8 +191,10 @@ def _same(output: Array) -> Array:
 
 
 def _changed(question: Question, name: str, **arrays: NDArray[Any]) -> Question:
+    """`question` with other arrays, rounded to its dtype; told by its name and its sizes."""
     cast: dict[str, Any] = {key: round_to(array, question.dtype) for key, array in arrays.items()}
-    return replace(question, name=name, directions=None, **cast)
+    problem = question.problem.with_(**cast)
+    return replace(question, name=name, condition=Workload.of_problem(problem).label, problem=problem, z=None)
 
 
 def _allowed(question: Question) -> float:

@@ -1,6 +1,6 @@
-"""Putting questions to a black box: what it declines, what takes it too long, what it must not do.
+"""How much a black box is asked: what it declines, what takes it too long, what it must not do.
 
-A black box is a callable from a question to its answer. What it declines is not held against it.
+A black box is a callable from a question to its answers by name. What it declines is not held against it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from attnlab.contract.errors import Declined
-from attnlab.measuring.probe import Misbehaved
+from attnlab.contract.errors import Declined, Misbehaved
 
 #: a backend that needs less than this a query-key pair, on average, is asked everything: array libraries need 1e-8 to
 #: 1e-7 with the overhead of small calls, a Python loop 1e-6
@@ -22,7 +21,7 @@ SLOW_SECONDS = 2.0
 _PAIRS = 20_000
 
 
-class Asked(Protocol):
+class Sized(Protocol):
     """What is needed of a question."""
 
     @property
@@ -34,11 +33,11 @@ class Asked(Protocol):
         """Name and sizes, for a message."""
 
 
-Q = TypeVar("Q", bound=Asked)
+Q = TypeVar("Q", bound=Sized)
 A = TypeVar("A")
 
 
-class Asking(Generic[Q, A]):
+class QuestionBudget(Generic[Q, A]):
     """One black box, and the account of what it was asked.
 
     asked, declined, left_out : numbers of questions; left out is what would take this backend too long.

@@ -1,126 +1,179 @@
-"""The questions of the gate: shapes, masks, scales, layouts and inputs that tell attention from what resembles it.
+"""A question of the gate: a problem with its arrays, how they lie in memory, and how its answers are weighed.
 
-`pose` draws the arrays of a form for a dtype and a seed. No form depends on a lucky seed: the tables, here and in
-`attnlab.accuracy.coverage_questions`, are the same for every seed, the arrays are not.
+`pose` draws the arrays of a form for a dtype and a seed; `questions` and `gradient_questions` are all that are asked.
+A question whose problem has an output gradient asks for the gradients of query, key and value as well.
 """
 
 from __future__ import annotations
 
-import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import _lru_cache_wrapper, cached_property, lru_cache
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.accuracy import coverage_questions, exact_inputs, hard_inputs
-from attnlab.accuracy.evidence import DIRECTED, DIRECTED_SHARED
+from attnlab.accuracy import exact_inputs, forms, hard_inputs
 from attnlab.accuracy.form import Form
+from attnlab.accuracy.random_conditions import drawn_forms
 from attnlab.accuracy.reference import Reference, refer
+from attnlab.contract.directions import OUTPUT
 from attnlab.contract.dtypes import round_to
-from attnlab.contract.problem import Problem
+from attnlab.contract.problem import Alibi, Problem
 
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
+#: random streams beside that of query, key and value, so that a change of one array leaves the others as they were
+_MASK, _BIAS, _SINKS, _UPSTREAM = 1, 2, 3, 4
+
+Array = NDArray[np.float64]
+T = TypeVar("T", bound=Callable[..., Any])
+_CACHES: list[_lru_cache_wrapper[Any]] = []
+
+
+def cached(maxsize: int) -> Callable[[T], T]:
+    """A cache that `forget` empties: questions and their references serve all backends that are asked in a process."""
+
+    def wrap(function: T) -> T:
+        wrapped = lru_cache(maxsize)(function)
+        _CACHES.append(wrapped)
+        return wrapped  # type: ignore[return-value]
+
+    return wrap
+
+
+def forget() -> None:
+    """Free what has been posed so far: the references of one dtype take some 300 MB."""
+    for one in _CACHES:
+        one.cache_clear()
+
+
+def forget_all() -> None:
+    """Free the drawn inputs too, which all dtypes share: some 100 MB."""
+    forget()
+    _drawn.cache_clear()
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Arrays as cast to `dtype` (bfloat16 in float32 carriers) and what is asked of them."""
+    """A problem, with arrays as cast to its dtype, and what is asked of the answers.
+
+    condition : the form that it was drawn from, as text. layout, gradient_layout : how query, key and value, and the
+    output's gradient, lie in memory. exact, exact_gradients : the output, or the gradients, are all that is rounded.
+    z, gradient_z, every : as of a `Form`.
+    """
 
     name: str
-    dtype: str
-    q: NDArray[Any]
-    k: NDArray[Any]
-    v: NDArray[Any]
-    causal: bool
-    scale: float
+    problem: Problem
+    condition: str = ""
     layout: str = "contiguous"
-    certain: bool = False
-    directions: float | None = None
+    gradient_layout: str = "contiguous"
+    exact: bool = False
+    exact_gradients: bool = False
+    z: float | None = None
+    gradient_z: float | None = None
     every: int = 1
 
     @property
+    def dtype(self) -> str:
+        """The problem's."""
+        return self.problem.dtype
+
+    @property
+    def backward(self) -> bool:
+        """Whether gradients are asked for."""
+        return self.problem.output_gradient is not None
+
+    @property
     def pairs(self) -> int:
-        """Query-key pairs over all batches and heads."""
-        return int(math.prod(self.q.shape[:3])) * int(self.k.shape[2])
+        """Query-key pairs over all batches and heads; the way back meets them more than twice as often."""
+        return int(np.prod(self.problem.shape)) * (3 if self.backward else 1)
+
+    @property
+    def rows(self) -> list[int] | None:
+        """The query rows whose output is judged, None for all."""
+        n_q = self.problem.shape.queries
+        return None if self.every == 1 else sorted({*range(0, n_q, self.every), n_q - 1})
 
     @cached_property
+    def references(self) -> dict[str, Reference]:
+        """The right answers and their bounds, by name."""
+        return refer(self.problem, self.rows)
+
+    @property
     def reference(self) -> Reference:
-        """The right answer and its bounds, at `rows`."""
-        return refer(self.problem, self.rows)["output"]
+        """That of the output."""
+        return self.references[OUTPUT]
 
-    @property
-    def problem(self) -> Problem:
-        """What is asked."""
-        options = {"causal": self.causal, "scale": self.scale, "dtype": self.dtype}
-        return Problem.of(self.q, self.k, self.v, **options)  # type: ignore[arg-type]
-
-    @property
-    def rows(self) -> list[int]:
-        """The query rows that are judged."""
-        n_q = self.q.shape[2]
-        return sorted({*range(0, n_q, self.every), n_q - 1})
-
-    @property
-    def answer_shape(self) -> tuple[int, ...]:
-        """The shape of a whole answer."""
-        return (*self.q.shape[:3], self.v.shape[3])
+    def weighing(self, name: str) -> dict[str, Any]:
+        """How the answer `name` is weighed."""
+        if name == OUTPUT:
+            return {"exact": self.exact, "directions": self.z}
+        return {"exact": self.exact_gradients, "directions": self.gradient_z}
 
     @property
     def text(self) -> str:
-        """Name and sizes, for a message."""
-        b, h, n_q, d = self.q.shape
-        n_k, d_v = self.v.shape[2:]
-        shape = f"b{b} h{h} n{n_q}" + (f"x{n_k}" if n_k != n_q else "") + f" d{d}"
-        shape += f" v{d_v}" if d_v != d else ""
-        shape += " causal" if self.causal else ""
-        shape += f" {self.layout}" if self.layout != "contiguous" else ""
-        return f"{self.dtype}, {self.name} ({shape})"
+        """Dtype, name and the whole condition, for a message."""
+        return f"{'gradients in ' if self.backward else ''}{self.dtype}, {self.name} ({self.condition})"
 
 
 def pose(form: Form, dtype: str, seed: int) -> Question | None:
     """The question of `form`, or None where `dtype` cannot hold its numbers or its scores."""
-    exact = drawn_once(form, seed)
+    exact = _drawn(form, seed)
     q, k, v = (round_to(array, dtype) for array in exact)
     if not all(_held(*one) for one in zip(exact, (q, k, v), strict=True)):
         return None
-    if (
-        dtype == "float16"
-        and float(np.abs(q.astype(float) @ k.astype(float).swapaxes(2, 3)).max()) > _LARGEST_PRODUCT
-    ):
+    if dtype == "float16" and _largest_product(q, k) > _LARGEST_PRODUCT:
         return None
-    return Question(
-        name=form.name,
-        dtype=dtype,
-        q=q,
-        k=k,
-        v=v,
-        causal=form.causal,
+    bias = form.biased(_stream(form, seed, _BIAS))
+    sinks = _stream(form, seed, _SINKS).standard_normal(form.heads) if form.sinks else None
+    problem = Problem.of(
+        *(q, k, v),
+        mask=form.masked(_stream(form, seed, _MASK)),
+        bias=bias if bias is None or isinstance(bias, Alibi) else round_to(bias, dtype),
         scale=form.scaled_by,
-        layout=form.layout,
-        certain=form.inputs in exact_inputs.CONSTRUCTIONS,
-        directions=form.directions,
+        softcap=form.softcap,
+        sinks=None if sinks is None else round_to(sinks, dtype),
+        dtype=dtype,
+    )
+    question = Question(
+        name=form.name,
+        problem=problem,
+        condition=form.text,
+        layout=form.layout.replace("_", " "),
+        gradient_layout=form.gradient_layout.replace("_", " "),
+        exact=form.exact,
+        exact_gradients=form.exact_gradients,
+        z=form.z,
+        gradient_z=form.gradient_z,
         every=form.every,
     )
+    return _with_gradient(question, form, seed) if form.upstream else question
 
 
-@lru_cache(maxsize=200)
-def drawn_once(form: Form, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """q, k and v of `form` before they are cast: the same for all dtypes."""
-    rng = np.random.default_rng([seed, zlib.crc32(form.name.encode())])
+@cached(1200)
+def posed(form: Form, dtype: str, seed: int) -> Question | None:
+    """`pose`, cached with its references."""
+    return pose(form, dtype, seed)
+
+
+@lru_cache(maxsize=400)
+def _drawn(form: Form, seed: int) -> tuple[Array, Array, Array]:
+    """Query, key and value of `form` before they are cast: the same for all dtypes."""
+    rng = _stream(form, seed)
+    kv_heads = form.heads if form.kv_heads is None else form.kv_heads
     value_dim = form.dim if form.value_dim is None else form.value_dim
-    lead = (form.batch, form.heads)
-    q, k, v = (
-        rng.standard_normal((*lead, length, dim))
-        for length, dim in ((form.queries, form.dim), (form.keys, form.dim), (form.keys, value_dim))
+    shapes = (
+        (form.batch, form.heads, form.queries, form.dim),
+        (form.batch, kv_heads, form.keys, form.dim),
+        (form.batch, kv_heads, form.keys, value_dim),
     )
-    q, k, v = (hard_inputs.CONSTRUCTIONS | exact_inputs.CONSTRUCTIONS)[form.inputs](
-        q, k, v, form.scaled_by, rng
-    )
+    q, k, v = (rng.standard_normal(shape) for shape in shapes)
+    draw = (hard_inputs.CONSTRUCTIONS | exact_inputs.CONSTRUCTIONS)[form.inputs]
+    q, k, v = draw(q, k, v, form.scaled_by, rng)
     if form.values == "ones":
         v = np.ones_like(v)
     elif form.values == "keys":
@@ -130,180 +183,62 @@ def drawn_once(form: Form, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArr
     return q, k, v
 
 
-def _held(exact: NDArray[Any], cast: NDArray[Any]) -> bool:
+def _stream(form: Form, seed: int, *which: int) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(form.name.encode()), form.draw, *which])
+
+
+def _held(exact: Array, cast: NDArray[Any]) -> bool:
     """Whether a dtype has these numbers: none became infinite, and not all became 0."""
     return bool(np.isfinite(cast).all() and (cast.any() or not exact.any()))
 
 
-#: first what most faults fail, so that a wrong backend is told quickly
-FIRST = (
-    Form(name="normal", batch=2, heads=3, queries=65, keys=67, directions=DIRECTED),
-    Form(name="normal, causal", batch=2, heads=3, queries=67, keys=67, causal=True, directions=DIRECTED),
-    Form(
-        name="means of two values",
-        batch=16,
-        heads=32,
-        queries=1,
-        keys=2,
-        inputs="zero keys",
-        directions=DIRECTED,
-    ),
-    Form(name="one key", batch=2, heads=8, queries=5, keys=1, inputs="equal logits"),
-    Form(name="look-up", heads=3, queries=32, keys=32, dim=64, inputs="look-up"),
-    Form(name="staircase", heads=1, queries=96, keys=96, dim=1, inputs="staircase", causal=True),
-    Form(name="falling staircase", heads=1, queries=96, keys=96, dim=1, inputs="falling staircase"),
-    Form(
-        name="logit std 2", batch=2, heads=3, queries=48, keys=129, inputs="logit_std_2", directions=DIRECTED
-    ),
-)
-
-REGIME_FORMS = (
-    Form(name="logit std 4", queries=49, keys=49, inputs="logit_std_4"),
-    Form(name="logit std 8", queries=49, keys=65, inputs="logit_std_8"),
-    Form(name="logit std 8, causal", queries=49, keys=49, inputs="logit_std_8", causal=True),
-    Form(name="shifted means", queries=47, keys=50, inputs="shifted_means"),
-    Form(name="outliers", queries=40, keys=70, dim=24, inputs="outliers"),
-    Form(name="duplicated maxima", queries=40, keys=70, inputs="duplicated_maxima"),
-    Form(name="logits above 1000", queries=30, keys=45, inputs="above_1000"),
-    Form(name="logits below -50000", queries=30, keys=45, inputs="below_minus_50000"),
-    Form(name="logits below -50000, causal", queries=30, keys=45, inputs="below_minus_50000", causal=True),
-    Form(name="all logits 1024", queries=20, keys=64, inputs="all 1024"),
-    Form(name="all logits -49152", queries=20, keys=64, dim=1, inputs="all -49152"),
-    Form(name="all logits -49152, causal", queries=21, keys=21, dim=1, inputs="all -49152", causal=True),
-    Form(name="all logits -2^20, causal", queries=21, keys=21, dim=1, inputs="all -2^20", causal=True),
-    Form(name="rows at different levels", queries=35, keys=64, inputs="levels"),
-    Form(name="long staircase", heads=1, queries=16, keys=512, dim=1, inputs="long staircase"),
-    Form(name="all logits -48", queries=20, keys=64, inputs="all -48"),
-    Form(name="V = 1", queries=40, keys=77, values="ones"),
-    Form(name="V = K", queries=40, keys=77, values="keys"),
-    Form(name="equal logits", heads=3, queries=7, keys=256, inputs="equal logits"),
-    Form(name="small values", queries=20, keys=30, inputs="small values"),
-    Form(name="large values", queries=20, keys=30, inputs="large values"),
-)
-
-SHAPE_FORMS = (
-    Form(name="one query", heads=3, queries=1, keys=127),
-    Form(name="one query, causal", heads=3, queries=1, keys=31, causal=True),
-    Form(name="one query, one key", queries=1, keys=1),
-    Form(name="one key, random", batch=2, heads=3, queries=17, keys=1, causal=True),
-    Form(name="fewer queries, causal", batch=2, heads=3, queries=23, keys=40, causal=True),
-    Form(name="fewer keys, causal", batch=2, heads=3, queries=70, keys=17, causal=True),
-    Form(name="fewer keys", queries=100, keys=31),
-    Form(name="64 and 128", heads=1, queries=64, keys=128),
-    Form(name="63 and 65", queries=63, keys=65, dim=8),
-    Form(name="one over 128", queries=32, keys=129, dim=32),
-    Form(name="one under 256", heads=1, queries=24, keys=255, dim=8),
-    Form(name="head_dim 1", heads=3, queries=37, keys=41, dim=1),
-    Form(name="head_dim 3", queries=37, keys=41, dim=3),
-    Form(name="head_dim 7, causal", queries=41, keys=41, dim=7, causal=True),
-    Form(name="head_dim 33", queries=19, keys=43, dim=33),
-    Form(name="head_dim 64", batch=2, heads=4, queries=70, keys=51, dim=64, directions=DIRECTED_SHARED),
-    Form(name="head_dim 80", queries=21, keys=34, dim=80),
-    Form(name="head_dim 128, causal", queries=34, keys=34, dim=128, causal=True),
-    Form(name="head_dim 257", queries=9, keys=22, dim=257),
-    Form(name="value_dim 1", queries=30, keys=42, value_dim=1),
-    Form(name="value_dim above", queries=30, keys=42, value_dim=37),
-    Form(
-        name="value_dim below, causal",
-        batch=2,
-        heads=3,
-        queries=30,
-        keys=42,
-        dim=24,
-        value_dim=8,
-        causal=True,
-    ),
-    Form(name="batch 5", batch=5, heads=1, queries=17, keys=19),
-    Form(name="17 heads", heads=17, queries=13, keys=11),
-    Form(name="3 x 8 heads, causal", batch=3, heads=8, queries=16, keys=16, dim=8, causal=True),
-    Form(name="17 batches", batch=17, heads=2, queries=5, keys=12),
-)
-
-SCALE_FORMS = (
-    Form(name="scale 1", queries=31, keys=35, dim=8, scale=1.0),
-    Form(name="scale 1/64, causal", queries=35, keys=35, scale=1 / 64, causal=True),
-    Form(name="scale 0.3", queries=31, keys=35, scale=0.3),
-    Form(name="scale -0.25", queries=31, keys=35, scale=-0.25),
-    # causal is asked with a positive scale: PyTorch 2.13's own CPU kernels multiply -inf by a negative one into NaN,
-    # and a plain call of them is not what this gate is to find fault with
-    Form(name="scale 0.7, causal", queries=35, keys=35, scale=0.7, causal=True),
-)
-
-LAYOUT_FORMS = tuple(
-    Form(
-        name=f"{layout} inputs",
-        batch=2,
-        heads=3,
-        queries=21,
-        keys=34,
-        layout=layout,
-        causal=causal,
-        inputs="shared heads" if layout == "expanded" else "normal",
-    )
-    for layout, causal in (
-        ("transposed", False),
-        ("heads inside", True),
-        ("heads inside", False),
-        ("sliced", False),
-        ("expanded", False),
-        ("refilled", False),
-    )
-)
-
-LONG_FORMS = (
-    Form(name="several blocks", heads=1, queries=300, keys=333, dim=16, directions=DIRECTED),
-    Form(
-        name="several blocks, causal",
-        heads=2,
-        queries=321,
-        keys=321,
-        dim=16,
-        causal=True,
-        directions=DIRECTED,
-    ),
-    Form(name="rising logits, several blocks", heads=1, queries=130, keys=777, dim=16, inputs="rising"),
-    Form(name="several blocks, std 8", heads=1, queries=70, keys=1100, dim=16, inputs="logit_std_8"),
-    Form(name="many keys", heads=1, queries=37, keys=4099, dim=16),
-    Form(name="needles among many keys", heads=1, queries=20, keys=4099, dim=64, inputs="needles"),
-    Form(name="many queries", heads=1, queries=4099, keys=37, dim=16),
-    Form(name="many queries, causal", heads=1, queries=4099, keys=65, dim=16, causal=True),
-    Form(name="blocks in both, causal", heads=1, queries=2113, keys=2113, dim=16, causal=True, every=8),
-    Form(name="very many keys", heads=1, queries=8, keys=16411, dim=16),
-    Form(name="very many queries", heads=1, queries=16411, keys=8, dim=16),
-)
-
-#: decides the class that is printed: at logit std 1 no weight dominates, so that rounding them shows
-CLASS_FORM = Form(name="precision class", heads=1, queries=48, keys=512, dim=64)
-
-#: asked again, at once and with another between, at the end
-REPEATED = SHAPE_FORMS[4]
-#: asked again and again: several blocks of keys and of queries and two heads, so that what runs at once may collide
-REPEATED_OFTEN = LONG_FORMS[1]
-
-#: those of `coverage` last: the pace of a backend is taken from what was asked before
-ALL_FORMS = (
-    *FIRST,
-    CLASS_FORM,
-    *REGIME_FORMS,
-    *SHAPE_FORMS,
-    *SCALE_FORMS,
-    *LAYOUT_FORMS,
-    *LONG_FORMS,
-)
+def _largest_product(q: NDArray[Any], k: NDArray[Any]) -> float:
+    wide = np.repeat(k, q.shape[1] // k.shape[1], axis=1).astype(float)
+    return float(np.abs(q.astype(float) @ wide.swapaxes(2, 3)).max())
 
 
-@lru_cache(maxsize=800)
-def posed(form: Form, dtype: str, seed: int) -> Question | None:
-    """`pose`, kept: its reference is computed once for all backends that are asked in this process."""
-    return pose(form, dtype, seed)
+def _with_gradient(question: Question, form: Form, seed: int) -> Question:
+    """With the output's gradient that `form` names, whose inputs another question may have too."""
+    shape = question.problem.output_shape
+    rng = _stream(form, seed, _UPSTREAM)
+    normal = rng.standard_normal(shape)
+    if form.upstream == "ones":  # the loss is the sum of the output
+        normal = np.ones(shape)
+    elif (
+        form.upstream == "one_row"
+    ):  # the loss looks at the last query alone: what reaches it from others shows
+        normal[:, :, :-1] = 0
+    elif form.upstream == "output":  # the loss is half the squared norm of the output
+        normal = question.reference.output
+    elif form.upstream == "signs":  # no product of them with whole numbers rounds
+        normal = np.sign(np.rint(normal))
+    elif form.upstream in ("small", "large"):
+        normal = normal * 2.0 ** (8 if form.upstream == "large" else -8)
+    elif form.upstream != "normal":
+        raise ValueError(
+            f"an output gradient is normal, ones, one_row, output, signs, small or large, got {form.upstream!r}"
+        )
+    gradient = round_to(normal, question.dtype)
+    given = {name: getattr(question, name) for name in question.__dataclass_fields__}
+    return Question(**{**given, "problem": question.problem.with_(output_gradient=gradient)})
 
 
 def questions(dtype: str, seed: int) -> Iterator[Question]:
-    """Every question that `dtype` can hold, those that tell most first.
+    """Every question about outputs that `dtype` can hold, those that tell most first."""
+    return _asked(forms.FORWARD, drawn_forms(dtype, seed), (*forms.LONG, *forms.PATHS), dtype, seed)
 
-    In float64 those of `coverage` are left out: what has a path of its own has it for the formats that it is fast in.
-    """
-    for form in ALL_FORMS if dtype == "float64" else (*ALL_FORMS, *coverage_questions.ALL_FORMS):
+
+def gradient_questions(dtype: str, seed: int) -> Iterator[Question]:
+    """Every question about gradients that `dtype` can hold."""
+    drawn = drawn_forms(dtype, seed, backward=True)
+    return _asked(forms.BACKWARD, drawn, forms.BACKWARD_LONG, dtype, seed)
+
+
+def _asked(
+    first: Iterable[Form], drawn: Iterable[Form], last: Iterable[Form], dtype: str, seed: int
+) -> Iterator[Question]:
+    """In float64 the first alone: what has blocks and paths of its own has them for the formats that it is fast in."""
+    for form in first if dtype == "float64" else chain(first, drawn, last):
         question = posed(form, dtype, seed)
         if question is not None:
             yield question

@@ -8,22 +8,23 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from numpy.typing import NDArray
-
-from attnlab.accuracy import gate, gradient_gate
-from attnlab.accuracy.cache import forget, forget_all
-from attnlab.accuracy.gate_result import Examined
-from attnlab.accuracy.gradient_questions import GradientQuestion, gradient_questions
-from attnlab.accuracy.questions import Question, questions
+from attnlab.accuracy.gate import Answers, GateResult, Precision, examine
+from attnlab.accuracy.questions import (
+    Question,
+    forget,
+    forget_all,
+    gradient_questions,
+    questions,
+)
 from attnlab.contract.discovery import require
-from attnlab.contract.errors import Declined
+from attnlab.contract.errors import Declined, Misbehaved
+from attnlab.contract.packing import pack
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.probe import Misbehaved
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 
 _SECONDS = 60.0
@@ -33,7 +34,6 @@ _LEAD = 16
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
-Gradients = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 Event = Callable[[str], None]
 
 
@@ -46,7 +46,7 @@ class Checked:
     gradients : the same of its least exact gradient, where it can be differentiated; a kernel that adds up its
     gradients in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
     no_dtypes : the dtypes that it does not have, and why. left_out : questions that would have taken this backend too
-    long.
+    long. drawn : conditions among those that it answered that no table names, drawn at random for this seed.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Checked:
     asked: int = 0
     declined: int = 0
     left_out: int = 0
+    drawn: int = 0
     precision: dict[str, dict[str, Any]] = field(default_factory=dict)
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_gradients: str | None = None
@@ -87,17 +88,23 @@ def check(
 
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     require(asked.backend, folders)
-    worker = WorkerProcess(_patient(asked), folders)
-    found = _Examination(worker, device, seed, on_event)
+    process = WorkerProcess(_patient(asked), folders)
+    found: list[GateResult] = []
+
+    def told(text: str) -> None:
+        on_event(f"{asked.name}: {text}")
+
     reason: str | None = None
     passed: bool | None = False
     try:
-        worker.start()
+        process.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
             _begin_ahead(dtypes[0], seed)
-            worker.finish_start()
+            process.finish_start()
             for dtype in dtypes:
-                reason = found.examine(dtype)
+                box = _BlackBox(process, device, dtype, seed)
+                found.append(examine(box, dtype, seed=seed, on_event=told, clock=box.clock))
+                reason = found[-1].fault
                 if reason:
                     break
                 if not keep:
@@ -109,13 +116,13 @@ def check(
     else:
         if reason is None:
             passed = True
-            if not any(one.asked for one in found.outputs):
-                passed, reason = None, found.refusal
+            if not any(one.asked for one in found):
+                passed, reason = None, _refusal(found)
     finally:
-        worker.end()
+        process.end()
         if not keep:
             forget_all()
-    return _summary(asked.name, passed, reason, found.outputs, found.gradients)
+    return _summary(asked.name, passed, reason, found)
 
 
 def _patient(contender: Contender) -> Contender:
@@ -129,54 +136,23 @@ def _begin_ahead(dtype: str, seed: int) -> None:
     """The first right answers, for as long as a library takes to load in the other process."""
     until = time.monotonic() + _START_SECONDS
     for question in questions(dtype, seed):
-        _work_out(question)
+        _ = question.references
         if time.monotonic() > until:
             return
 
 
-class _Examination:
-    """What the gate has found of a backend so far, one `Examined` a dtype."""
-
-    def __init__(self, worker: WorkerProcess, device: str, seed: int, on_event: Event) -> None:
-        self._worker, self._device, self._seed, self._on_event = worker, device, seed, on_event
-        self.outputs: list[Examined] = []
-        self.gradients: list[Examined] = []
-
-    def examine(self, dtype: str) -> str | None:
-        """Its output in `dtype`, then its gradients; the first fault is returned."""
-        asked = _Asked(self._worker, self._device, questions(dtype, self._seed))
-        self.outputs.append(gate.examine(asked.output, dtype, **self._options(asked)))
-        if self.outputs[-1].fault or not self.outputs[-1].asked:
-            return self.outputs[-1].fault
-        asked = _Asked(self._worker, self._device, gradient_questions(dtype, self._seed))
-        self.gradients.append(gradient_gate.examine_gradients(asked.gradients, dtype, **self._options(asked)))
-        return self.gradients[-1].fault
-
-    @property
-    def refusal(self) -> str:
-        """That nothing was answered, and each reason for it once."""
-        reasons = dict.fromkeys(one.refusal for one in self.outputs if one.refusal)
-        return ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(reasons))))
-
-    def _options(self, asked: _Asked) -> dict[str, Any]:
-        def told(text: str) -> None:
-            self._on_event(f"{self._worker.contender.name}: {text}")
-
-        return {"seed": self._seed, "on_event": told, "clock": asked.clock}
-
-
-class _Asked:
-    """A backend in its own process as a black box. Died and Hung come through, with the question's name.
+class _BlackBox:
+    """A backend in its own process as the gate's black box. Died and Hung come through, with the question's name.
 
     The right answer is worked out here while the backend works on its own, and if it takes longer those to the next
-    questions of `coming`, which are in the order of asking; some of them may not be asked.
+    questions, which come in the order of asking; some of them may not be asked.
     """
 
-    def __init__(
-        self, worker: WorkerProcess, device: str, coming: Iterator[Question | GradientQuestion]
-    ) -> None:
-        self._worker, self._device, self._coming = worker, device, coming
-        self._ready: deque[Question | GradientQuestion] = deque()
+    def __init__(self, process: WorkerProcess, device: str, dtype: str, seed: int) -> None:
+        self._process, self._device = process, device
+        #: those about outputs, and about gradients
+        self._coming = {False: questions(dtype, seed), True: gradient_questions(dtype, seed)}
+        self._ready: deque[Question] = deque()
         self._declining = False
         self._taken = 0.0
 
@@ -184,48 +160,14 @@ class _Asked:
         """Processor seconds that the backend took so far: a busy machine does not make it slow."""
         return self._taken
 
-    def output(self, question: Question) -> NDArray[Any]:
-        """The output."""
-        (output,) = self._put(question, question, "attend")
-        return output
-
-    def gradients(self, question: GradientQuestion) -> Gradients:
-        """The output and the gradients of query, key and value."""
-        output, query, key, value = self._put(
-            question.question,
-            question,
-            "gradients",
-            question.upstream,
-            gradient_layout=question.upstream_layout,
-        )
-        return output, query, key, value
-
-    def _put(
-        self,
-        question: Question,
-        whole: Question | GradientQuestion,
-        op: str,
-        *more: NDArray[Any],
-        **options: Any,
-    ) -> tuple[NDArray[Any], ...]:
-        """What the worker answers to `op` on the question's arrays and `more`; `whole` is what is asked of them."""
-        self._pass_to(whole)
-        workload = Workload.of_arrays(
-            question.q,
-            question.k,
-            question.v,
-            causal=question.causal,
-            scale=question.scale,
-            dtype=question.dtype,
-            device=self._device,
-        )
-        arrays = (question.q, question.k, question.v, *more)
-        options = {"workload": workload.to_dict(), "layout": question.layout, **options}
+    def __call__(self, question: Question) -> Answers:
+        """What it answers, by name."""
+        self._pass_to(question)
         try:
-            answer = self._worker.begin(op, seconds=_SECONDS, arrays=arrays, **options)
+            answer = self._begin(question)
             if not self._declining:
-                _work_out(whole)
-                self._work_ahead()
+                _ = question.references
+                self._work_ahead(question.backward)
             reply, found = answer()
             self._taken += reply["cpu_seconds"]
             self._declining = False
@@ -237,62 +179,68 @@ class _Asked:
                 raise
             raise Misbehaved(str(refusal)) from None
         except Died as death:
-            raise Died(f"{whole.text}: {death}") from None
+            raise Died(f"{question.text}: {death}") from None
         except Hung as hang:
-            raise Hung(f"{whole.text}: {hang}") from None
-        return found
+            raise Hung(f"{question.text}: {hang}") from None
+        return dict(zip(reply["names"], found, strict=True))
 
-    def _pass_to(self, question: Question | GradientQuestion) -> None:
+    def _begin(self, question: Question) -> Callable[[], Any]:
+        plain, arrays = pack(question.problem)
+        direction = "training" if question.backward else "forward"
+        workload = Workload.of_problem(question.problem, device=self._device, direction=direction)
+        return self._process.begin(
+            "answer",
+            seconds=_SECONDS,
+            arrays=arrays,
+            problem=plain,
+            workload=workload.to_dict(),
+            layout=question.layout,
+            gradient_layout=question.gradient_layout,
+        )
+
+    def _pass_to(self, question: Question) -> None:
         """Leave behind what comes before it: it was passed over. What is asked at the end comes after all."""
         while self._ready:
             if self._ready.popleft() is question:
                 return
-        for one in self._coming:
+        for one in self._coming[question.backward]:
             if one is question:
                 return
 
-    def _work_ahead(self) -> None:
+    def _work_ahead(self, backward: bool) -> None:
         """Right answers to the next questions, until this one's answer is there."""
-        while len(self._ready) < _LEAD and not self._worker.answered():
-            following = next(self._coming, None)
+        while len(self._ready) < _LEAD and not self._process.answered():
+            following = next(self._coming[backward], None)
             if following is None:
                 return
-            _work_out(following)
+            _ = following.references
             self._ready.append(following)
 
 
-def _work_out(question: Question | GradientQuestion) -> None:
-    """Its right answers, which are kept with it."""
-    if isinstance(question, GradientQuestion):
-        _ = question.question.reference, question.references
-    else:
-        _ = question.reference
+def _refusal(found: Sequence[GateResult]) -> str:
+    """That nothing was answered, and each reason for it once."""
+    reasons = dict.fromkeys(one.refusal for one in found if one.refusal)
+    return ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(reasons))))
 
 
-def _summary(
-    name: str,
-    passed: bool | None,
-    reason: str | None,
-    outputs: Sequence[Examined],
-    gradients: Sequence[Examined],
-) -> Checked:
-    answered = [one for one in gradients if one.asked]
-    both = [*outputs, *answered]
-    refused = next((one.refusal for one in gradients if one.refusal), None)
+def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence[GateResult]) -> Checked:
+    gradients = _precision({one.dtype: one.gradient_precision for one in found})
+    refused = next((one.gradient_refusal for one in found if one.gradient_refusal), None)
     return Checked(
         name=name,
         passed=passed,
         reason=reason,
-        asked=sum(one.asked for one in both),
-        declined=sum(one.declined for one in both),
-        left_out=sum(one.left_out for one in both),
-        precision=_precision(outputs),
-        gradients=_precision(gradients),
-        no_gradients=None if answered else refused,
-        no_dtypes={one.dtype: one.refusal for one in outputs if one.refusal},
+        asked=sum(one.asked for one in found),
+        declined=sum(one.declined for one in found),
+        left_out=sum(one.left_out for one in found),
+        drawn=sum(one.drawn for one in found),
+        precision=_precision({one.dtype: one.precision for one in found}),
+        gradients=gradients,
+        no_gradients=None if gradients else refused,
+        no_dtypes={one.dtype: one.refusal for one in found if one.refusal},
     )
 
 
-def _precision(found: Sequence[Examined]) -> dict[str, dict[str, Any]]:
-    shown = {one.dtype: asdict(one.precision) for one in found if one.precision}
+def _precision(found: dict[str, Precision | None]) -> dict[str, dict[str, Any]]:
+    shown = {dtype: asdict(one) for dtype, one in found.items() if one}
     return {dtype: {"class": one.pop("kind"), **one} for dtype, one in shown.items()}

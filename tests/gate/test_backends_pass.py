@@ -2,79 +2,39 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from attnlab.accuracy.gate import examine
-from attnlab.accuracy.gradient_gate import examine_gradients
-from attnlab.accuracy.gradient_questions import GradientQuestion
+from attnlab.accuracy.gate import Answers, examine
 from attnlab.accuracy.questions import Question
 from attnlab.contract.discovery import backends, load
 from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.errors import Unavailable
 from attnlab.contract.workload import Workload
-from attnlab.measuring.probe import Specimen
-
-
-def opened(name: str) -> Specimen:
-    """The backend, or a skipped test where it cannot be had here."""
-    try:
-        specimen = Specimen(load(name))
-        specimen.backend.open("cpu")
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-    return specimen
-
-
-def workload_of(question: Question) -> Workload:
-    """What the question asks of a backend."""
-    q, k, v = question.q, question.k, question.v
-    return Workload.of_arrays(q, k, v, causal=question.causal, scale=question.scale, dtype=question.dtype)
+from attnlab.measuring.probe import Probe
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", backends())
 def test_no_false_alarm(name: str, dtype: str) -> None:
-    """The gate holds for every correct backend; one that declines everything is not asked."""
-    specimen = opened(name)
+    """The gate holds for every correct backend; one that declines everything says why."""
+    try:
+        probe = Probe(load(name))
+        differentiates = probe.backend.open("cpu").no_gradients() is None
+    except Unavailable as missing:
+        pytest.skip(str(missing))
 
-    def ask(question: Question) -> object:
-        return specimen.ask(workload_of(question), (question.q, question.k, question.v), question.layout)
+    def ask(question: Question) -> Answers:
+        direction = "training" if question.backward else "forward"
+        workload = Workload.of_problem(question.problem, direction=direction)
+        return probe.answer(question.problem, workload, question.layout, question.gradient_layout)
 
     found = examine(ask, dtype, seed=0)
     assert found.fault is None
-    assert found.asked or found.declined > 50
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", backends())
-def test_no_false_alarm_on_gradients(name: str, dtype: str) -> None:
-    """PyTorch's are right; NumPy has none, says so, and is asked no other question."""
-    specimen = opened(name)
-
-    def ask(question: GradientQuestion) -> object:
-        posed = question.question
-        arrays = (posed.q, posed.k, posed.v)
-        return specimen.gradients(
-            workload_of(posed), arrays, question.upstream, posed.layout, question.upstream_layout
-        )
-
-    found = examine_gradients(ask, dtype, seed=0)
-    assert found.fault is None
-    if specimen.backend.library == "numpy":
-        assert found.passed is None and found.declined == 1
-        assert "NumPy has no" in (found.refusal or "")
-    elif found.asked:
-        assert found.precision is not None and found.precision.kind is not None
-        assert found.precision.budget_ratio <= 1.25
+    if not found.asked:
+        assert found.refusal and found.declined > 50
+    elif not differentiates:
+        assert found.gradient_precision is None and found.gradient_refusal
+    elif found.gradient_precision:
+        assert found.gradient_precision.budget_ratio <= 1.25
     else:
-        assert found.refusal
-
-
-def test_a_refusal_is_declined_before_anything_is_computed() -> None:
-    """What NumPy cannot do is no fault of a backend."""
-    specimen = opened("numpy_vectorized")
-    workload = Workload(batch=1, heads=1, queries=2, keys=2, head_dim=4, dtype="float32")
-    array = np.zeros((1, 1, 2, 4), dtype=np.float32)
-    with pytest.raises(Declined, match="automatic differentiation"):
-        specimen.gradients(workload, (array, array, array), array)
+        assert found.gradient_refusal

@@ -14,7 +14,7 @@ import pytest
 
 from attnlab.accuracy.questions import Question, questions
 from attnlab.commands.tables import check_table
-from attnlab.program.check import _LEAD, Checked, _Asked, check
+from attnlab.program.check import _LEAD, Checked, _BlackBox, check
 
 RIGHT = """
 import numpy as np
@@ -117,7 +117,7 @@ def worked_out(coming: Sequence[Question]) -> int:
 def test_while_a_backend_works_some_of_the_next_answers_are_worked_out() -> None:
     """Some, not all: most questions may be too slow for it. What was passed over is not looked at again."""
     coming = [replace(question) for question in itertools.islice(questions("float32", 0), 3 * _LEAD)]
-    asked = _Asked(NeverReady(), "cpu", iter(coming))  # type: ignore[arg-type]
+    asked = _BlackBox(NeverReady(), "cpu", iter(coming))  # type: ignore[arg-type]
     asked.output(coming[0])
     assert worked_out(coming) == worked_out(coming[: 1 + _LEAD]) == 1 + _LEAD
     asked.output(coming[1])
@@ -136,7 +136,7 @@ def test_a_backend_that_has_answered_is_not_kept_waiting() -> None:
     coming = [replace(question) for question in itertools.islice(questions("float32", 0), 4)]
     worker = NeverReady()
     worker.answered = lambda: True  # type: ignore[method-assign]
-    _Asked(worker, "cpu", iter(coming)).output(coming[0])  # type: ignore[arg-type]
+    _BlackBox(worker, "cpu", iter(coming)).output(coming[0])  # type: ignore[arg-type]
     assert worked_out(coming) == 1
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from zoo.parts import plain
+from zoo.parts import whole
 
 from attnlab.accuracy import race_check
 from attnlab.accuracy.evidence import directed, max_ulp, weigh
 from attnlab.accuracy.reference import refer
 from attnlab.contract.dtypes import round_to
-from attnlab.contract.inputs import inputs
-from attnlab.contract.problem import Problem
+from attnlab.contract.inputs import problem_of
 from attnlab.contract.result import Accuracy, Outcome, Result
 from attnlab.contract.workload import Workload
 
@@ -20,8 +19,8 @@ WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="b
 
 def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
     """The right answer, or that of a scale wrong by `factor`."""
-    q, k, v = inputs(workload)
-    return plain(q, k, v, causal=workload.causal, scale=workload.scale * factor, dtype=workload.dtype)
+    problem = problem_of(workload)
+    return whole(problem.with_(scale=problem.scale * factor), workload.dtype)["output"]
 
 
 def judged(workload: Workload, output: np.ndarray) -> Accuracy:
@@ -101,10 +100,10 @@ def test_ulp_is_that_of_the_largest_component_of_a_row() -> None:
 
 def test_an_output_of_zeros_is_right_where_the_values_are() -> None:
     """V = 0: relative errors have no denominator, and nothing divides by it."""
-    q, k, _ = inputs(WORKLOAD)
-    reference = refer(Problem.of(q, k, np.zeros_like(k), scale=0.25, dtype="bfloat16"))["output"]
-    assert weigh(reference, np.zeros_like(q)).fault is None
-    assert weigh(reference, np.full_like(q, 1e-3)).fault is not None
+    problem = problem_of(WORKLOAD)
+    reference = refer(problem.with_(value=np.zeros_like(problem.value)))["output"]
+    assert weigh(reference, np.zeros_like(problem.query)).fault is None
+    assert weigh(reference, np.full_like(problem.query, 1e-3)).fault is not None
 
 
 def test_rounding_twice_is_right_and_eight_bits_are_not() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from . import coverage, formula, indexing, memory, rounding
+from . import chain_rule, contract, formula, memory, paths, places, rounding
 from .fault import Fault
 
+_ALL = (
+    *contract.FAULTS,
+    *formula.FAULTS,
+    *chain_rule.FAULTS,
+    *places.FAULTS,
+    *memory.FAULTS,
+    *rounding.FAULTS,
+    *paths.FAULTS,
+)
 #: every fault by name
-FAULTS: dict[str, Fault] = {
-    fault.name: fault
-    for fault in (
-        *formula.FAULTS,
-        *indexing.FAULTS,
-        *memory.FAULTS,
-        *rounding.FAULTS,
-        *coverage.FAULTS,
-    )
-}
+FAULTS: dict[str, Fault] = {fault.name: fault for fault in _ALL}

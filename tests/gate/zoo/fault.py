@@ -1,34 +1,127 @@
-"""One faulty attention as data: how to make it, in which dtypes it is a fault, and why not in the others."""
+"""One faulty attention as data: how to make it, and in which dtypes what it does is below what a gate may tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .parts import Array
+from attnlab.accuracy.evidence import systematic
+from attnlab.accuracy.gate import BACKWARD, FORWARD
+from attnlab.contract.problem import Problem
+from attnlab.theory.floating_point import ROUNDING_RMS, float_format
 
-Attend = Callable[..., Array]
+from .parts import NAMES, Answers, Array, Attention, Make, whole
+
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Fault:
-    """`make` gives a fresh instance for a dtype, so that one with memory starts empty.
+class Excuse:
+    """Why a fault is none in a dtype, in numbers: the relative `effect` that it has, and what a right one may have."""
 
-    harmless : by dtype, the arithmetic that makes it no fault there, or one that no test at that precision sees.
-    """
+    effect: float
+    allowed: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`make` gives a fresh instance for a dtype, so that one with memory starts empty. excuses : by dtype."""
 
     name: str
-    make: Callable[[str], Attend]
-    harmless: tuple[tuple[str, str], ...] = ()
+    make: Make
+    direction: str = FORWARD
+    excuses: tuple[tuple[str, Excuse], ...] = ()
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Where it must be caught."""
-        excused = dict(self.harmless)
-        return tuple(dtype for dtype in DTYPES if dtype not in excused)
+        return tuple(dtype for dtype in DTYPES if dtype not in dict(self.excuses))
 
 
-def only_in(*dtypes: str, because: str) -> tuple[tuple[str, str], ...]:
-    """The excuse for all other dtypes."""
-    return tuple((dtype, because) for dtype in DTYPES if dtype not in dtypes)
+def unit(dtype: str) -> float:
+    """The unit roundoff."""
+    return float(float_format(dtype).unit_roundoff)
+
+
+def stored_in(low: str) -> tuple[tuple[str, Excuse], ...]:
+    """Excused where an honest kernel stores the same numbers as coarsely: one rounding of `low` against its own."""
+    why = f"a rounding to {low}; an honest kernel stores the same in this dtype"
+    return tuple((one, Excuse(unit(low), unit(one), why)) for one in DTYPES if unit(low) <= unit(one))
+
+
+def shifted_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
+    """Excused where a shift that all results share is one that the gate leaves to rounded constants."""
+    return tuple(
+        (one, Excuse(effect, systematic(one), why)) for one in DTYPES[1:] if effect <= systematic(one)
+    )
+
+
+def scattered_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
+    """Excused where errors without a direction are below what storing a number in the dtype costs, 0.42 u rms."""
+    return tuple(
+        (one, Excuse(effect, ROUNDING_RMS * unit(one), why))
+        for one in DTYPES
+        if effect <= ROUNDING_RMS * unit(one)
+    )
+
+
+def excused(dtype: str, effect: float, allowed: float, why: str) -> tuple[tuple[str, Excuse], ...]:
+    """One dtype, with both numbers."""
+    return ((dtype, Excuse(effect, allowed, why)),)
+
+
+#: the same problem, or another that a faulty kernel answers instead
+Change = Callable[[Problem], Problem]
+#: right answers changed in place
+Spoil = Callable[[Answers, Problem], None]
+
+
+def both(name: str, change: Change) -> tuple[Fault, Fault]:
+    """Another problem is answered: by the forward pass; and, the output being right, by the way back."""
+
+    def forward(dtype: str) -> Attention:
+        return lambda problem: whole(change(problem), dtype)
+
+    return Fault(name, forward), Fault(f"{name}, on the way back", back(change), BACKWARD)
+
+
+def back(change: Change, *names: str) -> Make:
+    """The gradients `names`, or all, are those of another problem."""
+
+    def make(dtype: str) -> Attention:
+        def attend(problem: Problem) -> Answers:
+            right = whole(problem, dtype)
+            if problem.output_gradient is None:
+                return right
+            wrong = whole(change(problem), dtype)
+            return {one: wrong[one] if one in (names or NAMES[1:]) else right[one] for one in NAMES}
+
+        return attend
+
+    return make
+
+
+def then(spoil: Spoil) -> Make:
+    """The right answers, changed afterwards."""
+
+    def make(dtype: str) -> Attention:
+        def attend(problem: Problem) -> Answers:
+            found = {name: one.copy() for name, one in whole(problem, dtype).items()}
+            spoil(found, problem)
+            return found
+
+        return attend
+
+    return make
+
+
+def each(spoil: Callable[[Array], Array], *names: str) -> Make:
+    """The right answers with `names` replaced by spoil(answer) where they are given, in their own dtype."""
+
+    def change(found: Answers, problem: Problem) -> None:
+        for name in names:
+            if name in found:
+                found[name] = spoil(found[name]).astype(found[name].dtype)
+
+    return then(change)

@@ -1,40 +1,28 @@
-"""Faults of the formula: another scale, another softmax, another mixture."""
+"""Faults of the formula: another softmax, another mixture, blocks that are merged wrongly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import numpy as np
 
-from .fault import Attend, Fault
-from .parts import Array, exponentials, plain, scores_of, softmax
+from attnlab.contract.problem import Problem
+
+from .fault import Fault, excused, scattered_by, shifted_by
+from .parts import (
+    Array,
+    Make,
+    composed,
+    exponentials,
+    in_blocks,
+    parted,
+    scores_of,
+    softmax,
+    visible,
+)
 
 
-def scaled(change: Callable[[float, int], float]) -> Callable[[str], Attend]:
-    """The scale replaced by change(scale, head_dim)."""
-
-    def make(dtype: str) -> Attend:
-        def attend(q: Array, k: Array, v: Array, *, causal: bool, scale: float) -> Array:
-            return plain(q, k, v, causal=causal, scale=change(scale, q.shape[-1]), dtype=dtype)
-
-        return attend
-
-    return make
-
-
-def weighted(weights: Callable[[Array], Array]) -> Callable[[str], Attend]:
-    """Softmax replaced by `weights` of the scores."""
-    return lambda dtype: partial(plain, dtype=dtype, weights=weights)
-
-
-def rescored(change: Callable[[Array], Array]) -> Callable[[str], Attend]:
-    """Scores replaced by `change` of them before the softmax."""
-    return lambda dtype: partial(plain, dtype=dtype, change=change)
-
-
-def with_more(extra: Callable[[Array], Any]) -> Callable[[Array], Array]:
+def with_more(extra: Callable[[Array], Array | float]) -> Callable[[Array], Array]:
     """Softmax with something added to its denominator: extra(scores)."""
 
     def weights(s: Array) -> Array:
@@ -44,22 +32,24 @@ def with_more(extra: Callable[[Array], Any]) -> Callable[[Array], Array]:
     return weights
 
 
+def shifted(shift: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Softmax that subtracts something else than the maximum: shift(scores)."""
+
+    def weights(s: Array) -> Array:
+        e = np.exp(s - shift(s).astype(s.dtype))
+        return e / e.sum(axis=-1, keepdims=True)
+
+    return weights
+
+
 def short_sum(s: Array) -> Array:
     e = exponentials(s)
     return e / e[..., :-1].sum(axis=-1, keepdims=True)
 
 
-def unshifted(s: Array) -> Array:
-    e = np.exp(s)
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def shifted_by_at_least(least: float) -> Callable[[Array], Array]:
-    def weights(s: Array) -> Array:
-        e = np.exp(s - np.maximum(s.max(axis=-1, keepdims=True), s.dtype.type(least)))
-        return e / e.sum(axis=-1, keepdims=True)
-
-    return weights
+def mean_of_seen(s: Array) -> Array:
+    seen = ~np.isneginf(s)
+    return np.where(seen, s, 0).sum(axis=-1, keepdims=True) / seen.sum(axis=-1, keepdims=True)
 
 
 def argmax(s: Array) -> Array:
@@ -80,30 +70,12 @@ def over_queries(s: Array) -> Array:
     return np.nan_to_num(softmax(s.swapaxes(-1, -2)).swapaxes(-1, -2))
 
 
-def dropped_out(rate: float) -> Callable[[str], Attend]:
-    def make(dtype: str) -> Attend:
+def dropped_out(rate: float) -> Make:
+    def make(dtype: str):  # type: ignore[no-untyped-def]
         rng = np.random.default_rng(0)
-
-        def weights(s: Array) -> Array:
-            kept = rng.random(s.shape) >= rate
-            return (softmax(s) * kept / (1 - rate)).astype(s.dtype)
-
-        return partial(plain, dtype=dtype, weights=weights)
+        return parted(weights=lambda s: softmax(s) * (rng.random(s.shape) >= rate) / (1 - rate))(dtype)
 
     return make
-
-
-def shift_shared(s: Array) -> Array:
-    """One maximum for all rows of a head."""
-    e = np.exp(s - s.max(axis=(-1, -2), keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def shifted_by_mean(s: Array) -> Array:
-    seen = ~np.isneginf(s)
-    mean = np.where(seen, s, 0).sum(axis=-1, keepdims=True) / seen.sum(axis=-1, keepdims=True)
-    e = np.exp(s - mean.astype(s.dtype))
-    return e / e.sum(axis=-1, keepdims=True)
 
 
 def exponent_clipped(least: float) -> Callable[[Array], Array]:
@@ -121,8 +93,7 @@ def largest_only(count: int) -> Callable[[Array], Array]:
     def change(s: Array) -> Array:
         if s.shape[-1] <= count:
             return s
-        least = np.sort(s, axis=-1)[..., -count, None]
-        return np.where(s >= least, s, -np.inf).astype(s.dtype)
+        return np.where(s >= np.sort(s, axis=-1)[..., -count, None], s, -np.inf).astype(s.dtype)
 
     return change
 
@@ -138,48 +109,24 @@ def thresholded(least: float) -> Callable[[Array], Array]:
     return weights
 
 
-def sloped(slope: float) -> Callable[[Array], Array]:
+def sloped(s: Array) -> Array:
     """A bias that falls with the distance in positions."""
-
-    def change(s: Array) -> Array:
-        n_q, n_k = s.shape[-2:]
-        return (s - slope * np.abs(np.arange(n_q)[:, None] - np.arange(n_k))).astype(s.dtype)
-
-    return change
+    n_q, n_k = s.shape[-2:]
+    return (s - 1e-3 * np.abs(np.arange(n_q)[:, None] - np.arange(n_k))).astype(s.dtype)
 
 
 def first_favoured(s: Array) -> Array:
-    s = s.copy()
-    s[..., 0] += 0.1
-    return s
+    return (s + 0.1 * (np.arange(s.shape[-1]) == 0)).astype(s.dtype)
 
 
-def windowed(width: int) -> Callable[[Array], Array]:
-    """Keys further than `width` behind the query are not seen (a query beyond the keys sees all)."""
+def mask_added(size: float) -> Callable[[Array, Problem], Array]:
+    """Hidden keys keep their score, less `size`."""
 
-    def change(s: Array) -> Array:
-        n_q, n_k = s.shape[-2:]
-        near = np.arange(n_q)[:, None] - np.arange(n_k) < width
-        return np.where(near | ~near.any(axis=-1, keepdims=True), s, -np.inf).astype(s.dtype)
+    def compose(s: Array, problem: Problem) -> Array:
+        seen, s = visible(problem), composed(s, problem)
+        return s if seen is None else np.where(seen, s, s - s.dtype.type(size))
 
-    return change
-
-
-def capped(cap: float) -> Callable[[Array], Array]:
-    return lambda s: np.where(np.isneginf(s), s, cap * np.tanh(s / cap)).astype(s.dtype)
-
-
-def gained(factor: float) -> Callable[[str], Attend]:
-    return lambda dtype: partial(plain, dtype=dtype, weights=lambda s: (softmax(s) * factor).astype(s.dtype))
-
-
-def absolute_scale(scale: float, dim: int) -> float:
-    return abs(scale)
-
-
-def scores_halfway(q: Array, k: Array, scale: float) -> Array:
-    """The last component of query and key left out."""
-    return scores_of(q[..., : max(1, q.shape[-1] - 1)], k[..., : max(1, k.shape[-1] - 1)], scale)
+    return compose
 
 
 def unit_keys(q: Array, k: Array, scale: float) -> Array:
@@ -188,54 +135,89 @@ def unit_keys(q: Array, k: Array, scale: float) -> Array:
     return scores_of(q, (k / np.where(length > 0, length, 1) * k.shape[-1] ** 0.5).astype(k.dtype), scale)
 
 
-_LOST = "eps/l with l >= 1 moves an output by at most 1e-6 of itself, {} u: below what rounding it hides"
-_CLIPPED = "e^-20 is 2e-9, so that even 1000 keys add 2e-6 to a weight: {} u"
-_TINY = (
-    ("float16", _LOST.format("0.002")),
-    ("bfloat16", _LOST.format("0.0003")),
-)
+def cubic(s: Array) -> Array:
+    """2^f on [0, 1) by a polynomial of degree 3, off by 1e-4."""
+    x = s - s.max(axis=-1, keepdims=True)
+    y = np.maximum(np.asarray(x, dtype=np.float64) * 1.4426950408889634, -140.0)
+    low = np.floor(y)
+    f = y - low
+    found = np.ldexp(0.9999252 + f * (0.6958335 + f * (0.2260671 + f * 0.0780245)), low.astype(int))
+    e = np.where(np.isneginf(x), 0, found).astype(x.dtype)
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def sum_limited(most: float, beyond: float) -> Callable[[Array], Array]:
+    """A denominator that ends at `most`."""
+
+    def weights(s: Array) -> Array:
+        e = exponentials(s)
+        total = e.sum(axis=-1, keepdims=True)
+        return e / np.where(total > most, s.dtype.type(beyond), total)
+
+    return weights
+
+
+def at_least(least: float) -> Callable[[Array], Array]:
+    return lambda s: np.maximum(s.max(axis=-1, keepdims=True), s.dtype.type(least))
+
+
+_EPS = "with l >= 1 it takes that part of an output at most, and of all outputs of a row alike"
+_EXPONENT = "e^-20 for each of 1000 keys, as a part of the weights that are left"
+_CUBIC = "the largest error of the polynomial, another for every weight"
 
 FAULTS = (
-    Fault("scale 1 % large", scaled(lambda scale, dim: 1.01 * scale)),
-    Fault("scale 0.3 % large", scaled(lambda scale, dim: 1.003 * scale)),
-    Fault("scale 0.3 % small", scaled(lambda scale, dim: scale / 1.003)),
-    Fault("scale left out", scaled(lambda scale, dim: 1.0)),
-    Fault("scale applied twice", scaled(lambda scale, dim: scale * scale)),
-    Fault("scale 1/d", scaled(lambda scale, dim: 1 / dim)),
-    Fault("always the default scale", scaled(lambda scale, dim: dim**-0.5)),
-    Fault("sign of the scale lost", scaled(absolute_scale)),
-    Fault("mean of the values", weighted(uniform)),
-    Fault("value of the largest score", weighted(argmax)),
-    Fault("2^x instead of e^x", weighted(base_two)),
-    Fault("largest score not subtracted", weighted(unshifted)),
-    Fault("maximum begins at 0", weighted(shifted_by_at_least(0.0))),
-    Fault("maximum begins at -10000", weighted(shifted_by_at_least(-1e4))),
-    Fault("one maximum for all rows", weighted(shift_shared)),
-    Fault("mean subtracted, not the maximum", weighted(shifted_by_mean)),
-    Fault("scores clipped at 80", rescored(lambda s: np.where(np.isneginf(s), s, np.clip(s, -80, 80)))),
+    Fault("mean of the values", parted(weights=uniform)),
+    Fault("value of the largest score", parted(weights=argmax)),
+    Fault("2^x instead of e^x", parted(weights=base_two)),
+    Fault("largest score not subtracted", parted(weights=shifted(lambda s: np.zeros_like(s[..., :1])))),
+    Fault("maximum begins at 0", parted(weights=shifted(at_least(0.0)))),
+    Fault("maximum begins at -10000", parted(weights=shifted(at_least(-1e4)))),
+    Fault("one maximum for all rows", parted(weights=shifted(lambda s: s.max(axis=(-1, -2), keepdims=True)))),
+    Fault("mean subtracted, not the maximum", parted(weights=shifted(mean_of_seen))),
+    Fault("scores clipped at 80", parted(change=lambda s: np.where(np.isneginf(s), s, np.clip(s, -80, 80)))),
     Fault(
         "exponent clipped at -20",
-        weighted(exponent_clipped(-20.0)),
-        (("float16", _CLIPPED.format("0.004")), ("bfloat16", _CLIPPED.format("0.0005"))),
+        parted(weights=exponent_clipped(-20.0)),
+        excuses=shifted_by(1000 * float(np.exp(-20)), _EXPONENT),
     ),
-    Fault("softmax over the queries", weighted(over_queries)),
-    Fault("scores capped at 50", rescored(capped(50.0))),
-    Fault("scores capped at 1000", rescored(capped(1000.0))),
+    Fault("softmax over the queries", parted(weights=over_queries)),
+    Fault(
+        "scores capped at 1000",
+        parted(change=lambda s: np.where(np.isneginf(s), s, 1000 * np.tanh(s / 1000)).astype(s.dtype)),
+    ),
     Fault("dropout of 0.1 left on", dropped_out(0.1)),
     Fault("dropout of 0.001 left on", dropped_out(0.001)),
-    Fault("1e-3 in the denominator", weighted(with_more(lambda s: 1e-3))),
-    Fault("1e-6 in the denominator", weighted(with_more(lambda s: 1e-6)), _TINY),
-    Fault("1 in the denominator", weighted(with_more(lambda s: 1.0))),
-    Fault("e^-m in the denominator", weighted(with_more(lambda s: np.exp(-s.max(axis=-1, keepdims=True))))),
-    Fault("denominator lacks a term", weighted(short_sum)),
-    Fault("gain of 0.1 %", gained(1.001)),
-    Fault("only the 32 largest scores", rescored(largest_only(32))),
-    Fault("weights below 1 % dropped", weighted(thresholded(1e-2))),
-    Fault("bias with distance, 0.001", rescored(sloped(1e-3))),
-    Fault("first key favoured", rescored(first_favoured)),
-    Fault("window of 256", rescored(windowed(256))),
+    Fault("1e-3 in the denominator", parted(weights=with_more(lambda s: 1e-3))),
     Fault(
-        "last component of q and k left out", lambda dtype: partial(plain, dtype=dtype, scores=scores_halfway)
+        "1e-6 in the denominator",
+        parted(weights=with_more(lambda s: 1e-6)),
+        excuses=shifted_by(1e-6, _EPS),
     ),
-    Fault("keys normalised", lambda dtype: partial(plain, dtype=dtype, scores=unit_keys)),
+    Fault(
+        "e^-m in the denominator",
+        parted(weights=with_more(lambda s: np.exp(-s.max(axis=-1, keepdims=True)))),
+    ),
+    Fault("denominator lacks a term", parted(weights=short_sum)),
+    Fault("gain of 0.1 %", parted(weights=lambda s: softmax(s) * 1.001)),
+    Fault("only the 32 largest scores", parted(change=largest_only(32))),
+    Fault("weights below 1 % dropped", parted(weights=thresholded(1e-2))),
+    Fault("bias with distance, 0.001", parted(change=sloped)),
+    Fault("first key favoured", parted(change=first_favoured)),
+    Fault("keys normalised", parted(scores=unit_keys)),
+    Fault("mask of -10 added", parted(compose=mask_added(10.0), seen_by=lambda p: None)),
+    Fault("mask of -10000 added", parted(compose=mask_added(1e4), seen_by=lambda p: None)),
+    Fault(
+        "hidden scores are -65504",
+        parted(hidden=-65504.0),
+        excuses=excused("float16", 0.0, 1.0, "no float16 score lies below -65504: no hidden key weighs more"),
+    ),
+    Fault("2^x by a cubic", parted(weights=cubic), excuses=scattered_by(1e-4, _CUBIC)),
+    Fault("denominator ends at 2048", parted(weights=sum_limited(2048.0, 2048.0))),
+    Fault("denominator infinite from 65504", parted(weights=sum_limited(65504.0, np.inf))),
+    Fault("output not rescaled between blocks", in_blocks(rescale_output=False)),
+    Fault("denominator not rescaled between blocks", in_blocks(rescale_sum=False)),
+    Fault("rises by 0.01 not rescaled", in_blocks(block=16, forget_rise=0.01)),
+    Fault("last partial block dropped", in_blocks(drop_partial=True)),
+    Fault("last partial block of 256 dropped", in_blocks(drop_partial=True, block=256)),
+    Fault("blocked: maximum begins at 0", in_blocks(first_max=0.0)),
 )

@@ -1,20 +1,31 @@
-"""Attention in NumPy, in parts that can be exchanged one by one: what both the right and the faulty are made of.
+"""Attention forwards and backwards in NumPy, in parts that can be exchanged one by one.
 
-Arrays are (batch, heads, length, dim) and hold values of `dtype`; arithmetic is in float32 (float64 for float64),
-as fused kernels compute, and the output is rounded once. A part that is exchanged is the whole of the fault.
+Everything of the contract is here: any mask, bias, groups of heads, a cap, sinks, rows that see no key. Arithmetic is
+in float32 (float64 for float64), as in fused kernels, and every result is rounded once. With P the weights, g the
+output's gradient, A = g vᵀ and D its mean over P: T = scale · cap' ∘ P∘(A − D), dq = T k, dk = Tᵀ q, dv = Pᵀ g; the
+gradients of key and value are summed over the query heads that share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.dtypes import carrier, round_to
+from attnlab.contract.problem import Problem
 
 Array = NDArray[Any]
+Answers = dict[str, Array]
+#: a problem to the named answers; NAMES where it has an output gradient, else the output
+Attention = Callable[[Problem], Answers]
+Make = Callable[[str], Attention]
+NAMES = (OUTPUT, *GRADIENTS)
+DQ, DK, DV = GRADIENTS
 
 
 def inner_of(dtype: str) -> Any:
@@ -22,14 +33,59 @@ def inner_of(dtype: str) -> Any:
     return np.float64 if dtype == "float64" else np.float32
 
 
+def same(x: Array) -> Array:
+    """x."""
+    return x
+
+
 def scores_of(q: Array, k: Array, scale: float) -> Array:
     """scale · q kᵀ."""
     return (q @ k.swapaxes(-1, -2)) * q.dtype.type(scale)
 
 
-def seen_by(n_q: int, n_k: int) -> Array:
-    """True where a causal query sees a key, counted from the first key."""
-    return np.tri(n_q, n_k, dtype=bool)
+def capped(s: Array, cap: float | None) -> Array:
+    """c tanh(s/c)."""
+    return s if cap is None else np.asarray(s.dtype.type(cap) * np.tanh(s / s.dtype.type(cap)))
+
+
+def full(array: Array | None, problem: Problem) -> Array | None:
+    """Broadcast to the whole score matrix."""
+    return None if array is None else np.broadcast_to(array, problem.shape)
+
+
+def composed(s: Array, problem: Problem) -> Array:
+    """Capped, then biased."""
+    s = capped(s, problem.softcap)
+    added = problem.bias_array
+    return s if added is None else (s + added.astype(s.dtype)).astype(s.dtype)
+
+
+def hide(s: Array, seen: Array | None, hidden: float = -np.inf) -> Array:
+    """-inf, or `hidden`, where a key is not seen."""
+    return s if seen is None else np.where(seen, s, s.dtype.type(hidden))
+
+
+def visible(problem: Problem) -> Array | None:
+    """True where a key is seen, for the whole score matrix; None where all are."""
+    return full(problem.mask.array(problem.shape), problem)
+
+
+def with_sink(s: Array, problem: Problem) -> Array:
+    """The scores, and one more column for the sinks where there are some."""
+    if problem.sinks is None:
+        return s
+    sink = problem.sinks.astype(s.dtype)[None, :, None, None]
+    return np.concatenate([s, np.broadcast_to(sink, (*s.shape[:3], 1))], axis=-1)
+
+
+def repeated(x: Array, group: int) -> Array:
+    """Each head for as many successive query heads."""
+    return np.repeat(x, group, axis=1)
+
+
+def summed(x: Array, group: int) -> Array:
+    """The sum over the query heads of a group."""
+    return np.asarray(x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2))
 
 
 def exponentials(s: Array) -> Array:
@@ -44,40 +100,125 @@ def softmax(s: Array) -> Array:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def plain(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: bool,
-    scale: float,
+def zeros_where_empty(p: Array, seen: Array | None) -> Array:
+    """No weights in a row that sees no key, where softmax is NaN."""
+    return p if seen is None else np.where(seen.any(axis=-1, keepdims=True), p, p.dtype.type(0))
+
+
+def products_of(g: Array, v: Array) -> Array:
+    """A."""
+    return g @ v.swapaxes(-1, -2)
+
+
+def from_weights(p: Array, a: Array, g: Array, o: Array) -> Array:
+    """D as the mean of A over the weights."""
+    return (p * a).sum(axis=-1, keepdims=True)
+
+
+def from_output(p: Array, a: Array, g: Array, o: Array) -> Array:
+    """D as g·o, which is the same number."""
+    return (g * o).sum(axis=-1, keepdims=True)
+
+
+def slopes_of(p: Array, a: Array, d: Array) -> Array:
+    """The gradient of the scores as they entered the softmax."""
+    return p * (a - d)
+
+
+def cap_slope(s: Array, cap: float | None) -> Array | float:
+    """The derivative of the cap at the scores before it."""
+    return 1.0 if cap is None else 1 - np.tanh(s / s.dtype.type(cap)) ** 2
+
+
+def scaled(t: Array, scale: float) -> Array:
+    """The gradient of the scores before they were scaled."""
+    return t * t.dtype.type(scale)
+
+
+def whole(
+    problem: Problem,
     dtype: str,
-    scores: Callable[..., Array] = scores_of,
-    seen: Callable[[int, int], Array] = seen_by,
+    *,
+    scores: Callable[[Array, Array, float], Array] = scores_of,
+    again: Callable[[Array, Array, float], Array] | None = None,
+    compose: Callable[[Array, Problem], Array] = composed,
+    seen_by: Callable[[Problem], Array | None] = visible,
     hidden: float = -np.inf,
-    change: Callable[[Array], Array] = lambda s: s,
+    change: Callable[[Array], Array] = same,
+    sink: Callable[[Array, Problem], Array] = with_sink,
     weights: Callable[[Array], Array] = softmax,
+    weights_again: Callable[[Array], Array] | None = None,
+    weights_kept: Callable[[Array], Array] = same,
+    empty: Callable[[Array, Array | None], Array] = zeros_where_empty,
+    spread: Callable[[Array, int], Array] = repeated,
+    gather: Callable[[Array, int], Array] = summed,
+    save: Callable[[Array], Array] = same,
+    products: Callable[[Array, Array], Array] = products_of,
+    offset: Callable[[Array, Array, Array, Array], Array] = from_weights,
+    slopes: Callable[[Array, Array, Array], Array] = slopes_of,
+    cap_slope: Callable[[Array, float | None], Array | float] = cap_slope,
+    times: Callable[[Array, float], Array] = scaled,
+    for_query: Callable[[Array], Array] = same,
+    for_key: Callable[[Array], Array] = same,
+    for_value: Callable[[Array], Array] = same,
     mix: Callable[[Array, Array], Array] = np.matmul,
+    mix_back: Callable[[Array, Array], Array] = np.matmul,
     last: Callable[[Array, str], Array] = round_to,
-) -> Array:
-    """The formula on whole arrays. `change` acts on masked scores, `last` turns the result into `dtype`."""
+    last_back: Callable[[Array, str], Array] = round_to,
+) -> Answers:
+    """The formulas on whole arrays.
+
+    change acts on masked scores. again, weights_again : what the way back takes for `scores` and `weights`;
+    weights_kept acts on the weights that it takes. save : how the output is kept for D. for_query, for_key,
+    for_value : T, T and P as they enter the last sums. mix, last : how the output is summed and rounded.
+    """
     inner = inner_of(dtype)
-    q, k, v = (np.asarray(array, dtype=inner) for array in (q, k, v))
-    s = scores(q, k, scale)
-    if causal:
-        s = np.where(seen(*s.shape[-2:]), s, inner(hidden))
+    q, k, v = (np.asarray(one, dtype=inner) for one in (problem.query, problem.key, problem.value))
+    k, v = spread(k, problem.group), spread(v, problem.group)
+    seen = seen_by(problem)
+
+    def weighted(score: Callable[..., Array], normalise: Callable[[Array], Array]) -> tuple[Array, Array]:
+        raw = score(q, k, problem.scale)
+        s = sink(change(hide(compose(raw, problem), seen, hidden)), problem)
+        return raw, empty(normalise(s)[..., : k.shape[2]].astype(inner), seen)
+
     with np.errstate(all="ignore"):
-        return last(mix(weights(change(s)), v), dtype)
+        raw, p = weighted(scores, weights)
+        output = mix(p, v)
+        found = {OUTPUT: last(output, dtype)}
+        if problem.output_gradient is None:
+            return found
+        g = np.asarray(problem.output_gradient, dtype=inner)
+        if again is not None or weights_again is not None:
+            raw, p = weighted(again or scores, weights_again or weights)
+        p = weights_kept(p)
+        a = products(g, v)
+        t = slopes(p, a, offset(p, a, g, save(output))) * cap_slope(raw, problem.softcap)
+        t = times(t.astype(inner), problem.scale)
+        query, key = mix_back(for_query(t), k), mix_back(for_key(t).swapaxes(-1, -2), q)
+        value = mix_back(for_value(p).swapaxes(-1, -2), g)
+        key, value = gather(key, problem.group), gather(value, problem.group)
+        return found | {DQ: last_back(query, dtype), DK: last_back(key, dtype), DV: last_back(value, dtype)}
+
+
+#: adds `more` to `total`: of which gradient, and of which block of queries and keys
+Add = Callable[[Array, Array, str, tuple[int, int]], Array]
+
+
+def add(total: Array, more: Array, name: str, at: tuple[int, int]) -> Array:
+    """What an accumulator does."""
+    return total + more
+
+
+def in_order(n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
+    """Blocks of keys, and for each the blocks of queries."""
+    return ((i, j) for j in range(n_k) for i in range(n_q))
 
 
 def blocked(
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    causal: bool,
-    scale: float,
+    problem: Problem,
     dtype: str,
+    *,
     block: int = 64,
     first_max: float = -np.inf,
     rescale_sum: bool = True,
@@ -85,33 +226,38 @@ def blocked(
     lazy: float = 0.0,
     forget_rise: float = 0.0,
     drop_partial: bool = False,
-    pad: bool = False,
+    store: Callable[[Array], Array] = same,
+    store_sum: Callable[[Array], Array] = same,
+    store_output: Callable[[Array], Array] = same,
     exp: Callable[[Array], Array] = np.exp,
-    store: Callable[[Array], Array] = lambda p: p,
-    store_sum: Callable[[Array], Array] = lambda x: x,
-    store_output: Callable[[Array], Array] = lambda x: x,
-) -> Array:
+    scores: Callable[[Array, Array, float], Array] = scores_of,
+    **back: Any,
+) -> Answers:
     """Online softmax over blocks of keys, what fused kernels do. `store` is how weights are kept before p·v.
 
     lazy : a maximum is taken over only where it is so much larger than the one before. forget_rise : nothing is
-    rescaled for a rise that small.
+    rescaled for a rise that small. back : parts of the way back, see `blocked_back`.
     """
     inner = inner_of(dtype)
-    q, k, v = (np.asarray(array, dtype=inner) for array in (q, k, v))
-    n_q, n_k = q.shape[2], k.shape[2]
-    if pad and n_k % block:
-        wide = ((0, 0), (0, 0), (0, block - n_k % block), (0, 0))
-        k, v = np.pad(k, wide), np.pad(v, wide)
-    end = n_k - n_k % block if drop_partial and n_k > block else k.shape[2]
-    top = np.full((*q.shape[:3], 1), first_max, dtype=inner)
-    total = np.zeros_like(top)
+    q, k, v = (np.asarray(one, dtype=inner) for one in (problem.query, problem.key, problem.value))
+    k, v = repeated(k, problem.group), repeated(v, problem.group)
+    seen, n_k = visible(problem), k.shape[2]
+    end = n_k - n_k % block if drop_partial and n_k > block else n_k
+    sinks = None if problem.sinks is None else problem.sinks.astype(inner)[None, :, None, None]
+    top = (
+        np.full((*q.shape[:3], 1), first_max, dtype=inner)
+        if sinks is None
+        else sinks + np.zeros_like(q[..., :1])
+    )
+    total = np.zeros_like(top) if sinks is None else np.ones_like(top)
     output = np.zeros((*q.shape[:3], v.shape[3]), dtype=inner)
+    added = full(problem.bias_array, problem)
     with np.errstate(all="ignore"):
         for start in range(0, end, block):
             part = slice(start, min(start + block, end))
-            s = scores_of(q, k[:, :, part], scale)
-            if causal:
-                s = np.where(seen_by(n_q, end)[:, part], s, inner(-np.inf))
+            s = capped(scores(q, k[:, :, part], problem.scale), problem.softcap)
+            s = s if added is None else (s + added[..., part]).astype(inner)
+            s = hide(s, None if seen is None else seen[..., part])
             highest = s.max(axis=-1, keepdims=True)
             now = np.where(highest > top + inner(lazy), highest, top)
             shift = np.where(np.isneginf(now), 0, now).astype(inner)
@@ -120,7 +266,102 @@ def blocked(
             total = store_sum(total * (factor if rescale_sum else 1) + p.sum(axis=-1, keepdims=True))
             output = store_output(output * (factor if rescale_output else 1) + store(p) @ v[:, :, part])
             top = now
-        return round_to(output / total, dtype)
+        output = zeros_where_empty(output / total, seen)
+        found = {OUTPUT: round_to(output, dtype)}
+        if problem.output_gradient is None:
+            return found
+        return blocked_back(problem, dtype, block=block, scores=scores, store=store, exp=exp, **back)
+
+
+def blocked_back(
+    problem: Problem,
+    dtype: str,
+    *,
+    block: int = 64,
+    scores: Callable[[Array, Array, float], Array] = scores_of,
+    again: Callable[[Array, Array, float], Array] | None = None,
+    exp: Callable[[Array], Array] = np.exp,
+    log: Callable[[Array], Array] = np.log,
+    seen_again: Callable[[Problem], Array | None] = visible,
+    save: Callable[[Array], Array] | None = None,
+    save_logs: Callable[[Array, Array], Array] = np.add,
+    offset: Callable[[Array, Array, Array, Array], Array] = from_output,
+    store: Callable[[Array], Array] | None = None,
+    add: Add = add,
+    order: Callable[[int, int], Iterator[tuple[int, int]]] = in_order,
+) -> Answers:
+    """The way back as flash kernels do it: from the output and ln Z that the forward pass saved.
+
+    save : how the output is kept for D. save_logs : ln Z of a row's maximum and the log of its sum. store : how P
+    and T are kept before their products. None for either: in `dtype`. order : of the (query, key) blocks.
+    """
+    inner, shape = inner_of(dtype), problem.shape
+    given = (problem.query, problem.key, problem.value, problem.output_gradient)
+    q, k, v, g = (np.asarray(one, dtype=inner) for one in given)
+    k, v = repeated(k, problem.group), repeated(v, problem.group)
+    store = store or rounder(dtype)
+    seen, added = visible(problem), full(problem.bias_array, problem)
+    s = with_sink(hide(composed(scores(q, k, problem.scale), problem), seen), problem)
+    top = s.max(axis=-1, keepdims=True)
+    top = np.where(np.isneginf(top), 0, top).astype(inner)
+    e = exp(s - top)
+    total = e.sum(axis=-1, keepdims=True)
+    e = e[..., : shape.keys]
+    o = np.where(total > 0, (e @ v) / total, 0).astype(inner)
+    logs = np.where(total > 0, save_logs(top, log(total)), 0).astype(inner)
+    # a row's own D needs no block: g and o are whole in the value dimension
+    d = offset(e / total, products_of(g, v), g, (save or rounder(dtype))(o))
+    sums = {name: np.zeros(x.shape, dtype=inner) for name, x in ((DQ, q), (DK, k), (DV, v))}
+    sees = seen_again(problem)
+    for at in order(-(-shape.queries // block), -(-shape.keys // block)):
+        rows, keys = (slice(x * block, (x + 1) * block) for x in at)
+        shown = None if sees is None else sees[..., rows, keys]
+        if shown is not None and not shown.any():
+            continue
+        raw = (again or scores)(q[:, :, rows], k[:, :, keys], problem.scale)
+        s = capped(raw, problem.softcap)
+        s = s if added is None else (s + added[..., rows, keys]).astype(inner)
+        p = exp(hide(s, shown) - logs[:, :, rows])
+        t = slopes_of(p, products_of(g[:, :, rows], v[:, :, keys]), d[:, :, rows])
+        kept, turned = store((t * cap_slope(raw, problem.softcap)).astype(inner)), store(p).swapaxes(-1, -2)
+        for name, place, more in (
+            (DQ, rows, scaled(kept @ k[:, :, keys], problem.scale)),
+            (DK, keys, scaled(kept.swapaxes(-1, -2) @ q[:, :, rows], problem.scale)),
+            (DV, keys, turned @ g[:, :, rows]),
+        ):
+            sums[name][:, :, place] = add(sums[name][:, :, place], more, name, at)
+    found = {
+        OUTPUT: o,
+        DQ: sums[DQ],
+        DK: summed(sums[DK], problem.group),
+        DV: summed(sums[DV], problem.group),
+    }
+    return {name: round_to(one, dtype) for name, one in found.items()}
+
+
+def parted(**exchanged: Any) -> Make:
+    """`whole` with parts exchanged, for a dtype."""
+    return lambda dtype: partial(whole, dtype=dtype, **exchanged)
+
+
+def in_blocks(**exchanged: Any) -> Make:
+    """`blocked` with parts exchanged, for a dtype."""
+    return lambda dtype: partial(blocked, dtype=dtype, **exchanged)
+
+
+def quiet_back(**exchanged: Any) -> Make:
+    """`blocked_back` with parts exchanged: the output is that of whole arrays."""
+
+    def make(dtype: str) -> Attention:
+        def attend(problem: Problem) -> Answers:
+            if problem.output_gradient is None:
+                return whole(problem, dtype)
+            with np.errstate(all="ignore"):
+                return blocked_back(problem, dtype, **exchanged)
+
+        return attend
+
+    return make
 
 
 def cut(x: Array, bits: int) -> Array:
@@ -139,6 +380,12 @@ def cut_to(x: Array, dtype: str) -> Array:
 def rounder(dtype: str) -> Callable[[Array], Array]:
     """Rounding to `dtype` that keeps the arithmetic's own type."""
     return lambda x: round_to(x, dtype).astype(x.dtype)
+
+
+def stored_sums(dtype: str) -> Add:
+    """An accumulator that lies in memory in `dtype`."""
+    store = rounder(dtype)
+    return lambda total, more, name, at: store(total + more)
 
 
 def in_sequence(dtype: str, step: int = 1) -> Callable[[Array, Array], Array]:

@@ -1,196 +1,105 @@
-"""The conditions and deviations of which the faults of `coverage` are made.
+"""Faults of one path: right everywhere but under one condition, as a kernel is that was compiled for one case.
 
-A path takes a dtype and a call and answers it, wrongly; `where` has a right attention take it under one condition.
+What deviates is plain enough, for the most part one key that is lost: the question is whether the condition is ever
+met. Those of the table have a form in `attnlab.accuracy.forms`; `held_out` draws conditions that no table knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from attnlab.contract.dtypes import round_to
+from attnlab.contract.mask_kinds import Causal
+from attnlab.contract.problem import Problem
 
-from .fault import Attend, Fault
-from .parts import Array, exponentials, plain, rounder, seen_by, softmax
+from .contract import hiding, key
+from .fault import BACKWARD, FORWARD, Fault, excused
+from .memory import owner
+from .parts import OUTPUT, Answers, Array, Make, parted, rounder, whole
 
-
-@dataclass(frozen=True)
-class Call:
-    """What a kernel is chosen by."""
-
-    q: Array
-    k: Array
-    v: Array
-    causal: bool
-    scale: float
-
-    @property
-    def b(self) -> int:
-        return self.q.shape[0]
-
-    @property
-    def h(self) -> int:
-        return self.q.shape[1]
-
-    @property
-    def n_q(self) -> int:
-        return self.q.shape[2]
-
-    @property
-    def n_k(self) -> int:
-        return self.k.shape[2]
-
-    @property
-    def d(self) -> int:
-        return self.q.shape[3]
-
-    @property
-    def d_v(self) -> int:
-        return self.v.shape[3]
-
-    @property
-    def usual_scale(self) -> bool:
-        return abs(self.scale * self.d**0.5 - 1) < 1e-6
+When = Callable[[Problem], bool]
 
 
-Path = Callable[[str, Call], Array]
+def key_lost(dtype: str) -> Callable[[Problem], Answers]:
+    """The last key is not seen; under a mask the first. With one key, half of it."""
+
+    def attend(problem: Problem) -> Answers:
+        if problem.shape.keys == 1:
+            return whole(problem.with_(value=problem.value / 2), dtype)
+        lost = hiding(key(0 if problem.mask else -1))(problem)
+        return whole(lost, dtype)
+
+    return attend
 
 
-def key_lost(dtype: str, call: Call) -> Array:
-    """The last key is not seen; under a causal mask the first, which all rows would see but the first row."""
+def where(name: str, when: When, path: Make = key_lost, direction: str = FORWARD) -> Fault:
+    """Right, but takes the faulty `path` where `when` holds; backwards for the gradients alone."""
 
-    def change(s: Array) -> Array:
-        s = s.copy()
-        if call.causal:
-            s[..., 1:, 0] = -np.inf
-        else:
-            s[..., -1] = -np.inf
-        return s
+    def make(dtype: str):  # type: ignore[no-untyped-def]
+        wrong = path(dtype)
 
-    if call.n_k == 1:
-        return round_to(0.5 * call.v.mean(axis=2, keepdims=True).repeat(call.n_q, axis=2), dtype)
-    return plain(call.q, call.k, call.v, causal=call.causal, scale=call.scale, dtype=dtype, change=change)
-
-
-def with_parts(attend: Callable[..., Array] = plain, **parts: Any) -> Path:
-    """The formula with exchanged parts."""
-    return lambda dtype, call: attend(
-        call.q, call.k, call.v, causal=call.causal, scale=call.scale, dtype=dtype, **parts
-    )
-
-
-def on_inputs(change: Callable[[Array], Array], which: str = "qkv") -> Path:
-    """The formula on inputs that were changed first."""
-
-    def path(dtype: str, call: Call) -> Array:
-        given = (change(getattr(call, one)) if one in which else getattr(call, one) for one in "qkv")
-        with np.errstate(all="ignore"):
-            return plain(*given, causal=call.causal, scale=call.scale, dtype=dtype)
-
-    return path
-
-
-def scaled_by(factor: Callable[[Call], float]) -> Path:
-    return lambda dtype, call: plain(
-        call.q, call.k, call.v, causal=call.causal, scale=call.scale * factor(call), dtype=dtype
-    )
-
-
-def then(change: Callable[[Array, Call], Array]) -> Path:
-    """The right output, changed afterwards."""
-    return lambda dtype, call: change(with_parts()(dtype, call), call).astype(call.q.dtype)
-
-
-def where(name: str, when: Callable[[Call], bool], path: Path = key_lost, harmless: Any = ()) -> Fault:
-    """Right, but takes the faulty `path` where `when` holds."""
-
-    def make(dtype: str) -> Attend:
-        def attend(q: Array, k: Array, v: Array, *, causal: bool, scale: float) -> Array:
-            call = Call(q, k, v, causal, scale)
-            return (
-                path(dtype, call) if when(call) else plain(q, k, v, causal=causal, scale=scale, dtype=dtype)
-            )
+        def attend(problem: Problem) -> Answers:
+            if not when(problem):
+                return whole(problem, dtype)
+            found = wrong(problem)
+            return found | {OUTPUT: whole(problem, dtype)[OUTPUT]} if direction == BACKWARD else found
 
         return attend
 
-    return Fault(name, make, harmless)
+    return Fault(name, make, direction)
 
 
-def always(name: str, path: Path, harmless: Any = ()) -> Fault:
-    return where(name, lambda c: True, path, harmless)
+def d(problem: Problem) -> int:
+    return int(problem.query.shape[-1])
 
 
-def whole(n: int, *lengths: int) -> bool:
-    return all(length % n == 0 for length in lengths)
+def causal(problem: Problem) -> bool:
+    return any(isinstance(part, Causal) for part in problem.mask.parts)
 
 
-def flushed(least: float) -> Callable[..., Array]:
-    return lambda a, *_: np.where(np.abs(a) < least, 0, a).astype(a.dtype)
+def scaled_by(factor: Callable[[Problem], float]) -> Make:
+    return lambda dtype: lambda p: whole(p.with_(scale=p.scale * factor(p)), dtype)
 
 
-def limited(most: float) -> Callable[..., Array]:
-    return lambda a, *_: np.clip(a, -most, most).astype(a.dtype)
+def limited(name: str, most: float) -> Make:
+    def change(problem: Problem) -> Problem:
+        array = getattr(problem, name)
+        return problem.with_(**{name: np.clip(array, -most, most).astype(array.dtype)})
+
+    return lambda dtype: lambda p: whole(change(p), dtype)
 
 
-def heads_in_eights(dtype: str, call: Call) -> Array:
-    """Eight query heads share the keys of the first of them."""
-    k = call.k[:, np.arange(call.h) // 8 * 8]
-    return plain(call.q, k, call.v, causal=call.causal, scale=call.scale, dtype=dtype)
+def flushed(name: str, least: float) -> Make:
+    def change(problem: Problem) -> Problem:
+        array = getattr(problem, name)
+        return problem.with_(**{name: np.where(np.abs(array) < least, 0, array).astype(array.dtype)})
+
+    return lambda dtype: lambda p: whole(change(p), dtype)
 
 
-def unweighted(dtype: str, call: Call) -> Array:
+def averaged(dtype: str) -> Callable[[Problem], Answers]:
     """Quarters of the keys, each with its own softmax, simply averaged."""
-    parts = np.array_split(np.arange(call.n_k), 4)
-    found = [
-        plain(call.q, call.k[:, :, part], call.v[:, :, part], causal=False, scale=call.scale, dtype="float32")
-        for part in parts
-    ]
-    return round_to(np.mean(found, axis=0), dtype)
+
+    def attend(problem: Problem) -> Answers:
+        parts = np.array_split(np.arange(problem.shape.keys), 4)
+        found = [
+            whole(problem.with_(key=problem.key[:, :, at], value=problem.value[:, :, at]), dtype)[OUTPUT]
+            for at in parts
+        ]
+        return {OUTPUT: np.mean(found, axis=0).astype(found[0].dtype)}
+
+    return attend
 
 
-def zero_after(row: int) -> Path:
-    def change(output: Array, call: Call) -> Array:
-        output = output.copy()
-        output[:, :, row:] = 0
-        return output
-
-    return then(change)
+def read_behind(problem: Problem) -> bool:
+    """Whether the values are followed by others in the same heads of a longer array, of NaN."""
+    longer = owner(problem.value)
+    return longer.ndim == 4 and longer.shape[2] > problem.shape.keys + 3 and bool(np.isnan(longer).any())
 
 
-def windowed(width: int) -> Path:
-    return with_parts(seen=lambda n_q, n_k: seen_by(n_q, n_k) & ~np.tri(n_q, n_k, -width, dtype=bool))
-
-
-def from_the_end(dtype: str, call: Call) -> Array:
-    """The mask begins where the last query sees the last key."""
-    return with_parts(seen=lambda n_q, n_k: np.tri(n_q, n_k, n_k - n_q, dtype=bool), hidden=-1e9)(dtype, call)
-
-
-def overflowing(weights: Array, v: Array) -> Array:
-    """e^{s − m} v is summed before the division, in a number that ends at 65504."""
-    total = weights @ v
-    return np.where(np.abs(total) > 65504, np.copysign(np.inf, total), total)
-
-
-def divided_late(dtype: str, call: Call) -> Array:
-    def mix(e: Array, v: Array) -> Array:
-        return overflowing(e, v) / e.sum(axis=-1, keepdims=True)
-
-    return with_parts(weights=exponentials, mix=mix)(dtype, call)
-
-
-def sum_limited(most: float, beyond: float) -> Path:
-    """A denominator that ends at `most`."""
-
-    def weights(s: Array) -> Array:
-        e = exponentials(s)
-        total = e.sum(axis=-1, keepdims=True)
-        return e / np.where(total > most, s.dtype.type(beyond), total)
-
-    return with_parts(weights=weights)
+def nan_everywhere(dtype: str) -> Callable[[Problem], Answers]:
+    return lambda p: {name: one * np.nan for name, one in whole(p, dtype).items()}
 
 
 def maximum_rounded(s: Array) -> Array:
@@ -198,150 +107,112 @@ def maximum_rounded(s: Array) -> Array:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def products_limited(q: Array, k: Array, scale: float) -> Array:
-    return np.clip(q @ k.swapaxes(-1, -2), -65504, 65504) * q.dtype.type(scale)
+def root_in_bfloat16(problem: Problem) -> float:
+    root = d(problem) ** 0.5
+    return root / float(rounder("bfloat16")(np.float32(root)))
 
 
-# --- memory
+_WHEN: dict[str, When] = {
+    "head_dim 2": lambda p: d(p) == 2,
+    "head_dim 48": lambda p: d(p) == 48,
+    "head_dim 64, one query": lambda p: d(p) == 64 and p.shape.queries == 1,
+    "head_dim 96": lambda p: d(p) == 96,
+    "head_dim 128, no mask": lambda p: d(p) == 128 and not p.mask,
+    "head_dim 160": lambda p: d(p) == 160,
+    "head_dim above 256": lambda p: d(p) > 256,
+    "head_dim 192, value_dim 128": lambda p: d(p) == 192 and p.value.shape[-1] == 128,
+    "value_dim above head_dim, causal": lambda p: p.value.shape[-1] > d(p) and causal(p),
+    "whole tiles of 128": lambda p: p.shape.queries % 128 == p.shape.keys % 128 == 0,
+    "few queries, many keys, causal": lambda p: causal(p) and 1 < p.shape.queries <= 16 < p.shape.keys // 4,
+    "one query, over 1024 keys": lambda p: p.shape.queries == 1 and p.shape.keys > 1024,
+    "scale above 1": lambda p: p.scale > 1,
+    "12 heads": lambda p: p.shape.heads == 12,
+    "over 64 heads": lambda p: p.shape.heads > 64,
+    "over 32 batches": lambda p: p.shape.batch > 32,
+    "over 65535 heads": lambda p: p.shape.heads > 65535,
+    "two heads, over 512 keys": lambda p: p.shape.heads >= 2 and p.shape.keys > 512 and p.shape.queries > 1,
+    "causal, over 2048": lambda p: causal(p) and min(p.shape[2:]) > 2048,
+    "keys counted in 16 bits": lambda p: p.shape.keys > 65535,
+    "queries counted in 15 bits": lambda p: p.shape.queries > 32767,
+    "one batch for all": lambda p: p.shape.batch > 1 and p.key.strides[0] == 0,
+    "values heads inside alone": lambda p: p.key.flags.c_contiguous and not p.value.flags.c_contiguous,
+    "packed": lambda p: owner(p.query) is owner(p.key) and p.shape.keys > 1,
+    "groups, one query": lambda p: p.group > 1 and p.shape.queries == 1,
+    "groups of three": lambda p: p.group == 3,
+    "groups, heads inside": lambda p: p.group > 1 and not p.query.flags.c_contiguous,
+    "window over blocks": lambda p: p.shape.keys > 256 and any(one.kind == "window" for one in p.mask.parts),
+    "sinks and groups": lambda p: p.sinks is not None and p.group > 1,
+    "cap and bias": lambda p: p.softcap is not None and p.bias is not None,
+    "a bias of 16 and more queries": lambda p: p.bias is not None and p.shape.queries > 128,
+}
+_BACK: dict[str, When] = {
+    "dk: lengths differ": lambda p: p.shape.queries != p.shape.keys,
+    "one query, backwards": lambda p: p.shape.queries == 1,
+    "one head, backwards": lambda p: p.shape.heads == 1,
+    "over 512 queries, backwards": lambda p: p.shape.queries > 512,
+    "over 2048 keys, backwards": lambda p: p.shape.keys > 2048,
+    "head_dim above 64, backwards": lambda p: d(p) > 64,
+    "groups, backwards": lambda p: p.group > 1,
+    "sinks, backwards": lambda p: p.sinks is not None,
+    "window, backwards": lambda p: any(one.kind == "window" for one in p.mask.parts),
+}
+_RANGES: dict[str, Make] = {
+    "values below 2^-14 flushed": flushed("value", 2.0**-14),
+    "queries below 2^-14 flushed": flushed("query", 2.0**-14),
+    "values end at 448": limited("value", 448.0),
+}
+_HALF_RANGE = excused("float16", 65504.0, 65504.0, "float16 itself ends there, and no input is beyond it")
+
+FAULTS = (
+    *(where(name, when) for name, when in _WHEN.items()),
+    *(where(name, when, direction=BACKWARD) for name, when in _BACK.items()),
+    where(
+        "one query, keys split, averaged", lambda p: p.shape.queries == 1 and p.shape.keys >= 512, averaged
+    ),
+    where("reads behind the values", read_behind, nan_everywhere),
+    where("root of head_dim in bfloat16", lambda p: True, scaled_by(root_in_bfloat16)),
+    where("0.5 % in the scale, causal", lambda p: causal(p) and d(p) >= 64, scaled_by(lambda p: 1.005)),
+    *(Fault(name, make) for name, make in _RANGES.items()),
+    Fault("values end at 65504", limited("value", 65504.0), excuses=_HALF_RANGE),
+    Fault("queries end at 65504", limited("query", 65504.0), excuses=_HALF_RANGE),
+    Fault("maximum in bfloat16", parted(weights=maximum_rounded)),
+)
 
 
-def owner(array: Array) -> Array:
-    """The array whose memory this one looks into."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-def place(array: Array) -> int:
-    """How many numbers lie before the first one in its owner's memory."""
-    return (array.ctypes.data - owner(array).ctypes.data) // array.itemsize
-
-
-def reread(array: Array, like: Array | None = None, start: int | None = None) -> Array:
-    """The same memory read with the strides of another array, or from another place; 0 beyond its end."""
-    memory = owner(array).reshape(-1)
-    like = array if like is None else like
-    at = np.full(array.shape, place(array) if start is None else start)
-    for axis, length in enumerate(array.shape):
-        shape = [1] * array.ndim
-        shape[axis] = length
-        at = at + (np.arange(length) * (like.strides[axis] // like.itemsize)).reshape(shape)
-    return np.where(at < memory.size, memory[np.minimum(at, memory.size - 1)], 0).astype(array.dtype)
-
-
-def key_strides_for_values(dtype: str, call: Call) -> Array:
-    v = reread(call.v, like=call.k)
-    return plain(call.q, call.k, v, causal=call.causal, scale=call.scale, dtype=dtype)
-
-
-def from_the_start(dtype: str, call: Call) -> Array:
-    k = reread(call.k, start=0)
-    return plain(call.q, k, call.v, causal=call.causal, scale=call.scale, dtype=dtype)
-
-
-def room_behind(call: Call) -> bool:
-    """Whether the values are followed by others in the same heads of a longer array."""
-    longer = owner(call.v)
-    return longer.ndim == 4 and longer.shape[:2] == call.v.shape[:2] and longer.shape[2] > call.n_k + 3
-
-
-def read_behind(dtype: str, call: Call) -> Array:
-    """The last tile of values is read whole: what is behind weighs 0, and 0 · NaN is NaN."""
-    behind = owner(call.v)[:, :, -2:-1]
-    with np.errstate(invalid="ignore"):
-        return (with_parts()(dtype, call) + 0 * behind).astype(call.q.dtype)
-
-
-def cleared_behind(dtype: str, call: Call) -> Array:
-    owner(call.v)[:, :, -1] = 0
-    return with_parts()(dtype, call)
-
-
-def kept_copy(which: int) -> Callable[[str], Attend]:
-    """A copy of one input, laid out for the kernel, is kept as long as the caller's array is the same."""
-
-    def make(dtype: str) -> Attend:
-        kept: list[Any] = [None, None]
-
-        def attend(*given: Array, **options: Any) -> Array:
-            if kept[0] is not given[which]:
-                kept[:] = given[which], given[which].copy()
-            used = list(given)
-            used[which] = kept[1]
-            return plain(*used, **options, dtype=dtype)
-
-        return attend
-
-    return make
-
-
-def outputs_in_turn(count: int) -> Callable[[str], Attend]:
-    """Answers of one shape are written into one of `count` arrays in turn."""
-
-    def make(dtype: str) -> Attend:
-        kept: dict[Any, Array] = {}
-        turns: dict[Any, int] = {}
-
-        def attend(q: Array, k: Array, v: Array, **options: Any) -> Array:
-            answer = plain(q, k, v, **options, dtype=dtype)
-            turn = turns[answer.shape] = (turns.get(answer.shape, -1) + 1) % count
-            held = kept.setdefault((answer.shape, turn), answer)
-            held[...] = answer
-            return held
-
-        return attend
-
-    return make
-
-
-def one_call_in(calls: int) -> Callable[[str], Attend]:
-    """A key is lost in one of so many calls, at random, where there are several blocks."""
-
-    def make(dtype: str) -> Attend:
-        rng = np.random.default_rng(0)
-        unlucky = where("", lambda c: c.n_k > 256 and rng.random() < 1 / calls)
-        return unlucky.make(dtype)
-
-    return make
-
-
-# --- arithmetic that is a fault in the finer formats only
-
-
-def cubic(x: Array) -> Array:
-    """2^f on [0, 1) by a polynomial of degree 3, off by 1e-4."""
-    y = np.maximum(np.asarray(x, dtype=np.float64) * 1.4426950408889634, -140.0)
-    low = np.floor(y)
-    f = y - low
-    found = np.ldexp(0.9999252 + f * (0.6958335 + f * (0.2260671 + f * 0.0780245)), low.astype(int))
-    return np.where(np.isneginf(x), 0, found).astype(x.dtype)
-
-
-def by_cubic(s: Array) -> Array:
-    e = cubic(s - s.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
-
-
-def reciprocal_in(low: str) -> Path:
-    def weights(s: Array) -> Array:
-        e = exponentials(s)
-        return e * rounder(low)(1 / e.sum(axis=-1, keepdims=True))
-
-    return with_parts(weights=weights)
-
-
-def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
-    """Numbers as sums of two bfloat16, the product of the two small parts left out."""
-    store = rounder("bfloat16")
-    high = [store(a) for a in (q, k.swapaxes(-1, -2))]
-    low = [store(a - b) for a, b in zip((q, k.swapaxes(-1, -2)), high, strict=True)]
-    return (high[0] @ high[1] + high[0] @ low[1] + low[0] @ high[1]) * q.dtype.type(scale)
-
-
-def with_epsilon(s: Array) -> Array:
-    e = exponentials(s)
-    return (e / (e.sum(axis=-1, keepdims=True) + s.dtype.type(1e-5))).astype(s.dtype)
-
-
-def dropped_below(least: float) -> Path:
-    return with_parts(weights=lambda s: flushed(least)(softmax(s)))
+def held_out(rng: np.random.Generator, direction: str = FORWARD) -> dict[str, Fault]:
+    """Faults by the kind of their condition, drawn at random: what a table's author did not think of."""
+    dim, eight = int(rng.integers(1, 257)), 8 * int(rng.integers(1, 33))
+    heads, length = int(rng.integers(2, 13)), int(rng.integers(2, 1025))
+    tile, rest = int(rng.choice([16, 32, 64, 128])), int(rng.integers(0, 16))
+    longer, group = int(rng.choice([64, 128, 256, 512])), int(rng.integers(2, 9))
+    conditions: dict[str, tuple[str, When]] = {
+        "one head_dim": (f"head_dim {dim}", lambda p: d(p) == dim),
+        "one head_dim of whole eights": (f"head_dim {eight}", lambda p: d(p) == eight),
+        "head_dims above one": (f"head_dim above {dim}", lambda p: d(p) > dim),
+        "one number of heads": (f"{heads} heads", lambda p: p.shape.heads == heads),
+        "one size of groups": (f"groups of {group}", lambda p: p.group == group),
+        "one length of keys": (f"{length} keys", lambda p: p.shape.keys == length),
+        "a rest of keys after whole tiles": (
+            f"{rest} keys after tiles of {tile}",
+            lambda p: p.shape.keys > tile and p.shape.keys % tile == rest,
+        ),
+        "a rest of queries after whole tiles": (
+            f"{rest} queries after tiles of {tile}",
+            lambda p: p.shape.queries > tile and p.shape.queries % tile == rest,
+        ),
+        "more keys than one length, under a mask": (
+            f"over {longer} keys under a mask",
+            lambda p: p.shape.keys > longer and bool(p.mask),
+        ),
+        "a bias and a mask": ("a bias and a mask", lambda p: p.bias is not None and bool(p.mask)),
+        "a cap and groups": ("a cap and groups", lambda p: p.softcap is not None and p.group > 1),
+        "odd head_dim and a bias": (
+            "odd head_dim and a bias",
+            lambda p: d(p) % 2 == 1 and p.bias is not None,
+        ),
+        "decoding with a bias": (
+            "one query and a bias",
+            lambda p: p.shape.queries == 1 and p.bias is not None,
+        ),
+    }
+    return {kind: where(name, when, direction=direction) for kind, (name, when) in conditions.items()}

@@ -1,216 +1,244 @@
-"""Right attentions that differ in how they round: each must pass the gate, whatever the seed."""
+"""Right implementations that differ in how they round, outputs and gradients: each must pass, whatever the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from attnlab.contract.dtypes import round_to
+from attnlab.contract.problem import Problem
 
-from .parts import Array, blocked, in_sequence, inner_of, plain, rounder, scores_of, seen_by, softmax, sum_in
+from .parts import (
+    OUTPUT,
+    Answers,
+    Array,
+    Attention,
+    Make,
+    blocked,
+    blocked_back,
+    composed,
+    from_output,
+    hide,
+    in_sequence,
+    inner_of,
+    parted,
+    repeated,
+    rounder,
+    same,
+    scaled,
+    scores_of,
+    slopes_of,
+    softmax,
+    stored_sums,
+    sum_in,
+    visible,
+    whole,
+    zeros_where_empty,
+)
+from .rounding import in_doubles
 
-Attend = Callable[..., Array]
-LOG2_E = 1.4426950408889634
+LOG2_E = float(np.log2(np.e))
+Store = Callable[[Array], Array]
 
 
-def scores_rounded(dtype: str) -> Attend:
-    """Eager: the product, the scaled scores and the weights are each stored in the dtype."""
+def eager(dtype: str) -> Attention:
+    """Every step stored in the dtype, as automatic differentiation of a few plain lines does it."""
     store = rounder(dtype)
 
-    def scores(q: Array, k: Array, scale: float) -> Array:
-        return store(store(q @ k.swapaxes(-1, -2)) * q.dtype.type(scale))
+    def compose(s: Array, problem: Problem) -> Array:
+        cap, added = problem.softcap, problem.bias_array
+        if cap is not None:
+            s = store(store(np.tanh(store(s / s.dtype.type(cap)))) * s.dtype.type(cap))
+        return s if added is None else store(s + store(added.astype(s.dtype)))
 
-    return partial(plain, dtype=dtype, scores=scores, weights=lambda s: store(softmax(s)))
+    return partial(
+        whole,
+        dtype=dtype,
+        scores=lambda q, k, scale: store(store(q @ k.swapaxes(-1, -2)) * q.dtype.type(scale)),
+        compose=compose,
+        weights=lambda s: store(softmax(s)),
+        products=lambda g, v: store(g @ v.swapaxes(-1, -2)),
+        slopes=lambda p, a, d: store(slopes_of(p, a, d)),
+        times=lambda t, scale: store(scaled(store(t), scale)),
+    )
 
 
-def written_out(dtype: str) -> Attend:
+def written_out(dtype: str) -> Attention:
     """Softmax as its formula reads, each step of it stored: s, s − m, e^{s − m}, its sum, the quotient."""
     store = rounder(dtype)
 
     def weights(s: Array) -> Array:
-        e = store(np.exp(_fall_stored(s, store)))
-        return store(e / _sum_stored(e, store))
+        s = store(s)
+        top = s.max(axis=-1, keepdims=True)
+        e = store(np.exp(store(s - np.where(np.isneginf(top), 0, top))))
+        total = e.sum(axis=-1, keepdims=True)
+        return store(
+            e / np.where(total < 65504, store(total), total)
+        )  # float16 ends there: that would be wrong
 
-    return partial(plain, dtype=dtype, weights=weights)
-
-
-def divided_late(dtype: str) -> Attend:
-    """As written out, but what is divided by the sum is the weighted values."""
-    store = rounder(dtype)
-
-    def mix(e: Array, v: Array) -> Array:
-        return (e @ v) / _sum_stored(e, store)
-
-    return partial(plain, dtype=dtype, weights=lambda s: store(np.exp(_fall_stored(s, store))), mix=mix)
+    return partial(whole, dtype=dtype, weights=weights)
 
 
-def _fall_stored(s: Array, store: Callable[[Array], Array]) -> Array:
-    s = store(s)
-    return store(s - s.max(axis=-1, keepdims=True))
+def fused(block: int, *, exact: bool = False, sums: bool = False, order: str = "", lazy: float = 0.0) -> Make:
+    """Online softmax, unnormalised weights, P and T stored in the dtype: what a flash kernel does.
+
+    exact : nothing inside is stored. sums : the gradients lie in memory in the dtype while they are added up.
+    """
+
+    def make(dtype: str) -> Attention:
+        store = same if exact else rounder(dtype)
+        back = {"save": same if exact else None, "add": stored_sums(dtype)} if sums or exact else {}
+        if exact:
+            back.pop("add")
+        if order:
+            back["order"] = {"backwards": backwards, "queries": by_queries}[order]
+
+        def attend(problem: Problem) -> Answers:
+            forward = blocked(problem.with_(output_gradient=None), dtype, block=block, store=store, lazy=lazy)
+            if problem.output_gradient is None:
+                return forward
+            with np.errstate(all="ignore"):
+                return blocked_back(problem, dtype, block=block, store=store, **back) | forward
+
+        return attend
+
+    return make
 
 
-def _sum_stored(e: Array, store: Callable[[Array], Array]) -> Array:
-    """But in float32 where float16 would end: that would be wrong."""
-    total = e.sum(axis=-1, keepdims=True)
-    return np.where(total < 65504, store(total), total)
+def backwards(n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
+    """The last block first: atomic additions come in any order."""
+    return ((i, j) for i in reversed(range(n_q)) for j in reversed(range(n_k)))
 
 
-def weights_rounded(dtype: str) -> Attend:
-    """Scores stay in float32; normalised weights are stored in the dtype before they meet the values."""
-    store = rounder(dtype)
-    return partial(plain, dtype=dtype, weights=lambda s: store(softmax(s)))
+def by_queries(n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
+    """Blocks of queries outside."""
+    return ((i, j) for i in range(n_q) for j in range(n_k))
 
 
-def fused(dtype: str, block: int) -> Attend:
-    """Online softmax, unnormalised weights stored in the dtype: what a flash kernel does."""
-    return partial(blocked, dtype=dtype, block=block, store=rounder(dtype))
+def powers_of_two(dtype: str) -> Attention:
+    """2^(s log2 e), as GPU kernels do."""
+
+    def weights(s: Array) -> Array:
+        x = s * s.dtype.type(LOG2_E)
+        top = x.max(axis=-1, keepdims=True)
+        e = np.exp2(x - np.where(np.isneginf(top), 0, top))
+        return e / e.sum(axis=-1, keepdims=True)
+
+    return partial(whole, dtype=dtype, weights=weights)
 
 
-def fused_exact(dtype: str, block: int) -> Attend:
-    """Online softmax with everything inside in float32."""
-    return partial(blocked, dtype=dtype, block=block)
+def folded(split: Callable[[float], tuple[float, float]]) -> Make:
+    """The scale multiplies query and key, which are stored in the dtype again; split(scale) are the two factors."""
+
+    def make(dtype: str) -> Attention:
+        store = rounder(dtype)
+
+        def attend(problem: Problem) -> Answers:
+            inner = inner_of(dtype)
+            of_query, of_key = (inner(one) for one in split(problem.scale))
+            given = problem.with_(
+                query=store(problem.query.astype(inner) * of_query),
+                key=store(problem.key.astype(inner) * of_key),
+                scale=1.0,
+            )
+            found = whole(given, dtype, last_back=lambda x, _: x)
+            factors = {"query gradient": of_query, "key gradient": of_key}
+            return {
+                name: one if name == OUTPUT else round_to(one * factors.get(name, 1), dtype)
+                for name, one in found.items()
+            }
+
+        return attend
+
+    return make
 
 
-def doubles(dtype: str) -> Attend:
-    """Everything in float64, rounded once."""
-
-    def attend(q: Array, k: Array, v: Array, **options: Any) -> Array:
-        wide = (array.astype(np.float64) for array in (q, k, v))
-        return round_to(plain(*wide, **options, dtype="float64"), dtype)
-
-    return attend
+def halves(scale: float) -> tuple[float, float]:
+    """Its root in both: PyTorch's math kernel."""
+    return float(np.sign(scale)) * abs(scale) ** 0.5, abs(scale) ** 0.5
 
 
-def powers_of_two(dtype: str) -> Attend:
-    """exp2 with log2 e folded into the scale, as GPU kernels do."""
-    fold = partial(blocked, dtype=dtype, block=48, exp=np.exp2)
-    return lambda q, k, v, *, causal, scale: fold(q, k, v, causal=causal, scale=scale * LOG2_E)
-
-
-def scaled_query(dtype: str) -> Attend:
-    """The scale multiplies the query, which is stored in the dtype again."""
-    store = rounder(dtype)
-
-    def scores(q: Array, k: Array, scale: float) -> Array:
-        return store(q * q.dtype.type(scale)) @ k.swapaxes(-1, -2)
-
-    return partial(plain, dtype=dtype, scores=scores)
-
-
-def halved_scale(dtype: str) -> Attend:
-    """Its root multiplies query and key, both stored in the dtype again: PyTorch's math kernel."""
-    store = rounder(dtype)
-
-    def scores(q: Array, k: Array, scale: float) -> Array:
-        root = q.dtype.type(abs(scale) ** 0.5)
-        sign = q.dtype.type(np.sign(scale))
-        return store(q * root * sign) @ store(k * root).swapaxes(-1, -2)
-
-    return partial(plain, dtype=dtype, scores=scores)
-
-
-def one_by_one(dtype: str) -> Attend:
+def one_by_one(dtype: str) -> Attention:
     """Weights and values are added key after key: the longest chain of roundings that a sum can have."""
     inner = "float64" if dtype == "float64" else "float32"
-    return partial(plain, dtype=dtype, weights=sum_in(inner), mix=in_sequence(inner, 1))
+    mix = in_sequence(inner, 1)
+    return partial(whole, dtype=dtype, weights=sum_in(inner), mix=mix, mix_back=mix)
 
 
-def backwards(dtype: str) -> Attend:
-    """The last key first."""
-
-    def attend(q: Array, k: Array, v: Array, **options: Any) -> Array:
-        turned = partial(plain, dtype=dtype, seen=lambda n_q, n_k: seen_by(n_q, n_k)[:, ::-1])
-        return turned(q, k[:, :, ::-1], v[:, :, ::-1], **options)
-
-    return attend
-
-
-def merged(dtype: str, *shares: float, one_number: bool = False) -> Attend:
+def merged(*shares: float, one_number: bool = False) -> Make:
     """Keys in parts that end at `shares` of them, merged by their partition functions: split-k decoding.
 
     one_number : ln Z is kept as m + ln l, else as the two.
     """
 
-    def attend(q: Array, k: Array, v: Array, *, causal: bool, scale: float) -> Array:
-        inner = inner_of(dtype)
-        q, k, v = (array.astype(inner) for array in (q, k, v))
-        s = scores_of(q, k, scale)
-        if causal:
-            s = np.where(seen_by(*s.shape[-2:]), s, inner(-np.inf))
-        ends = [0, *(round(share * k.shape[2]) for share in shares), k.shape[2]]
-        outputs, tops, logs = [], [], []
-        for start, end in pairwise(ends):
-            if start == end:
-                continue
-            top = s[..., start:end].max(axis=-1, keepdims=True)
-            top = np.where(np.isneginf(top), inner(np.finfo(inner).min / 2), top)
-            e = np.exp(s[..., start:end] - top)
-            total = e.sum(axis=-1, keepdims=True)
-            outputs.append(e @ v[:, :, start:end] / np.where(total > 0, total, 1))
-            with np.errstate(divide="ignore"):
+    def make(dtype: str) -> Attention:
+        def attend(problem: Problem) -> Answers:
+            inner, n = inner_of(dtype), problem.shape.keys
+            q, k, v = (x.astype(inner) for x in (problem.query, problem.key, problem.value))
+            k, v, seen = repeated(k, problem.group), repeated(v, problem.group), visible(problem)
+            s = hide(composed(scores_of(q, k, problem.scale), problem), seen)
+            ends = [0, *(round(share * n) for share in shares), n]
+            outputs, tops, logs = [], [], []
+            for start, end in (pair for pair in pairwise(ends) if pair[0] < pair[1]):
+                top = s[..., start:end].max(axis=-1, keepdims=True)
+                top = np.where(np.isneginf(top), inner(np.finfo(inner).min / 2), top)
+                e = np.exp(s[..., start:end] - top)
+                total = e.sum(axis=-1, keepdims=True)
+                outputs.append(e @ v[:, :, start:end] / np.where(total > 0, total, 1))
                 tops.append(top + np.log(total) if one_number else top)
                 logs.append(np.zeros_like(total) if one_number else np.log(total))
-        highest = np.maximum.reduce(tops)
-        factors = [np.exp((top - highest) + log) for top, log in zip(tops, logs, strict=True)]
-        summed = sum(factor * output for factor, output in zip(factors, outputs, strict=True))
-        return round_to(summed / sum(factors), dtype)
+            if problem.sinks is not None:
+                sink = problem.sinks.astype(inner)[None, :, None, None] + np.zeros_like(q[..., :1])
+                outputs, tops, logs = [*outputs, np.zeros_like(outputs[0])], [*tops, sink], [*logs, 0 * sink]
+            highest = np.maximum.reduce(tops)
+            factors = [np.exp((top - highest) + log) for top, log in zip(tops, logs, strict=True)]
+            total = sum(factor * output for factor, output in zip(factors, outputs, strict=True))
+            output = zeros_where_empty(total / sum(factors), seen)
+            return whole(problem, dtype) | {OUTPUT: round_to(output, dtype)}
 
-    return attend
+        def quiet(problem: Problem) -> Answers:
+            with np.errstate(all="ignore"):
+                return attend(problem)
+
+        return quiet
+
+    return make
 
 
-def scaled_keys(dtype: str) -> Attend:
-    """The scale multiplies the keys, which are stored in the dtype again."""
-    store = rounder(dtype)
-
-    def scores(q: Array, k: Array, scale: float) -> Array:
-        return q @ store(k * k.dtype.type(scale)).swapaxes(-1, -2)
-
-    return partial(plain, dtype=dtype, scores=scores)
-
-
-def smoothed_keys(dtype: str) -> Attend:
-    """The mean key is subtracted from all keys, which moves all scores of a row alike."""
+def smoothed_keys(dtype: str) -> Attention:
+    """The mean key is subtracted from all keys, which moves all scores of a row alike; not where a cap bends them."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
         return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
 
-    return partial(plain, dtype=dtype, scores=scores)
+    return lambda p: whole(p, dtype, scores=scores if p.softcap is None else scores_of)
 
 
-def two_passes(dtype: str, *, one_number: bool = False) -> Attend:
+def two_passes(*, one_number: bool) -> Callable[[Array], Array]:
     """First the log-sum-exp, then e^{(s − m) − ln l}, or e^{s − ln Z} with ln Z = m + ln l: no division."""
 
     def weights(s: Array) -> Array:
         top = s.max(axis=-1, keepdims=True)
+        top = np.where(np.isneginf(top), 0, top)
         log_sum = np.log(np.exp(s - top).sum(axis=-1, keepdims=True))
         return np.exp(s - (top + log_sum) if one_number else (s - top) - log_sum)
 
-    return partial(plain, dtype=dtype, weights=weights)
+    return weights
 
 
-def lazy_maximum(dtype: str) -> Attend:
-    """A new maximum is taken over only where it is larger by 8 ln 2, which saves rescalings."""
-    return partial(blocked, dtype=dtype, block=32, store=rounder(dtype), lazy=8 * np.log(2))
-
-
-def half_away(dtype: str) -> Attend:
+def half_away(x: Array, dtype: str) -> Array:
     """Halves are rounded away from zero, not to even: float32 inside leaves next to none."""
     bits = {"float16": 13, "bfloat16": 16}.get(dtype)
     if bits is None:
-        return partial(plain, dtype=dtype)
-
-    def last(x: Array, dtype: str) -> Array:
-        up = x.astype(np.float32).view(np.uint32) + np.uint32(1 << (bits - 1))
-        return round_to((up & np.uint32(-1 << bits & 0xFFFFFFFF)).view(np.float32), dtype)
-
-    return partial(plain, dtype=dtype, last=last)
+        return round_to(x, dtype)
+    up = x.astype(np.float32).view(np.uint32) + np.uint32(1 << (bits - 1))
+    return round_to((up & np.uint32(-1 << bits & 0xFFFFFFFF)).view(np.float32), dtype)
 
 
-def summed_rounded(dtype: str) -> Attend:
+def summed_rounded(dtype: str) -> Attention:
     """The denominator is the sum of the weights as they were stored, so that they sum to 1 again."""
     store = rounder(dtype)
 
@@ -218,33 +246,71 @@ def summed_rounded(dtype: str) -> Attend:
         e = store(np.exp(s - s.max(axis=-1, keepdims=True)))
         return e / e.sum(axis=-1, keepdims=True)
 
-    return partial(plain, dtype=dtype, weights=weights)
+    return partial(whole, dtype=dtype, weights=weights)
+
+
+def sink_as_key(dtype: str) -> Attention:
+    """A sink is one more key 0 with the value 0 and the sink for bias; bias and mask are one array."""
+
+    def attend(problem: Problem) -> Answers:
+        n, found = problem.shape.keys, whole(problem.without_sinks(), dtype)
+        return {
+            name: one if name in (OUTPUT, "query gradient") else one[:, :, :n] for name, one in found.items()
+        }
+
+    return attend
+
+
+def heads_written_out(dtype: str) -> Attention:
+    """Heads of key and value are repeated in memory, and their gradients are stored before they are summed."""
+    store = rounder(dtype)
+
+    def gather(x: Array, group: int) -> Array:
+        heads = store(x).reshape(x.shape[0], -1, group, *x.shape[2:])
+        return np.asarray(heads.sum(axis=2))
+
+    return partial(whole, dtype=dtype, gather=gather)
+
+
+def cap_by_exponentials(s: Array, problem: Problem) -> Array:
+    """tanh as (1 − e^{−2x})/(1 + e^{−2x}) with its sign put back."""
+    cap = problem.softcap
+    if cap is not None:
+        e = np.exp(-2 * np.abs(s / s.dtype.type(cap)))
+        s = np.asarray(s.dtype.type(cap) * np.sign(s) * -np.expm1(np.log(e)) / (1 + e))
+    return composed(s, problem.with_(softcap=None))
 
 
 #: name -> how to make it in a dtype
-RIGHT: dict[str, Callable[[str], Attend]] = {
-    "scores rounded": scores_rounded,
+RIGHT: dict[str, Make] = {
+    "scores rounded": eager,
     "softmax written out": written_out,
-    "divided late": divided_late,
-    "hidden scores are -10^9": lambda dtype: partial(plain, dtype=dtype, hidden=-1e9),
-    "weights rounded": weights_rounded,
-    "fused, blocks of 16": partial(fused, block=16),
-    "fused, blocks of 64": partial(fused, block=64),
-    "fused, blocks of 100": partial(fused, block=100),
-    "float32 inside, blocks of 32": partial(fused_exact, block=32),
-    "float64 inside": doubles,
+    "hidden scores are -10^9": parted(hidden=-1e9),
+    "weights rounded": lambda dtype: parted(weights=lambda s: rounder(dtype)(softmax(s)))(dtype),
+    "fused, blocks of 16": fused(16),
+    "fused, blocks of 64": fused(64),
+    "fused, blocks of 100": fused(100),
+    "float32 inside, blocks of 32": fused(32, exact=True),
+    "partial sums of 32 stored": fused(32, sums=True),
+    "last block first": fused(32, order="backwards"),
+    "queries outside": fused(32, order="queries"),
+    "lazy maximum": fused(32, lazy=8 * float(np.log(2))),
+    "float64 inside": in_doubles(lambda dtype: {}),
     "exp2": powers_of_two,
-    "scaled query": scaled_query,
-    "root of the scale": halved_scale,
+    "scaled query": folded(lambda scale: (scale, 1.0)),
+    "scaled keys": folded(lambda scale: (1.0, scale)),
+    "root of the scale": folded(halves),
     "one key after another": one_by_one,
-    "backwards": backwards,
-    "merged halves": lambda dtype: merged(dtype, 1 / 2, one_number=True),
-    "three uneven splits": lambda dtype: merged(dtype, 0.2, 0.6),
-    "scaled keys": scaled_keys,
+    "merged halves": merged(1 / 2, one_number=True),
+    "three uneven splits": merged(0.2, 0.6),
     "mean key subtracted": smoothed_keys,
-    "two passes": two_passes,
-    "two passes, ln Z in one number": partial(two_passes, one_number=True),
-    "lazy maximum": lazy_maximum,
-    "half away from zero": half_away,
+    "two passes": parted(weights=two_passes(one_number=False)),
+    "two passes, ln Z in one number": parted(weights=two_passes(one_number=True)),
+    "D from the output": parted(offset=from_output),
+    "D from the output, rounded": lambda dtype: parted(offset=from_output, save=rounder(dtype))(dtype),
+    "half away from zero": parted(last=half_away),
     "sum of stored weights": summed_rounded,
+    "sink as a key": sink_as_key,
+    "heads written out": heads_written_out,
+    "tanh by exponentials": parted(compose=cap_by_exponentials),
 }

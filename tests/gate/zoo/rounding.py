@@ -3,62 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from attnlab.accuracy.evidence import CONSTANTS, SLACK
 from attnlab.contract.dtypes import round_to
+from attnlab.contract.problem import Problem
+from attnlab.theory.floating_point import ROUNDING_RMS
 
-from .fault import Attend, Fault, only_in
-from .parts import Array, blocked, cut, cut_to, in_sequence, plain, rounder, scores_of, softmax, sum_in
+from .fault import BACKWARD, Excuse, Fault, excused, scattered_by, shifted_by, stored_in, unit
+from .parts import (
+    DK,
+    DV,
+    OUTPUT,
+    Answers,
+    Array,
+    Attention,
+    Make,
+    cut,
+    cut_to,
+    exponentials,
+    from_output,
+    from_weights,
+    in_blocks,
+    in_sequence,
+    parted,
+    products_of,
+    quiet_back,
+    rounder,
+    scaled,
+    scores_of,
+    slopes_of,
+    softmax,
+    stored_sums,
+    sum_in,
+    whole,
+)
 
 
-def exchanged(**parts: Any) -> Callable[[str], Attend]:
-    return lambda dtype: partial(plain, dtype=dtype, **parts)
+def wide(problem: Problem) -> Problem:
+    """The same in float64."""
+    names = ("query", "key", "value", "output_gradient")
+    found = {name: getattr(problem, name) for name in names}
+    return problem.with_(**{name: None if x is None else x.astype(np.float64) for name, x in found.items()})
 
 
-def weights_in(low: str) -> Callable[[str], Attend]:
-    return exchanged(weights=lambda s: rounder(low)(softmax(s)))
+def in_doubles(
+    parts: Callable[[str], dict[str, Any]], last: Callable[[Array, str], Array] = round_to
+) -> Make:
+    """The formula in float64 with parts exchanged, which may depend on the dtype, and `last` of what they are of."""
 
+    def make(dtype: str) -> Attention:
+        def attend(problem: Problem) -> Answers:
+            exact = whole(wide(problem), "float64", **parts(dtype))
+            return {name: last(one, dtype) for name, one in exact.items()}
 
-def scores_in(low: str) -> Callable[[str], Attend]:
-    return exchanged(scores=lambda q, k, scale: rounder(low)(scores_of(q, k, scale)))
-
-
-def inputs_in(low: Callable[[Array], Array]) -> Callable[[str], Attend]:
-    def make(dtype: str) -> Attend:
-        return lambda q, k, v, **options: plain(low(q), low(k), low(v), **options, dtype=dtype)
+        return attend
 
     return make
 
 
-def in_doubles(last: str | None = None, **parts: Any) -> Callable[..., Array]:
-    """The formula in float64 with exchanged parts, rounded to `last`."""
-
-    def attend(q: Array, k: Array, v: Array, **options: Any) -> Array:
-        exact = plain(*(a.astype(np.float64) for a in (q, k, v)), **options, dtype="float64", **parts)
-        return exact if last is None else round_to(exact, last)
-
-    return attend
+def off_to(dtype: str) -> Callable[[Array], Array]:
+    """Cut off to the dtype, in float64."""
+    return lambda x: cut_to(x, dtype).astype(np.float64)
 
 
-def cut_weights(dtype: str) -> Attend:
-    return in_doubles(dtype, weights=lambda s: cut_to(softmax(s), dtype).astype(np.float64))
+def narrowed(low: Callable[[Array], Array], *names: str) -> Callable[[Problem], Problem]:
+    """Some of the inputs narrowed."""
+
+    def change(problem: Problem) -> Problem:
+        found = {name: getattr(problem, name) for name in names}
+        return problem.with_(**{name: low(one) for name, one in found.items() if one is not None})
+
+    return change
 
 
-def cut_scores(dtype: str) -> Attend:
-    def scores(q: Array, k: Array, scale: float) -> Array:
-        return cut_to(scores_of(q, k, scale), dtype).astype(np.float64)
-
-    return in_doubles(dtype, scores=scores)
+INPUTS = ("query", "key", "value", "output_gradient")
 
 
-def cut_output(dtype: str) -> Attend:
-    """float64 inside, and the result cut off."""
+def on_inputs(low: Callable[[Array], Array]) -> Make:
+    change = narrowed(low, *INPUTS[:3])
+    return lambda dtype: lambda problem: whole(change(problem), dtype)
 
-    exact = in_doubles()
-    return lambda q, k, v, **options: cut_to(exact(q, k, v, **options), dtype)
+
+def back_on_inputs(low: Callable[[Array], Array], *names: str) -> Make:
+    """The way back on narrowed inputs; the output is right."""
+    change = narrowed(low, *names)
+
+    def make(dtype: str) -> Attention:
+        def attend(problem: Problem) -> Answers:
+            return whole(change(problem), dtype) | {OUTPUT: whole(problem, dtype)[OUTPUT]}
+
+        return attend
+
+    return make
 
 
 def fast_exp(bits: int) -> Callable[[Array], Array]:
@@ -72,14 +111,13 @@ def fast_exp(bits: int) -> Callable[[Array], Array]:
         with np.errstate(all="ignore"):
             y = np.asarray(x, dtype=np.float64) * np.log2(np.e)
             low = np.floor(y * places) / places
-            between = (y - low) * places
-            found = np.exp2(low) * (1 + between * (np.exp2(1 / places) - 1))
+            found = np.exp2(low) * (1 + (y - low) * places * (np.exp2(1 / places) - 1))
         return np.where(np.isneginf(x), 0, found).astype(x.dtype)
 
     return exp
 
 
-def summed_scores(low: str) -> Callable[[str], Attend]:
+def summed_scores(low: str) -> Callable[[Array, Array, float], Array]:
     """q·k added up component by component in a narrow sum."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
@@ -88,74 +126,207 @@ def summed_scores(low: str) -> Callable[[str], Attend]:
             total = round_to(total + q[..., c, None] * k[:, :, None, :, c], low).astype(q.dtype)
         return total * q.dtype.type(scale)
 
-    return exchanged(scores=scores)
+    return scores
 
 
-def statistics_in(low: str) -> Callable[[str], Attend]:
-    """Online softmax whose running denominator is kept narrow between blocks."""
-    return lambda dtype: partial(blocked, dtype=dtype, block=16, store_sum=rounder(low))
+def offset_summed_in(low: str) -> Callable[..., Array]:
+    """g·o added up component by component in a narrow sum."""
+
+    def offset(p: Array, a: Array, g: Array, o: Array) -> Array:
+        total = np.zeros_like(g[..., :1])
+        for c in range(g.shape[-1]):
+            total = round_to(total + (g * o)[..., c : c + 1], low).astype(g.dtype)
+        return total
+
+    return offset
 
 
-def output_kept_in(low: str) -> Callable[[str], Attend]:
-    """Online softmax whose running output is kept narrow between blocks."""
-    return lambda dtype: partial(blocked, dtype=dtype, block=16, store_output=rounder(low))
+def reciprocal_in(low: str) -> Callable[[Array], Array]:
+    def weights(s: Array) -> Array:
+        e = exponentials(s)
+        return e * rounder(low)(1 / e.sum(axis=-1, keepdims=True))
+
+    return weights
 
 
-_AS_HONEST = "it is what an honest backend stores in this dtype, or finer"
-_HALF = "2^-11 is an eighth of bfloat16's unit roundoff, within what honest weights are rounded to"
-_CUT = (
-    "cutting off shifts by u/(2 ln 2) = 0.72 u on average, as a constant (scale, log2 e, 1/l) that is rounded once "
-    "in float32 does: up to 4 u of that are honest"
+def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
+    """Numbers as sums of two bfloat16, the product of the two small parts left out."""
+    store = rounder("bfloat16")
+    high = [store(a) for a in (q, k.swapaxes(-1, -2))]
+    low = [store(a - b) for a, b in zip((q, k.swapaxes(-1, -2)), high, strict=True)]
+    return (high[0] @ high[1] + high[0] @ low[1] + low[0] @ high[1]) * q.dtype.type(scale)
+
+
+def noisy(units: float, *names: str) -> Make:
+    """Answers are off by random relative errors of so many unit roundoffs."""
+
+    def make(dtype: str) -> Attention:
+        rng = np.random.default_rng(0)
+
+        def attend(problem: Problem) -> Answers:
+            found = whole(problem, dtype)
+            for name in set(names) & set(found):
+                x = found[name].astype(np.float64)
+                found[name] = round_to(x * (1 + units * unit(dtype) * rng.standard_normal(x.shape)), dtype)
+            return found
+
+        return attend
+
+    return make
+
+
+def in_eight_bits(p: Array) -> Array:
+    return cut(p * (1 + 2.0**-4), 4)
+
+
+def chain(low: str, steps: int, why: str) -> tuple[tuple[str, Excuse], ...]:
+    """Excused where a sum of so many partial sums, rounded to `low`, is still finer than one rounding of the dtype."""
+    return scattered_by(ROUNDING_RMS * unit(low) * (steps / 3) ** 0.5, why)
+
+
+#: cut off instead of rounded, a number shifts by u/(2 ln 2) on average
+_CUT = excused(
+    "float32",
+    unit("float32") / (2 * np.log(2)),
+    CONSTANTS * unit("float32"),
+    "the mean shift of numbers that are cut off, against constants that are rounded once for all rows",
+)
+#: u/√(Σ) of what a float32 pass has of its own: exp, product, sum and division; and, backwards, D and T as well
+_NOISE = excused(
+    "float32",
+    1.0 * unit("float32"),
+    SLACK * 2 * ROUNDING_RMS * unit("float32"),
+    "exp, product, sum and division round at the dtype's own u: the square root of 4 roundings, with the slack",
+)
+_BELOW = "another number in every row or weight, and below what one rounding of the dtype scatters"
+_BITS = "the inputs have no more bits than that"
+
+
+def _exact_in(low: int, *dtypes: str) -> tuple[tuple[str, Excuse], ...]:
+    """Excused where inputs of the dtype have no more than `low` bits: nothing is lost."""
+    bits = {"float32": 24, "float16": 11, "bfloat16": 8}
+    return tuple((one, Excuse(bits[one], low, _BITS)) for one in dtypes if bits[one] <= low)
+
+
+_STORED: tuple[tuple[str, str, Callable[[Callable[[Array], Array]], dict[str, Any]]], ...] = (
+    ("weights", "", lambda low: {"weights": lambda s: low(softmax(s))}),
+    ("scores", "", lambda low: {"scores": lambda q, k, scale: low(scores_of(q, k, scale))}),
+    ("P", BACKWARD, lambda low: {"for_value": low}),
+    ("T", BACKWARD, lambda low: {"times": lambda t, scale: scaled(low(t), scale)}),
+    ("A", BACKWARD, lambda low: {"products": lambda g, v: low(products_of(g, v))}),
+    ("D", BACKWARD, lambda low: {"offset": lambda *given: low(from_weights(*given))}),
+    ("output for D", BACKWARD, lambda low: {"offset": from_output, "save": low}),
+    ("scores again", BACKWARD, lambda low: {"again": lambda q, k, scale: low(scores_of(q, k, scale))}),
 )
 
 FAULTS = (
+    *(
+        Fault(
+            f"{what} in {low}",
+            parted(**parts(rounder(low))),
+            *filter(None, [direction]),
+            excuses=stored_in(low),
+        )
+        for what, direction, parts in _STORED
+        for low in ("float16", "bfloat16")
+    ),
+    Fault("weights in 8 bits", parted(weights=lambda s: in_eight_bits(softmax(s)))),
+    Fault("P in 8 bits", parted(for_value=in_eight_bits), BACKWARD),
     Fault(
         "values added up in float16",
-        exchanged(mix=in_sequence("float16", 8)),
-        only_in(
-            "float32", "float16", because="a float16 sum of 100 terms is still 3 bits finer than bfloat16"
-        ),
+        parted(mix=in_sequence("float16", 8)),
+        excuses=chain("float16", 16, "a float16 sum of 16 parts is finer than one rounding to bfloat16"),
     ),
-    Fault("values added up in bfloat16", exchanged(mix=in_sequence("bfloat16", 8))),
-    Fault("denominator added up in float16", exchanged(weights=sum_in("float16"))),
-    Fault("denominator added up in bfloat16", exchanged(weights=sum_in("bfloat16"))),
-    Fault("running denominator in bfloat16", statistics_in("bfloat16")),
-    Fault("running output in bfloat16", output_kept_in("bfloat16")),
-    Fault("q·k added up in bfloat16", summed_scores("bfloat16")),
+    Fault("values added up in bfloat16", parted(mix=in_sequence("bfloat16", 8))),
+    Fault("denominator added up in float16", parted(weights=sum_in("float16"))),
+    Fault("denominator added up in bfloat16", parted(weights=sum_in("bfloat16"))),
+    Fault("running denominator in bfloat16", in_blocks(block=16, store_sum=rounder("bfloat16"))),
+    Fault("running output in bfloat16", in_blocks(block=16, store_output=rounder("bfloat16"))),
+    Fault("q·k added up in bfloat16", parted(scores=summed_scores("bfloat16"))),
     Fault(
         "q·k added up in float16",
-        summed_scores("float16"),
-        only_in(
-            "float32",
-            "float16",
-            because="its roundings are an eighth of those that honest bfloat16 scores have",
-        ),
+        parted(scores=summed_scores("float16")),
+        excuses=chain("float16", 16, "16 terms rounded to float16 are finer than honest bfloat16 scores"),
     ),
-    Fault("output cut off", cut_output),
-    Fault("weights cut off", cut_weights, (("float32", _CUT),)),
-    Fault("scores cut off", cut_scores, (("float32", _CUT),)),
+    Fault("output cut off", in_doubles(lambda dtype: {}, cut_to)),
+    Fault(
+        "weights cut off",
+        in_doubles(lambda dtype: {"weights": lambda s: off_to(dtype)(softmax(s))}),
+        excuses=_CUT,
+    ),
+    Fault(
+        "scores cut off",
+        in_doubles(lambda dtype: {"scores": lambda q, k, c: off_to(dtype)(scores_of(q, k, c))}),
+        excuses=_CUT,
+    ),
+    Fault("P cut off in dv", in_doubles(lambda dtype: {"for_value": off_to(dtype)}), BACKWARD, _CUT),
+    Fault(
+        "T cut off",
+        in_doubles(lambda dtype: {"slopes": lambda p, a, d: off_to(dtype)(slopes_of(p, a, d))}),
+        BACKWARD,
+        _CUT,
+    ),
+    Fault(
+        "gradients cut off",
+        in_doubles(lambda dtype: {"last_back": lambda x, _: off_to(dtype)(x)}),
+        BACKWARD,
+        _CUT,
+    ),
     Fault(
         "fast exp, 2^-11",
-        lambda dtype: partial(blocked, dtype=dtype, exp=fast_exp(11)),
-        only_in("float32", "float16", because=_HALF),
+        in_blocks(exp=fast_exp(11)),
+        excuses=scattered_by(2.0**-11, _BELOW),
     ),
-    Fault("fast exp, 2^-6", lambda dtype: partial(blocked, dtype=dtype, exp=fast_exp(6))),
+    Fault("fast exp, 2^-6", in_blocks(exp=fast_exp(6))),
+    Fault("fast exp again, 2^-6", quiet_back(exp=fast_exp(6)), BACKWARD),
     Fault(
-        "inputs cut to TF32",
-        inputs_in(partial(cut, bits=11)),
-        only_in("float32", because="float16 and bfloat16 inputs have no more bits than TF32 keeps"),
+        "inputs cut to TF32", on_inputs(lambda x: cut(x, 11)), excuses=_exact_in(11, "float16", "bfloat16")
+    ),
+    Fault("bfloat16 inside", on_inputs(rounder("bfloat16")), excuses=_exact_in(8, "bfloat16")),
+    Fault(
+        "inputs in two bfloat16",
+        parted(scores=in_two_bfloat16),
+        excuses=_exact_in(16, "float16", "bfloat16"),
     ),
     Fault(
-        "bfloat16 inside",
-        inputs_in(rounder("bfloat16")),
-        only_in("float32", "float16", because="bfloat16 inputs are bfloat16 already"),
+        "TF32 on the way back",
+        back_on_inputs(lambda x: cut(x, 11), *INPUTS),
+        BACKWARD,
+        _exact_in(11, "float16", "bfloat16"),
     ),
-    Fault("weights in float16", weights_in("float16"), only_in("float32", because=_AS_HONEST)),
-    Fault("weights in bfloat16", weights_in("bfloat16"), only_in("float32", "float16", because=_AS_HONEST)),
     Fault(
-        "weights in 8 bits",
-        lambda dtype: partial(plain, dtype=dtype, weights=lambda s: cut(softmax(s) * (1 + 2.0**-4), 4)),
+        "output gradient in bfloat16",
+        back_on_inputs(rounder("bfloat16"), "output_gradient"),
+        BACKWARD,
+        _exact_in(8, "bfloat16"),
     ),
-    Fault("scores in bfloat16", scores_in("bfloat16"), only_in("float32", "float16", because=_AS_HONEST)),
-    Fault("scores in float16", scores_in("float16"), only_in("float32", because=_AS_HONEST)),
+    Fault("1/l in float16", parted(weights=reciprocal_in("float16")), excuses=stored_in("float16")),
+    Fault("1/l in bfloat16", parted(weights=reciprocal_in("bfloat16")), excuses=stored_in("bfloat16")),
+    Fault(
+        "1e-5 in the denominator",
+        parted(weights=lambda s: exponentials(s) / (exponentials(s).sum(axis=-1, keepdims=True) + 1e-5)),
+        excuses=shifted_by(1e-5, "with l >= 1 it takes that part of an output at most"),
+    ),
+    Fault(
+        "log2 e as 1.4427",
+        parted(scores=lambda q, k, scale: scores_of(q, k, scale * 1.4427 / 1.4426950408889634)),
+        excuses=shifted_by(1 - 1.4426950408889634 / 1.4427, "a scale that is large by this part"),
+    ),
+    Fault("noise of 3 u", noisy(3.0, OUTPUT)),
+    Fault("noise of 1 u", noisy(1.0, OUTPUT), excuses=_NOISE),
+    Fault("dv: noise of 3 u", noisy(3.0, DV), BACKWARD),
+    Fault("dk: noise of 1 u", noisy(1.0, DK), BACKWARD, _NOISE),
+    Fault(
+        "D added up in bfloat16",
+        parted(offset=offset_summed_in("bfloat16")),
+        BACKWARD,
+        stored_in("bfloat16"),
+    ),
+    Fault(
+        "ln Z in bfloat16", quiet_back(save_logs=lambda top, log: rounder("bfloat16")(top + log)), BACKWARD
+    ),
+    Fault("sums over queries in float16", quiet_back(block=8, add=stored_sums("float16")), BACKWARD),
+    Fault("sums over queries in bfloat16", quiet_back(block=8, add=stored_sums("bfloat16")), BACKWARD),
+    Fault("sums term after term in bfloat16", parted(mix_back=in_sequence("bfloat16")), BACKWARD),
+    Fault("dq: stored in bfloat16", parted(for_query=rounder("bfloat16")), BACKWARD, stored_in("bfloat16")),
 )

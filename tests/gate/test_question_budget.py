@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from attnlab.accuracy.question_budget import QUESTION_SECONDS, SLOW_SECONDS, Asking
-from attnlab.contract.errors import Declined
-from attnlab.measuring.probe import Misbehaved
+from attnlab.accuracy.question_budget import QUESTION_SECONDS, SLOW_SECONDS, QuestionBudget
+from attnlab.contract.errors import Declined, Misbehaved
 
 
 @dataclass(frozen=True)
@@ -29,29 +28,29 @@ class Box:
         self.now += question.pairs * self.pace + (1.0 if self.now == 0 else 0.0)
         return question.pairs
 
-    def asking(self) -> Asking[Size, int]:
-        return Asking(self, clock=lambda: self.now)
+    def budget(self) -> QuestionBudget[Size, int]:
+        return QuestionBudget(self, clock=lambda: self.now)
 
 
 def test_a_fast_box_is_asked_everything() -> None:
-    asking = Box(1e-8).asking()
-    assert [asking.put(Size(pairs)) for pairs in (10, 10**5, 10**9)] == [10, 10**5, 10**9]
-    assert (asking.asked, asking.left_out) == (3, 0)
+    budget = Box(1e-8).budget()
+    assert [budget.put(Size(pairs)) for pairs in (10, 10**5, 10**9)] == [10, 10**5, 10**9]
+    assert (budget.asked, budget.left_out) == (3, 0)
 
 
 def test_a_slow_box_is_spared_long_questions_and_then_all_that_do_not_fit() -> None:
     pace = 1e-6
-    asking = Box(pace).asking()
-    asking.put(Size(10))  # with its start-up, which is not held against it
-    assert asking.put(Size(30_000)) == 30_000
-    assert asking.put(Size(int(1.1 * QUESTION_SECONDS / pace))) is None
+    budget = Box(pace).budget()
+    budget.put(Size(10))  # with its start-up, which is not held against it
+    assert budget.put(Size(30_000)) == 30_000
+    assert budget.put(Size(int(1.1 * QUESTION_SECONDS / pace))) is None
     asked = 0
-    while asking.put(Size(30_000)) is not None:
+    while budget.put(Size(30_000)) is not None:
         asked += 1
     spent = (asked + 1) * 30_000 * pace
     assert spent <= SLOW_SECONDS < spent + 30_000 * pace
-    assert asking.put(Size(10)) == 10, "a short one still fits"
-    assert asking.left_out == 2
+    assert budget.put(Size(10)) == 10, "a short one still fits"
+    assert budget.left_out == 2
 
 
 def test_what_it_declines_and_what_it_does_wrong_is_noted() -> None:
@@ -60,9 +59,9 @@ def test_what_it_declines_and_what_it_does_wrong_is_noted() -> None:
             raise Declined("not one")
         raise Misbehaved("it changed its query array")
 
-    asking = Asking(ask)
-    assert asking.put(Size(1)) is None
-    assert (asking.declined, asking.refusal, asking.asked) == (1, "not one", 0)
-    assert asking.put(Size(2)) == "it changed its query array"
+    budget = QuestionBudget(ask)
+    assert budget.put(Size(1)) is None
+    assert (budget.declined, budget.refusal, budget.asked) == (1, "not one", 0)
+    assert budget.put(Size(2)) == "it changed its query array"
     with pytest.raises(ZeroDivisionError):
-        Asking(lambda question: 1 // 0).put(Size(1))
+        QuestionBudget(lambda question: 1 // 0).put(Size(1))

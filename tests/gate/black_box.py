@@ -1,0 +1,68 @@
+"""A function from a problem to its answers as the gate's black box: it is asked and watched as a backend is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from zoo.parts import Answers, Attention, Make
+
+from attnlab.accuracy.questions import Question
+from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.errors import Declined, Misbehaved
+from attnlab.contract.library import open_library
+from attnlab.contract.problem import Problem
+from attnlab.measuring.probe import Witness, laid_out
+
+
+def asked(make: Make) -> Callable[[Question], Answers]:
+    """What `make` makes is given arrays that lie in memory as the question says. An exception of it is Misbehaved.
+
+    It is made once for each dtype, but for what remembers earlier calls: once for all.
+    """
+    made: dict[str, Attention] = {}
+
+    def attend(problem: Problem) -> Answers:
+        which = "" if getattr(make, "remembers", False) else problem.dtype
+        if which not in made:
+            made[which] = make(problem.dtype)
+        return made[which](problem)
+
+    library = open_library("numpy", "cpu")
+    witness = Witness(library)
+
+    def watched(problem: Problem, given: tuple[np.ndarray, ...], around: list[np.ndarray]) -> Answers:
+        names = (OUTPUT, *GRADIENTS)[: 4 if len(given) == 4 else 1]
+        arrays = dict(zip(("query", "key", "value", "output_gradient"), given, strict=False))
+        found: Answers = {}
+
+        def call() -> object:
+            found.update(attend(problem.with_(**arrays)))
+            results = tuple(found[name] for name in names)
+            return results if len(names) > 1 else results[0]
+
+        witness.watch(given, call, names, around)
+        return {name: np.array(found[name]) for name in names}
+
+    def ask(question: Question) -> Answers:
+        problem, around = question.problem, []
+        arrays = (problem.query, problem.key, problem.value)
+        held = str(problem.query.dtype)
+        given = laid_out(library, arrays, held, question.layout, around)
+        if problem.output_gradient is not None:
+            given += laid_out(library, (problem.output_gradient,), held, question.gradient_layout)
+        try:
+            if question.layout == "refilled":
+                final = given
+                rolled = tuple(np.roll(one, 1 + at, axis=2) for at, one in enumerate(arrays))
+                given = laid_out(library, rolled, held, question.layout) + final[3:]
+                watched(problem, given, [])
+                for array, filling in zip(given, final, strict=True):
+                    array[...] = filling
+            return watched(problem, given, around)
+        except (Declined, Misbehaved):
+            raise
+        except Exception as fault:
+            raise Misbehaved(f"raised {type(fault).__name__}: {fault}") from None
+
+    return ask
