@@ -112,17 +112,10 @@ def refer(problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Refe
     )
     found = {OUTPUT: output}
     if problem.output_gradient is not None:
-        for name, budget in zip(GRADIENTS, gradient_budgets(problem), strict=True):
+        for name, budget in zip(GRADIENTS, gradient_budgets(problem, rows=chosen), strict=True):
             found[name] = replace(_of_gradient(problem.dtype, budget), mantissa=output.mantissa)
-        query = found[GRADIENTS[0]]
-        if rows is not None:
-            classes = {kind: budget.at_rows(chosen) for kind, budget in query.classes.items()}
-            cut = {name: getattr(query, name)[:, :, chosen] for name in ("output", "bound", *_HULL)}
-            found[GRADIENTS[0]] = replace(query, classes=classes, rows=chosen, **cut)
+        found[GRADIENTS[0]] = replace(found[GRADIENTS[0]], rows=chosen)
     return found
-
-
-_HULL = ("low", "high", "hull_slack")
 
 
 def _of_gradient(dtype: str, budget: ErrorBudget) -> Reference:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from attnlab.claims.ledger import Ledger, run_claims
     from attnlab.claims.table import CLAIMS
 
-_HOMES = {"ClaimVerdict": "claim", "Ledger": "ledger", "run_claims": "ledger", "CLAIMS": "table"}
+#: `Verdict` and `claims()` are earlier names
+_HOMES = {"CLAIMS": "table:CLAIMS", "ClaimVerdict": "claim:ClaimVerdict", "Ledger": "ledger:Ledger"}
+_HOMES |= {"run_claims": "ledger:run_claims", "Verdict": "claim:ClaimVerdict", "claims": "claim:chosen"}
 
 __all__ = ["CLAIMS", "ClaimVerdict", "Ledger", "run_claims"]
 
@@ -21,4 +23,5 @@ __all__ = ["CLAIMS", "ClaimVerdict", "Ledger", "run_claims"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'attnlab.claims' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"attnlab.claims.{_HOMES[name]}"), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(f"attnlab.claims.{module}"), attribute)

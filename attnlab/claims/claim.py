@@ -89,14 +89,8 @@ class Check:
         above, room = self.measured - self.expected, self.room
         if math.isnan(above):
             return 0.0 if self.holds else math.inf
-        beyond = {
-            "=": abs(above) - room,
-            "≤": above - room,
-            "≥": -above - room,
-            "<": above + room,
-            ">": room - above,
-        }
-        return beyond[self.relation]
+        above = {"=": abs(above), "≥": -above, ">": -above}.get(self.relation, above)
+        return above + room if self.relation in "<>" else above - room
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, which has no NaN and no infinity: such a number becomes its name."""

@@ -93,8 +93,7 @@ def deciding_figure(entry: LedgerEntry) -> str:
 
 
 def _measured(check: Check) -> str:
-    error = f" ± {check.standard_error:.2g}" if check.standard_error else ""
-    return _number(check.measured) + error
+    return _number(check.measured) + (f" ± {check.standard_error:.2g}" if check.standard_error else "")
 
 
 def _expected(check: Check) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from attnlab.commands import options
+from attnlab.contract.fields import split_names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,7 +49,7 @@ def claims(
         else:
             show(_list_table(listed))
         return 0
-    names = None if backends is None else options.split_names(backends)
+    names = None if backends is None else split_names(backends)
     with note(quiet=as_json) as on_event:
         found = run_claims(ids, seed=seed, backends=names, folders=folders, on_event=on_event)
     if as_json:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from attnlab.commands import options
+from attnlab.contract.fields import split_names
 
 
 @click.command()
@@ -47,7 +48,7 @@ def numerics(
             click.echo(f"{name:20} {entry.question}")
         return 0
     chosen = catalogue.chosen_experiments(names or ("all",))
-    asked = options.split_names(backends) if backends is not None else None
+    asked = split_names(backends) if backends is not None else None
     catalogue.check_request(asked, seed, folders)
     place = claim(out, Path("reports/numerics"), laboratory.STORE)
     found = []

@@ -21,25 +21,6 @@ device = click.option("--device", default="cpu", show_default=True, metavar="DEV
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 
 
-def split_names(text: str) -> list[str]:
-    """Names between commas, those inside brackets aside: ``a,b[threads=1,X=2]`` is two names.
-
-    Raises ValueError for an empty name.
-    """
-    names, depth, current = [], 0, ""
-    for character in text:
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            names.append(current)
-            current = ""
-        else:
-            current += character
-    names = [name.strip() for name in (*names, current)]
-    if not all(names):
-        raise ValueError(f"a list of names is separated by single commas, got {text!r}")
-    return names
-
-
 def positive(option: str, number: float) -> float:
     """`number`. Raises ValueError, naming `option`, where it is not above 0."""
     if not number > 0:

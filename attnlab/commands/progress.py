@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from attnlab.program.execute import Progress
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from attnlab.program.execute import Progress
 
-
-class _Lines:
+class _Lines(Progress):
     """A line a stage, for logs."""
 
     def __init__(self) -> None:
@@ -29,11 +29,8 @@ class _Lines:
         left = f", about {elapsed / done * (total - done):.0f} s left" if 0 < done < total else ""
         print(f"[{done}/{total}] {text} ({elapsed:.0f} s so far{left})", file=sys.stderr, flush=True)
 
-    def detail(self, text: str) -> None:
-        """Too much for a log."""
 
-
-class _Bar:
+class _Bar(Progress):
     """A bar with the time left, and what is being done now."""
 
     def __init__(self, bar: RichProgress, task: TaskID) -> None:
@@ -54,7 +51,8 @@ def live_progress() -> Iterator[Progress]:
         yield _Lines()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
 
     columns = (
         TextColumn("{task.description}"),
@@ -65,7 +63,7 @@ def live_progress() -> Iterator[Progress]:
         TimeRemainingColumn(),
         TextColumn("[dim]{task.fields[detail]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
+    with RichProgress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
         yield _Bar(bar, bar.add_task("", total=1, detail=""))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from attnlab.commands import options
+from attnlab.contract.fields import split_names
 
 
 @click.command(cls=options.WorkloadCommand)
@@ -52,10 +53,10 @@ def run(
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
     typed = read_options(said, grid=True)
     given = {
-        "contenders": tuple(options.split_names(backends)) if backends is not None else None,
+        "contenders": tuple(split_names(backends)) if backends is not None else None,
         "baseline": baseline,
         "folders": folders or None,
-        "experiments": tuple(options.split_names(experiments)) if experiments is not None else None,
+        "experiments": tuple(split_names(experiments)) if experiments is not None else None,
         "limits": Limits(workload_seconds=options.positive("--seconds", seconds))
         if seconds is not None
         else None,

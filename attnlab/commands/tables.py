@@ -23,40 +23,35 @@ def show(table: Table) -> None:
     console.print(table)
 
 
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title or None, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
 def comparison_table(found: Comparison) -> Table:
     """A row a contender: time, ratio with its interval, verdict, memory, error."""
-    table = Table(title=f"{found.workload.label}, against {found.baseline}", title_justify="left")
-    for column in (
-        "contender",
-        "outcome",
-        "median",
-        "ratio",
-        "95 % interval",
-        "verdict",
-        "peak",
-        "rel. error",
-    ):
-        table.add_column(column, overflow="fold")
-    for one, result in zip(found.to_json()["contenders"], found.results, strict=True):
-        interval = "" if one["ratio_low"] is None else f"{one['ratio_low']:.3f} to {one['ratio_high']:.3f}"
+    columns = ("contender", "outcome", "median", "ratio", "95 % interval", "verdict", "peak", "rel. error")
+    table = _table(f"{found.workload.label}, against {found.baseline}", *columns)
+    for one in found.to_json()["contenders"]:
+        low, high, error = one["ratio_low"], one["ratio_high"], one["relative_error"]
         table.add_row(
             one["name"],
             one["outcome"],
             "" if one["seconds_median"] is None else seconds_text(one["seconds_median"]),
             "" if one["ratio"] is None else f"{one['ratio']:.3f}",
-            "" if one["name"] == found.baseline else interval,
+            "" if low is None or one["name"] == found.baseline else f"{low:.3f} to {high:.3f}",
             one["verdict"] or "",
             "" if one["peak_bytes"] is None else bytes_text(one["peak_bytes"]),
-            "" if result.accuracy is None else f"{result.accuracy.relative_error:.1e}",
+            "" if error is None else f"{error:.1e}",
         )
     return table
 
 
 def check_table(found: Sequence[Checked]) -> Table:
     """A row a backend: passed or not, and why."""
-    table = Table(title_justify="left")
-    for column in ("backend", "result", "asked", "declined", "too slow", "gradients", "reason"):
-        table.add_column(column, overflow="fold")
+    table = _table("", "backend", "result", "asked", "declined", "too slow", "gradients", "reason")
     words = {True: "right", False: "WRONG", None: "not asked"}
     for one in found:
         result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
@@ -71,13 +66,11 @@ def check_table(found: Sequence[Checked]) -> Table:
 
 def precision_table(found: Sequence[Checked]) -> Table:
     """A row a backend, dtype and direction: how exact it is, for those that answered."""
-    table = Table(
-        title="precision: error in units of the budget of its class, largest in units in the last place, "
-        "z of the error along the result",
-        title_justify="left",
+    title = (
+        "precision: error in units of the budget of its class, largest in units in the last place, "
+        "z of the error along the result"
     )
-    for column in ("backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias"):
-        table.add_column(column, overflow="fold")
+    table = _table(title, "backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias")
     for one in found:
         for dtype in one.precision:
             for what, by_dtype in (("output", one.precision), ("gradients", one.gradients)):
@@ -98,9 +91,7 @@ def precision_table(found: Sequence[Checked]) -> Table:
 
 def backend_table(device: str, folders: Sequence[str]) -> Table:
     """A row a backend: whether it can run on `device`, and what it is or why it cannot."""
-    table = Table(title=f"backends on {device}", title_justify="left")
-    for column in ("backend", "library", "here", "what it is, or why it cannot run"):
-        table.add_column(column, overflow="fold")
+    table = _table(f"backends on {device}", "backend", "library", "here", "what it is, or why it cannot run")
     for name in backends(folders):
         library, here, text = "", "no", ""
         try:

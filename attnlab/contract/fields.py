@@ -84,3 +84,22 @@ def yes(text: str) -> bool:
     if text.lower() not in known:
         raise ValueError(f"must be true or false, got {text!r}")
     return known[text.lower()]
+
+
+def split_names(text: str) -> list[str]:
+    """Names between commas, those inside brackets aside: ``a,b[threads=1,X=2]`` is two names.
+
+    Raises ValueError for an empty name.
+    """
+    names, depth, current = [], 0, ""
+    for character in text:
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            names.append(current)
+            current = ""
+        else:
+            current += character
+    names = [name.strip() for name in (*names, current)]
+    if not all(names):
+        raise ValueError(f"a list of names is separated by single commas, got {text!r}")
+    return names

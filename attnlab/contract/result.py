@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import msgspec
-
+from attnlab.contract.plain import decode
 from attnlab.contract.workload import Workload
 
 
@@ -166,12 +165,12 @@ class Result:
     def from_json(cls, line: str) -> Result:
         """The inverse of `to_json`. Raises ValueError, naming the key, for a line that is no result."""
         data = json.loads(line)
-        try:
-            workload = Workload.from_dict(data["workload"])
-            # not strict: "nan" and "inf" stand for the numbers that JSON does not have
-            return msgspec.convert({**data, "workload": workload}, cls, strict=False)
-        except (KeyError, TypeError, msgspec.ValidationError) as fault:
-            raise ValueError(f"not a result of this version of attnlab: {fault}") from None
+        if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
+            raise ValueError(
+                "a result must be a table with a workload in it; measure again with this version"
+            )
+        workload = Workload.from_dict(data["workload"])
+        return decode({**data, "workload": workload}, cls, "the result", strict=False)
 
 
 def _finite(value: Any) -> Any:

@@ -41,18 +41,18 @@ class Budget:
         return self._out_of_time(participant, free) or self._out_of_memory(participant, free)
 
     def _out_of_time(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
-        limit = self._limits.call_seconds
-        predicted = self._history_of(participant).predict_seconds(participant.workload)
+        history, limit = self._history_of(participant), self._limits.call_seconds
+        predicted = history.predict_seconds(participant.workload)
         if predicted is None:
             for rung in prediction.rungs(participant.workload):
                 if prediction.worst_peak_bytes(rung) > free:
                     break
-                seconds = self._probe(participant, rung)
+                seconds = self._probe(participant, rung, history)
                 if seconds is None:
                     continue
                 if self._too_long(seconds, rung, participant.workload):
                     # once more: the first call of a process starts threads and may compile
-                    seconds = min(seconds, self._time_probe(participant, rung))
+                    seconds = min(seconds, self._time_probe(participant, rung, history))
                 predicted = seconds * participant.workload.flops / rung.flops
                 if self._too_long(seconds, rung, participant.workload):
                     break
@@ -85,7 +85,7 @@ class Budget:
             for length in (256, 512, 1024) if history.sizes_seen < 3 else ():
                 queries = 1 if workload.queries == 1 else length
                 smaller = prediction.smaller(workload, queries, length)
-                if self._probe(participant, smaller) is not None:
+                if self._probe(participant, smaller, history) is not None:
                     found = participant.measure(PEAK_MEMORY)
                     history.saw_peak(smaller, int(min(found["samples"])))
             peak = history.predict_peak(workload)
@@ -98,7 +98,7 @@ class Budget:
             f"predicted to need {needed / 2**30:.3g} GiB, {free / 2**30:.3g} GiB may be used",
         )
 
-    def _probe(self, participant: Participant, workload: Workload) -> float | None:
+    def _probe(self, participant: Participant, workload: Workload, history: History) -> float | None:
         """Seconds of one call of a smaller workload, for the history only; None where that is declined."""
         try:
             participant.ask("prepare", workload=workload.to_dict())
@@ -106,11 +106,11 @@ class Budget:
             if refusal.kind == "declined":
                 return None
             raise
-        return self._time_probe(participant, workload)
+        return self._time_probe(participant, workload, history)
 
-    def _time_probe(self, participant: Participant, workload: Workload) -> float:
+    def _time_probe(self, participant: Participant, workload: Workload, history: History) -> float:
         seconds = float(participant.ask("calibrate", warmup_seconds=0.0)["seconds"])
-        self._history_of(participant, workload).saw_seconds(workload, seconds)
+        history.saw_seconds(workload, seconds)
         return seconds
 
     def _history_of(self, participant: Participant, workload: Workload | None = None) -> History:

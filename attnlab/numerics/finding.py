@@ -9,7 +9,6 @@ from typing import Any
 # what a bar shows is what a row is judged by
 from attnlab.figures.drawing import STANDARD_ERRORS as STANDARD_ERRORS
 
-
 #: what `Row.relation` may be; < and > must hold beyond the error
 RELATIONS = ("=", "≤", "≥", "<", ">")
 

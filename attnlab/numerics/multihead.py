@@ -127,8 +127,6 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
     )
     yield _exact("all heads at once − a loop over heads", where, np.abs(alone - together).max())
     concatenated = _joined(together)
-    width = concatenated.shape[-1] / MODEL_DIM
-    yield Row.compare("width of Concat(z) / d_model", where, predicted=1.0, measured=width)
     w_o = rng.standard_normal((MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
     block = concatenated @ w_o
     parts = sum(together[:, h] @ w_o[h * HEAD_DIM : (h + 1) * HEAD_DIM] for h in range(count))

@@ -49,7 +49,7 @@ def measure(survey: Survey) -> None:
 
 
 def unshifted_softmax(logits: NDArray[Any]) -> NDArray[Any]:
-    """exp(s)/Σexp(s) as first tutorials write it, without subtracting the largest: the specimen that overflows."""
+    """exp(s)/Σexp(s) without subtracting the largest logit first, so that it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         weights = np.exp(logits)
         return np.asarray(weights / weights.sum(axis=-1, keepdims=True))

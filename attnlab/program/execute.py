@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attnlab.contract.discovery import backends, require
 from attnlab.contract.library import library_names
@@ -24,24 +24,14 @@ from attnlab.program.store import RUN_FILE, Run
 DEFAULT_FOLDER = Path("reports/latest")
 
 
-class Progress(Protocol):
-    """Who is told how far a run has come."""
+class Progress:
+    """Who is told how far a run has come; this one tells nobody."""
 
     def stage(self, text: str, *, done: int, total: int) -> None:
         """`done` of `total` workloads are measured; `text` is what comes now."""
 
     def detail(self, text: str) -> None:
         """What happens within the stage."""
-
-
-class Silence:
-    """Tells nobody."""
-
-    def stage(self, text: str, *, done: int, total: int) -> None:
-        """Nothing."""
-
-    def detail(self, text: str) -> None:
-        """Nothing."""
 
 
 def run(
@@ -68,7 +58,7 @@ def run(
     )
     record.save()  # from here on the folder is ours
     try:
-        _measure(record, contenders, progress or Silence())
+        _measure(record, contenders, progress or Progress())
         record.complete = True
     except KeyboardInterrupt:
         pass

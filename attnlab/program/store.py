@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import msgspec
 
 from attnlab.contract.plain import decode
-from attnlab.contract.result import Ceiling, Result
+from attnlab.contract.result import Ceiling, Measurement, Result
 from attnlab.numerics.finding import Finding
 from attnlab.program.plan import Plan
 
@@ -67,30 +67,17 @@ class Run:
     def frame(self) -> pd.DataFrame:
         """A tidy table, one row a measurement, and one for each result that has none.
 
-        Columns: the workload's fields, ``contender``, ``backend``, ``outcome``, ``reason``, ``kernel``,
+        Columns: the workload's fields, ``contender``, ``backend``, ``library``, ``outcome``, ``reason``, ``kernel``,
         ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value`` (median of
         the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
         """
         import pandas as pd
 
-        rows = []
-        for result in self.results:
-            common = _common(result)
-            for one in result.measurements:
-                rows.append(
-                    {
-                        **common,
-                        "quantity": one.quantity,
-                        "unit": one.unit,
-                        "value": one.median,
-                        "least": one.least,
-                        "greatest": max(one.samples),
-                        "samples": len(one.samples),
-                    }
-                )
-            if not result.measurements:
-                rows.append({**common, "quantity": None, "unit": None, "samples": 0})
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            {**_common(result), **_summary(one)}
+            for result in self.results
+            for one in result.measurements or (None,)
+        )
 
     def samples(self) -> pd.DataFrame:
         """A tidy table of every raw sample, with what was noted beside it (round, page faults, ...)."""
@@ -98,13 +85,11 @@ class Run:
 
         rows = []
         for result in self.results:
-            common = _common(result)
             for one in result.measurements:
+                common = {**_common(result), "quantity": one.quantity, "unit": one.unit}
                 for index, value in enumerate(one.samples):
                     noted = {name: column[index] for name, column in one.columns.items()}
-                    rows.append(
-                        {**common, "quantity": one.quantity, "unit": one.unit, "value": value, **noted}
-                    )
+                    rows.append({**common, "value": value, **noted})
         return pd.DataFrame(rows)
 
 
@@ -120,10 +105,24 @@ def _common(result: Result) -> dict[str, Any]:
         **result.workload.to_dict(),
         "contender": result.contender,
         "backend": result.backend,
+        "library": result.library,
         "outcome": str(result.outcome),
         "reason": result.reason,
         "kernel": result.kernel,
         "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
+    }
+
+
+def _summary(one: Measurement | None) -> dict[str, Any]:
+    if one is None:
+        return {"quantity": None, "unit": None, "samples": 0}
+    return {
+        "quantity": one.quantity,
+        "unit": one.unit,
+        "value": one.median,
+        "least": one.least,
+        "greatest": max(one.samples),
+        "samples": len(one.samples),
     }
 
 

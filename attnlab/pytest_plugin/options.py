@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from attnlab.commands.options import split_names
 from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.fields import split_names
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.program.execute import resolve

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attnlab.contract import units
 from attnlab.contract.result import Outcome
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, At
-from attnlab.report.layout import markdown
+from attnlab.report.layout import markdown, table
+from attnlab.statistics.selftest import Twin
 
 _WORDS = {
     Outcome.DECLINED: "declined",
@@ -18,6 +19,15 @@ _WORDS = {
     Outcome.OVER_BUDGET: "over budget, not tried",
     Outcome.CRASHED: "crashed",
     Outcome.TIMED_OUT: "timed out",
+}
+_SELF_TEST: Mapping[str, Callable[[Twin], object]] = {
+    "workload": lambda twin: twin.workload.label,
+    "contender": lambda twin: f"`{twin.contender}`",
+    "second / first": lambda twin: units.ratio(twin.verdict.ratio),
+    "interval": lambda twin: units.interval(twin.verdict.low, twin.verdict.high),
+    "rounds": lambda twin: twin.verdict.rounds,
+    "left out": lambda twin: twin.verdict.disturbed,
+    "": lambda twin: "**differs**" if twin.differs else str(twin.verdict.kind),
 }
 #: activities in which a contender itself was at work
 AT_WORK = ("timed", "warm-up", "memory", "instruments")
@@ -51,20 +61,7 @@ def _reasons(reasons: list[str]) -> str:
 
 def self_test(analysis: Analysis) -> str:
     """The ratio of the second entry to the first, workload by workload."""
-    rows = [
-        [
-            twin.workload.label,
-            f"`{twin.contender}`",
-            units.ratio(twin.verdict.ratio),
-            units.interval(twin.verdict.low, twin.verdict.high),
-            twin.verdict.rounds,
-            twin.verdict.disturbed,
-            "**differs**" if twin.differs else str(twin.verdict.kind),
-        ]
-        for twin in analysis.self_test.twins
-    ]
-    headers = ["workload", "contender", "second / first", "interval", "rounds", "left out", ""]
-    return markdown(headers, rows, left=2)
+    return table(analysis.self_test.twins, _SELF_TEST, left=2)
 
 
 def environment(analysis: Analysis) -> str:

@@ -78,9 +78,9 @@ CHAPTERS: Mapping[str, Chapter] = {
         caption="Left: relative error of each backend over the budget of an implementation that rounds all it may; "
         "below the line the error is explained by rounding. Right: share of the pairs of query and key that have a "
         "weight, without a mask and with a causal one; lines are predicted.",
-        lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are equal. "
-        "A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is linear in "
-        "the values, and never larger than the largest of them.",
+        lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are "
+        "equal. A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is "
+        "linear in the values, and never larger than the largest of them.",
         picks=(
             Pick("error / error budget", every=True),
             Pick("‖S − Sᵀ‖² / n²"),

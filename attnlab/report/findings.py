@@ -16,7 +16,7 @@ from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE
 
-#: through whom the short table is shown, where he was measured
+#: the backend whose rows the short table shows, where it was measured
 _SHOWN = "torch_sdpa"
 
 
@@ -111,7 +111,7 @@ def table(rows: Iterable[Row]) -> str:
         [
             _word(row.quantity),
             *(_short(row.where.get(key, NONE)) for key in keys),
-            units.figures(row.predicted, 4) if row.relation == "=" else _bound(row),
+            _predicted(row),
             units.figures(row.measured, 4),
             units.figures(row.standard_error, 2) if row.standard_error else NONE,
             "pass" if row.passed else "**FAIL**",
@@ -129,8 +129,10 @@ def table(rows: Iterable[Row]) -> str:
     return markdown(headers, cells)
 
 
-def _bound(row: Row) -> str:
-    return f"{row.relation} {units.figures(row.predicted, 4)}"
+def _predicted(row: Row) -> str:
+    """The predicted figure, or the bound that it is: ``≤ 1.000``."""
+    figure = units.figures(row.predicted, 4)
+    return figure if row.relation == "=" else f"{row.relation} {figure}"
 
 
 def _word(name: str) -> str:

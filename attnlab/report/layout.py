@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def fill(template: str, **content: Any) -> str:
@@ -39,6 +41,12 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: 
         safe, headers, tablefmt="pipe", disable_numparse=True, colalign=align[: len(headers)]
     )
     return text
+
+
+def table(items: Iterable[T], columns: Mapping[str, Callable[[T], object]], *, left: int = 1) -> str:
+    """A Markdown table with a row for each of `items`; a column is its header and what it shows of an item."""
+    rows = [[shown(item) for shown in columns.values()] for item in items]
+    return markdown(list(columns), rows, left=left)
 
 
 def plain(text: str) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from attnlab.contract import units
-from attnlab.contract.result import Measurement
+from attnlab.contract.result import Accuracy, Ceiling, Measurement
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
-from attnlab.report.layout import markdown
+from attnlab.report.layout import markdown, table
 from attnlab.statistics import growth
 from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import Ranking
+from attnlab.statistics.roofline import Rate
 
 NONE = "–"
 
@@ -138,82 +141,92 @@ def _value(one: Measurement) -> str:
     return units.quantity_text(one.least if one.quantity == "peak_memory" else one.median, one.unit)
 
 
+@dataclass(frozen=True)
+class Worst:
+    """The answer of a contender in one number format that used most of its budget, and how many passed."""
+
+    contender: str
+    dtype: str
+    at: str
+    accuracy: Accuracy
+    passed: int
+    judged: int
+
+    @property
+    def share(self) -> float:
+        """The relative error over its budget."""
+        return _share_of_budget(self.accuracy)
+
+
+_ACCURACY: Mapping[str, Callable[[Worst], object]] = {
+    "contender": lambda worst: f"`{worst.contender}`",
+    "dtype": lambda worst: worst.dtype,
+    "worst at": lambda worst: worst.at,
+    "of": lambda worst: worst.accuracy.of,
+    "relative error": lambda worst: f"{worst.accuracy.relative_error:.2e}",
+    "budget": lambda worst: f"{worst.accuracy.budget:.2e}",
+    "share": lambda worst: units.percent(worst.share) if worst.accuracy.budget > 0 else NONE,
+    "passed": lambda worst: (
+        "yes" if worst.passed == worst.judged else f"no: {worst.passed} of {worst.judged}"
+    ),
+}
+
+
 def accuracy(analysis: Analysis) -> str:
-    """The worst relative error of each contender over all workloads of a dtype, held against its budget."""
+    """The worst relative error of each contender over all workloads of a dtype, beside its budget."""
     rows = []
     for name in analysis.names:
-        by_dtype: dict[str, list[Cell]] = {}
-        for cell in analysis.cells:
-            if name in cell.answers and cell.answers[name].accuracy is not None:
-                by_dtype.setdefault(cell.workload.dtype, []).append(cell)
-        for dtype, cells in by_dtype.items():
-            rows.append([f"`{name}`", dtype, *_worst(analysis, name, cells)])
-    headers = ["contender", "dtype", "worst at", "of", "relative error", "budget", "share", "passed"]
-    return markdown(headers, rows, left=4)
+        by_dtype: dict[str, list[tuple[str, Accuracy]]] = {}
+        for group in analysis.groups:
+            for _, cell in sorted(group.cells.items()):
+                found = cell.answers[name].accuracy if name in cell.answers else None
+                if found is not None:
+                    at = ", ".join(filter(None, (wording.place(cell.workload), group.name)))
+                    by_dtype.setdefault(cell.workload.dtype, []).append((at, found))
+        for dtype, every in by_dtype.items():
+            at, worst = max(every, key=lambda pair: _share_of_budget(pair[1]))
+            passed = sum(one.passed for _, one in every)
+            rows.append(Worst(name, dtype, at, worst, passed, len(every)))
+    return table(rows, _ACCURACY, left=4)
 
 
-def _worst(analysis: Analysis, name: str, cells: Sequence[Cell]) -> list[str]:
-    judged = [(cell, one) for cell in cells if (one := cell.answers[name].accuracy) is not None]
-
-    def badness(error: float, budget: float) -> float:
-        share = error / budget if budget > 0 else float("inf")
-        return share if share == share else float("inf")  # NaN is as bad as it gets
-
-    cell, worst = max(judged, key=lambda pair: badness(pair[1].relative_error, pair[1].budget))
-    passed = sum(one.passed for _, one in judged)
-    return [
-        _place(analysis, cell),
-        worst.of,
-        f"{worst.relative_error:.2e}",
-        f"{worst.budget:.2e}",
-        units.percent(worst.relative_error / worst.budget) if worst.budget > 0 else NONE,
-        "yes" if passed == len(judged) else f"no: {passed} of {len(judged)}",
-    ]
+def _share_of_budget(found: Accuracy) -> float:
+    """Infinite for an error that is no number, and where nothing is allowed."""
+    share = found.relative_error / found.budget if found.budget > 0 else math.inf
+    return math.inf if math.isnan(share) else share
 
 
-def _place(analysis: Analysis, cell: Cell) -> str:
-    """Where a workload stands in the whole run."""
-    name = next(group.name for group in analysis.groups if cell in group.cells.values())
-    return f"{wording.place(cell.workload)}, {name}" if name else wording.place(cell.workload)
+_CEILINGS: Mapping[str, Callable[[Ceiling], object]] = {
+    "": lambda one: f"{one.dtype} on {one.device}",
+    "best matrix product": lambda one: f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
+    "best copy": lambda one: f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
+}
 
 
 def ceilings(analysis: Analysis) -> str:
     """What the machine reached in this run."""
-    rows = [
-        [
-            f"{one.dtype} on {one.device}",
-            f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
-            f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
-        ]
-        for one in analysis.run.ceilings
-    ]
-    return markdown(["", "best matrix product", "best copy"], rows)
+    return table(analysis.run.ceilings, _CEILINGS)
+
+
+_SHARES: Mapping[str, Callable[[tuple[str, Cell, Rate]], object]] = {
+    "contender": lambda row: f"`{row[0]}`",
+    "best at": lambda row: wording.place(row[1].workload),
+    "rate": lambda row: units.flops_text(row[2].flops),
+    "of matrix product": lambda row: units.percent(row[2].compute),
+    "of copy": lambda row: units.percent(row[2].bandwidth),
+    "limited by": lambda row: row[2].limited_by,
+}
 
 
 def shares(analysis: Analysis, group: Group) -> str:
-    """Achieved rate, share of the matrix-multiply ceiling and what binds, at each contender's best workload."""
+    """Achieved rate, share of the ceilings and what limits it, at the workload where each contender is best."""
     rows = []
     for name in measured_names(analysis, group):
-        known = [(cell.rates[name], cell) for cell in group.cells.values() if _rated(cell, name)]
-        if not known:
-            continue
-        best, cell = max(known, key=lambda pair: pair[0].flops)
-        rows.append(
-            [
-                f"`{name}`",
-                wording.place(cell.workload),
-                units.flops_text(best.flops),
-                units.percent(best.compute),
-                units.percent(best.bandwidth),
-                best.binds,
-            ]
-        )
-    headers = ["contender", "best at", "rate", "of matrix product", "of copy", "limited by"]
-    return markdown(headers, rows, left=2)
-
-
-def _rated(cell: Cell, name: str) -> bool:
-    return name in cell.measured and name in cell.rates
+        cells = (cell for cell in group.cells.values() if name in cell.measured and name in cell.rates)
+        known = [(name, cell, cell.rates[name]) for cell in cells]
+        if known:
+            rows.append(max(known, key=lambda row: row[2].flops))
+    return table(rows, _SHARES, left=2)
 
 
 def growths(analysis: Analysis, group: Group) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
@@ -133,18 +134,15 @@ def _tie(group: Group, cells: Cells) -> str:
 def _leanest(group: Group, cells: Cells) -> str:
     """What memory says where time does not."""
     at = max(cells, key=lambda one: (one[1], one[0]))
-    measured = group.cells[at].measured
-    peaks = {}
-    for one in cells[at].first:
-        peak = measured[one.contender].peak_bytes
-        if peak is not None:
-            peaks[one.contender] = peak
+    cell = group.cells[at]
+    names = (one.contender for one in cells[at].first)
+    peaks = {name: peak for name in names if (peak := cell.measured[name].peak_bytes) is not None}
     if len(peaks) < 2 or max(peaks.values()) < 1.5 * min(peaks.values()):
         return ""
     least, most = min(peaks, key=lambda n: peaks[n]), max(peaks, key=lambda n: peaks[n])
     return (
         f". `{least}` needs the least memory of them: {units.bytes_text(peaks[least])} against "
-        f"{units.bytes_text(peaks[most])} of `{most}` at {wording.place(group.cells[at].workload)}"
+        f"{units.bytes_text(peaks[most])} of `{most}` at {wording.place(cell.workload)}"
     )
 
 
@@ -188,6 +186,7 @@ def _caution(analysis: Analysis, cells: Cells) -> str:
         return ""
     at, ranking, rival = small[-1]
     command = ranking.workload.command(rival.contender, ranking.best.contender)
+    command += "".join(f" --implementations {shlex.quote(folder)}" for folder in analysis.run.plan.folders)
     places = ", ".join(f"n = {n} at {wording.counted(count, 'head')}" for (count, n), _, _ in small[:4])
     if len(small) > 4:
         places += f" and {len(small) - 4} more"

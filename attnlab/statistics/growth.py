@@ -1,7 +1,7 @@
 """How a contender's time grows with length: t = a + b n + c n², with no coefficient below zero.
 
-Residuals are divided by t, so that short calls count as much as long ones: least squares on absolute times
-sees the longest call only and calls plain attention cubic.
+Residuals are divided by t, so that short calls count as much as long ones: least squares on absolute times would
+fit the longest call alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A time held against what this machine can do: achieved rate, share of the ceiling, and what binds.
+"""A time compared with what this machine can do: achieved rate, share of the ceilings, and which of them limits it.
 
-Williams, Waterman and Patterson 2009, "Roofline". Nothing above a ceiling is believed.
+Williams, Waterman and Patterson 2009, "Roofline". A rate above a ceiling is a failed measurement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rate:
     memory_bound_believed: bool
 
     @property
-    def binds(self) -> str:
+    def limited_by(self) -> str:
         """The ceiling that explains at least half of the time; "overhead" where neither does.
 
         Overhead is everything else: dispatch, softmax, and the traffic of intermediate arrays.

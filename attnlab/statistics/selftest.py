@@ -1,4 +1,4 @@
-"""The self-test: one contender entered twice. Where its two entries differ, so much is noise here."""
+"""The self-test: one contender is entered twice, so that any difference between its two entries is noise."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attnlab.contract.problem import Problem
 
@@ -131,21 +131,6 @@ class ErrorBudget:
         kept = {source: variance for source, variance in self.variances.items() if source in sources}
         scatters = {source: scatter for source, scatter in self.scatters.items() if source in sources}
         return replace(self, variances=kept, scatters=scatters)
-
-    def at_rows(self, rows: NDArray[np.intp]) -> "ErrorBudget":
-        """Of these rows only, as if the others had no errors."""
-        share = {
-            source: float(one[:, :, rows].sum() / one.sum()) if one.any() else 0.0
-            for source, one in self.variances.items()
-        }
-        return ErrorBudget(
-            output=self.output[:, :, rows],
-            variances={source: one[:, :, rows] for source, one in self.variances.items()},
-            scatters={source: one * share[source] for source, one in self.scatters.items()},
-            worst_case=None if self.worst_case is None else self.worst_case[:, :, rows],
-            exponent_error=self.exponent_error,
-            tilt=self.tilt[:, :, rows],
-        )
 
     @cached_property
     def _total(self) -> float:

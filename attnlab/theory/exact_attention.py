@@ -65,18 +65,26 @@ def finite(problem: Problem) -> Problem:
     return problem
 
 
-def at_rows(problem: Problem, rows: ArrayLike | None) -> Problem:
-    """What `problem` asks of these query rows, in this order; all if None. ValueError for an index out of range."""
+def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
+    """The indexes of the query rows, of all if None. Raises ValueError for one out of range."""
     if rows is None:
-        return problem
+        return np.arange(queries)
     index = np.asarray(rows)
     if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
         raise ValueError(
             f"rows must be a non-empty list of indexes, got shape {index.shape} of {index.dtype}"
         )
-    if index.min() < 0 or index.max() >= problem.shape.queries:
-        raise ValueError(f"rows must lie in 0..{problem.shape.queries - 1}, got {index.min()}..{index.max()}")
-    place = Place(problem.shape, index.astype(np.intp), np.arange(problem.shape.keys))
+    if index.min() < 0 or index.max() >= queries:
+        raise ValueError(f"rows must lie in 0..{queries - 1}, got {index.min()}..{index.max()}")
+    return index.astype(np.intp)
+
+
+def at_rows(problem: Problem, rows: ArrayLike | None) -> Problem:
+    """What `problem` asks of these query rows, in this order; all if None. ValueError for an index out of range."""
+    if rows is None:
+        return problem
+    index = chosen_rows(rows, problem.shape.queries)
+    place = Place(problem.shape, index, np.arange(problem.shape.keys))
     seen, gradient = problem.mask.visible(place), problem.output_gradient
     return problem.with_(
         query=problem.query[:, :, index],

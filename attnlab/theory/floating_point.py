@@ -10,7 +10,7 @@ import ml_dtypes
 
 from attnlab.contract.dtypes import DTYPES, FORMATS
 
-from .checks import one_of, real, whole
+from .checks import one_of
 
 # Relative rms error of one rounding to nearest, in u, for a log-uniform mantissa: 1/√(8 ln 2) = .42466.
 ROUNDING_RMS = 1 / math.sqrt(8 * math.log(2))
@@ -76,18 +76,3 @@ def underflow_threshold(dtype: str) -> float:
     """
     found = float_format(dtype)
     return (found.precision - found.least_exponent) * math.log(2)
-
-
-def softmax_relative_error_bound(n: int, spread: float, dtype: str, shifted: bool = True) -> float:
-    """First-order bound on the relative error of each softmax component computed in `dtype`.
-
-    n : keys, >= 1. spread : x_max − x_min of the logits, >= 0. shifted : the maximum is subtracted first.
-    u(n + 2 + 2·spread) shifted, u(n + 3) not, for recursive summation and an exp good to u (Blanchard,
-    Higham and Higham 2021). Dimensionless; meaningful while it is well below 1 and nothing overflows.
-
-    Raises ValueError for n < 1, a negative or infinite spread, or an unknown dtype.
-    """
-    n = whole("n", n, 1)
-    spread = real("spread", spread, least=0.0)
-    u = unit_roundoff(dtype)
-    return u * (n + 2 + 2 * spread) if shifted else u * (n + 3)

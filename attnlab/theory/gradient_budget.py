@@ -46,14 +46,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attnlab.contract.problem import Problem
 
 from .checks import Array
 from .error_budget import SOURCES as FORWARD
 from .error_budget import ErrorBudget
-from .exact_attention import blocks, takes_problem, turned
+from .exact_attention import blocks, chosen_rows, takes_problem, turned
 from .exact_gradients import Backward, backward_rows, cap_curvature, pulled_rows
 from .floating_point import ONE_MANTISSA
 from .gradient_bound import gradient_bounds
@@ -116,12 +116,17 @@ class _Length(NamedTuple):
 
 @takes_problem
 def gradient_budgets(
-    problem: Problem, *, score_roundings: int = 2, inner_dtype: str | None = None
+    problem: Problem,
+    *,
+    rows: ArrayLike | None = None,
+    score_roundings: int = 2,
+    inner_dtype: str | None = None,
 ) -> GradientBudgets:
     """The exact gradients of `problem` and the error that roundings to its dtype predict.
 
     Also as `gradient_budgets(q, k, v, output_gradient, dtype=..., **keywords of Problem.of, **keywords of this)`. The
     arrays hold values of the dtype as cast.
+    rows : indexes of the query rows whose own gradient is judged, None for all; those of key and value are whole.
     score_roundings : r, how often the scores are rounded where they are stored.
     inner_dtype : precision of the arithmetic; None: float64 for float64, else float32.
 
@@ -142,12 +147,13 @@ def gradient_budgets(
         inner_dtype=inner_dtype,
         any_unfused=True,
     )
-    asked, rows = pulled_rows(problem)
+    asked, pulled = pulled_rows(problem)
+    wanted = chosen_rows(rows, problem.shape.queries)
     assert asked.output_gradient is not None
     wider = asked.without_sinks()
     sums = tuple(_Sum(one.shape) for one in (asked.query, wider.key, wider.value))
-    n, pulled, every = wider.shape.keys, rows.size * problem.group, problem.shape.queries * problem.group
-    over_keys, over_queries = _Length(n, stores(n)), _Length(pulled, min(stores(every), pulled))
+    n, terms, every = wider.shape.keys, pulled.size * problem.group, problem.shape.queries * problem.group
+    over_keys, over_queries = _Length(n, stores(n)), _Length(terms, min(stores(every), terms))
     sums_grow = (over_keys.growth(roundings), over_queries.growth(roundings))
     exponent_error = 0.0
     for part in blocks(asked):
@@ -165,7 +171,7 @@ def gradient_budgets(
                 total.scatters[source] += float(noise.scatters[index])
     query, key, value = sums
     return GradientBudgets(
-        _rows_of(query.budget(over_keys, exponent_error, roundings), rows, problem.shape.queries),
+        _rows_of(query.budget(over_keys, exponent_error, roundings), pulled, wanted),
         *(
             one.first(problem.shape.keys).budget(over_queries, exponent_error, roundings)
             for one in (key, value)
@@ -173,23 +179,31 @@ def gradient_budgets(
     )
 
 
-def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], queries: int) -> ErrorBudget:
-    """`budget` of these rows as that of all, the others 0 without error."""
-    if rows.size == queries:
+def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], wanted: NDArray[np.intp]) -> ErrorBudget:
+    """From `budget` of these rows, in rising order, that of the wanted ones: 0 without error where they are others."""
+    if np.array_equal(rows, wanted):
         return budget
+    place = np.minimum(np.searchsorted(rows, wanted), rows.size - 1)
+    none = rows[place] != wanted
 
-    def spread(x: Array) -> Array:
-        found = np.zeros((*x.shape[:2], queries, x.shape[3]))
-        found[:, :, rows] = x
+    def taken(x: Array) -> Array:
+        found = x[:, :, place]
+        found[:, :, none] = 0.0
         return found
 
     assert budget.worst_case is not None
+    variances = {source: taken(one) for source, one in budget.variances.items()}
+    scatters = {
+        source: scatter * float(variances[source].sum() / max(budget.variances[source].sum(), 1e-300))
+        for source, scatter in budget.scatters.items()
+    }
     return replace(
         budget,
-        output=spread(budget.output),
-        variances={source: spread(one) for source, one in budget.variances.items()},
-        worst_case=spread(budget.worst_case),
-        tilt=spread(budget.tilt),
+        output=taken(budget.output),
+        variances=variances,
+        scatters=scatters,
+        worst_case=taken(budget.worst_case),
+        tilt=taken(budget.tilt),
     )
 
 

@@ -213,6 +213,10 @@ def _aligned(variance: Array, along: Array) -> float:
     rows = variance.shape[-2]
     variance = variance[..., :: max(1, rows // _SAMPLED), :]
     scatter = _SCATTER * float(rows / variance.shape[-2])
+    if along.shape[-1] > variance.shape[-2]:  # few rows of long vectors: one after another
+        turned_along = turned(along)
+        each = ((turned_along * variance[..., row, None, :]) @ along for row in range(variance.shape[-2]))
+        return scatter * float(sum((covariance**2).sum() for covariance in each))
     if along.shape[-1] ** 2 <= along.shape[-2]:
         products = along[..., :, None] * along[..., None, :]
         covariance = variance @ products.reshape(*along.shape[:-1], -1)

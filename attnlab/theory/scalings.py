@@ -1,33 +1,13 @@
-"""Requirement: what scalings other than 1/√d do to the logits and to the largest possible weight."""
+"""Requirement: what scalings other than 1/√d do to the logits and to the largest possible weight; and how the logits
+vary at initialisation, from the projections' law alone.
+
+With |x|² = d_model (after a layer norm) and weights of variance σ_w², a component of q or k has variance
+d_model σ_w², and so Var(logit) = (d_model σ_w²)² under the scale 1/√d_k, at any d_k.
+"""
 
 import math
-from typing import NamedTuple
 
 from .checks import one_of, real, whole
-from .random_energy import critical_beta
-
-
-class LogitMoments(NamedTuple):
-    """Mean and standard deviation of one logit."""
-
-    mean: float
-    std: float
-
-
-def aligned_logit(head_dim: int, alignment: float, scaling: str = "sqrt") -> LogitMoments:
-    """Mean and std of scale · q·k for unit-variance components with correlation ρ between q_c and k_c.
-
-    head_dim : d >= 1. alignment : ρ in [−1, 1]. scaling : "none" (scale 1), "sqrt" (1/√d) or "mup" (1/d).
-    E q·k = dρ and Var q·k = d(1 + ρ²), normal components; hence mean ρ√d under "sqrt" and ρ under "mup",
-    where the std is √((1 + ρ²)/d) (Yang and Hu 2021 for the 1/d rule). Raises ValueError outside.
-    """
-    d = whole("head_dim", head_dim, 1)
-    rho = real("alignment", alignment, least=-1.0)
-    if rho > 1:
-        raise ValueError(f"alignment must be <= 1, got {rho:g}")
-    power = {"none": 0.0, "sqrt": -0.5, "mup": -1.0}[one_of("scaling", scaling, ("none", "sqrt", "mup"))]
-    scale = d**power
-    return LogitMoments(scale * d * rho, scale * math.sqrt(d * (1 + rho * rho)))
 
 
 def scalable_softmax_beta(n: int, slope: float) -> float:
@@ -45,11 +25,6 @@ def scalable_softmax_freezing_length(slope: float) -> float:
     """
     exponent = 2 / real("slope", slope, above=0.0) ** 2
     return math.exp(exponent) if exponent < 709.78 else math.inf
-
-
-def is_frozen(n: int, beta: float) -> bool:
-    """Whether β > β_c = √(2 ln n). Raises ValueError for n < 2, β < 0 or β not finite."""
-    return real("beta", beta, least=0.0) > critical_beta(n)
 
 
 def largest_possible_weight(n: int, gap: float) -> float:
@@ -80,3 +55,29 @@ def required_gap(n: int, weight: float) -> float:
     if weight >= 1:
         raise ValueError(f"weight must be < 1, got {weight:g}")
     return max(math.log((n - 1) * weight / (1 - weight)), 0.0)
+
+
+SCHEMES = ("fused_xavier", "xavier", "linear_default", "normal")
+
+
+def initial_logit_variance(model_dim: int, scheme: str, weight_std: float | None = None) -> float:
+    """Var(q·k/√d_k) at initialisation for an input with |x|² = model_dim, dimensionless.
+
+    model_dim : E >= 1.
+    scheme : "fused_xavier", one Xavier-uniform (3E)×E matrix as in `nn.MultiheadAttention`, ¼;
+        "xavier", separate E×E Xavier matrices, 1; "linear_default", `nn.Linear`'s uniform ±1/√E with bias,
+        (1/3 + 1/(3E))²; "normal", N(0, weight_std²), (E σ_w²)².
+    weight_std : σ_w >= 0, for "normal" and only there.
+
+    Glorot and Bengio 2010 for Xavier. Raises ValueError for other schemes or sizes, or a missing or idle
+    `weight_std`.
+    """
+    width = whole("model_dim", model_dim, 1)
+    one_of("scheme", scheme, SCHEMES)
+    if (scheme == "normal") != (weight_std is not None):
+        need = "needs weight_std" if scheme == "normal" else "takes no weight_std"
+        raise ValueError(f"scheme {scheme!r} {need}")
+    if weight_std is not None:
+        return (width * real("weight_std", weight_std, least=0.0) ** 2) ** 2
+    component = {"fused_xavier": 1 / 2, "xavier": 1.0, "linear_default": 1 / 3 + 1 / (3 * width)}[scheme]
+    return component * component

@@ -1,7 +1,9 @@
-"""Requirement: a row of logits as a system at inverse temperature β, with identities exact to rounding.
+"""Requirement: what holds for every row of softmax weights, exact to rounding, and the norm of its Jacobian.
 
-d ln Z/dβ = ⟨s⟩, d² ln Z/dβ² = Var_p(s), H = ln Z − β⟨s⟩, dH/dβ = −β Var_p(s), Σp^k = Z(kβ)/Z(β)^k, and the
-response of the output ∂o/∂s_j = p_j(v_j − o). Logits of −∞ are masked keys: they have no weight.
+Bounds of ln Z, and the response of the output ∂o/∂s_j = p_j(v_j − o). Logits of −∞ are masked keys.
+
+‖J‖_F² = S₂ − 2S₃ + S₂² of J = diag p − ppᵀ, S_k = Σp^k, is exact and useless where a row saturates: it cancels to 0 or
+below. With i the argmax, r the other weights and p_i Σr in place of p_i(1 − p_i), every term is positive.
 """
 
 import math
@@ -10,26 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import Array, finite_array, probability_rows, real, whole
-
-
-class Thermodynamics(NamedTuple):
-    """Per-row quantities of softmax(β s), each of shape (...), in nats and units of the logits.
-
-    log_partition : ln Z = ln Σ e^{βs}.
-    mean_energy : ⟨s⟩ under the weights.
-    heat_capacity : Var_p(s) = d²ln Z/dβ².
-    entropy : H = −Σ p ln p.
-    participation : Σp².
-    largest_weight : max p.
-    """
-
-    log_partition: Array
-    mean_energy: Array
-    heat_capacity: Array
-    entropy: Array
-    participation: Array
-    largest_weight: Array
+from .checks import Array, finite_array, probability_rows, real
 
 
 class Bounds(NamedTuple):
@@ -39,64 +22,10 @@ class Bounds(NamedTuple):
     upper: Array
 
 
-def softmax_weights(logits: ArrayLike, beta: float = 1.0) -> Array:
-    """p = softmax(β s) along the last axis, float64, shifted by the maximum.
-
-    logits : (..., keys), finite or −∞. β >= 0, finite.
-
-    Raises ValueError for a NaN or +∞, for an empty or fully masked row, and for a β outside its domain.
-    """
-    shifted, _ = _shifted(logits, beta)
-    weights = np.exp(shifted)
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
-
-
-def thermodynamics(logits: ArrayLike, beta: float = 1.0) -> Thermodynamics:
-    """ln Z, ⟨s⟩, Var_p(s), H, Σp² and max p of each row at inverse temperature β.
-
-    logits : (..., keys), finite or −∞ (masked). β >= 0. Each result has shape (...).
-
-    H is ln Z − β⟨s⟩ with both counted from the largest logit, so that a saturated row, whose H is tiny,
-    keeps its relative accuracy.
-
-    Raises ValueError as `softmax_weights` does.
-    """
-    shifted, s = _shifted(logits, beta)
-    boltzmann = np.exp(shifted)
-    z = boltzmann.sum(axis=-1, keepdims=True)
-    p = boltzmann / z
-    open_keys = np.isfinite(s)
-    top = s.max(axis=-1, keepdims=True)
-    gap = np.where(open_keys, s, top) - top  # energies from the top, so that large common shifts cancel
-    fall = (p * gap).sum(axis=-1, keepdims=True)
-    # ln z of a saturated row is log1p of what the other keys add
-    others = boltzmann.copy()
-    np.put_along_axis(others, np.expand_dims(s.argmax(axis=-1), -1), 0.0, axis=-1)
-    log_z = np.log1p(others.sum(axis=-1, keepdims=True))
-    return Thermodynamics(
-        log_partition=(beta * top + log_z)[..., 0],
-        mean_energy=(top + fall)[..., 0],
-        heat_capacity=(p * (gap - fall) ** 2).sum(axis=-1),
-        entropy=(log_z - beta * fall)[..., 0],
-        participation=(p * p).sum(axis=-1),
-        largest_weight=p.max(axis=-1),
-    )
-
-
-def power_sum(logits: ArrayLike, k: int, beta: float = 1.0) -> Array:
-    """Σp^k = Z(kβ)/Z(β)^k from two partition functions alone.
-
-    logits : (..., keys); k >= 1. Returns (...). Raises ValueError as `softmax_weights` does, and for k < 1.
-    """
-    k = whole("k", k, 1)
-    once, many = thermodynamics(logits, beta), thermodynamics(logits, k * beta)
-    return np.asarray(np.exp(many.log_partition - k * once.log_partition))
-
-
 def scaled_log_partition_bounds(logits: ArrayLike, beta: float) -> Bounds:
     """max s <= β⁻¹ ln Z <= max s + ln n/β, n the number of unmasked keys. Shapes (...).
 
-    Raises ValueError as `softmax_weights` does, and for β = 0.
+    logits : (..., keys). Raises ValueError for β <= 0, for NaN and +∞, and for a row without a key.
     """
     beta = real("beta", beta, above=0.0)
     _, s = _shifted(logits, beta)
@@ -108,7 +37,7 @@ def log_partition_bounds(logits: ArrayLike, beta: float = 1.0) -> Bounds:
     """ln n + βs̄ <= ln Z <= ln n + βs̄ + β²Δ²/8, Δ = max s − min s (Jensen 1906; Hoeffding 1963).
 
     logits : (..., keys), of which masked keys count in no term. Shapes (...). Raises ValueError as
-    `softmax_weights` does.
+    `scaled_log_partition_bounds` does.
     """
     _, s = _shifted(logits, beta)
     open_keys = np.isfinite(s)
@@ -117,16 +46,6 @@ def log_partition_bounds(logits: ArrayLike, beta: float = 1.0) -> Bounds:
     spread = s.max(axis=-1) - np.where(open_keys, s, math.inf).min(axis=-1)
     lower = np.log(count) + beta * mean
     return Bounds(lower, lower + (beta * spread) ** 2 / 8)
-
-
-def total_variation_bound(perturbation: ArrayLike) -> Array:
-    """TV(softmax(s + δ), softmax(s)) <= tanh(‖δ‖_∞/2), attained by two halves moved apart.
-
-    perturbation : δ, (..., keys), finite. Returns (...). TV is half the 1-norm of the difference. Raises
-    ValueError for an empty or non-finite δ.
-    """
-    delta = finite_array("perturbation", perturbation, 1)
-    return np.asarray(np.tanh(np.abs(delta).max(axis=-1) / 2))
 
 
 def output_response(weights: ArrayLike, values: ArrayLike) -> Array:
@@ -139,40 +58,6 @@ def output_response(weights: ArrayLike, values: ArrayLike) -> Array:
     """
     p, v, output = _weighted(weights, values)
     return np.asarray(p[..., None] * (v - output[..., None, :]))
-
-
-def temperature_response(weights: ArrayLike, values: ArrayLike, logits: ArrayLike) -> Array:
-    """dO/dβ = Cov_p(v, s) of o = Σ p_j v_j.
-
-    weights and logits : (..., keys), finite; values : (..., keys, value_dim). Returns (..., value_dim).
-    Raises ValueError for inputs that are not finite, or shapes that do not match.
-    """
-    p, v, output = _weighted(weights, values)
-    s = finite_array("logits", logits, 1)
-    if s.shape[-1] != p.shape[-1]:
-        raise ValueError(f"logits must have {p.shape[-1]} keys as weights do, got shape {s.shape}")
-    centred = s - (p * s).sum(axis=-1, keepdims=True)
-    return np.asarray(((p * centred)[..., None] * (v - output[..., None, :])).sum(axis=-2))
-
-
-def entropy_slope_in_temperature(logits: ArrayLike, temperature: float) -> Array:
-    """dH/dτ = Var_p(s)/τ³ >= 0 for weights softmax(s/τ).
-
-    logits : (..., keys). Returns (...), in nats per unit of τ. Raises ValueError for τ <= 0 and as
-    `softmax_weights` does.
-    """
-    tau = real("temperature", temperature, above=0.0)
-    return np.asarray(thermodynamics(logits, 1 / tau).heat_capacity / tau**3)
-
-
-def zero_temperature_weights(logits: ArrayLike) -> Array:
-    """The limit of softmax(s/τ) as τ → 0: uniform on the set of largest logits. Shape of `logits`.
-
-    Raises ValueError as `softmax_weights` does.
-    """
-    _, s = _shifted(logits, 1.0)
-    top = (s == s.max(axis=-1, keepdims=True)).astype(np.float64)
-    return np.asarray(top / top.sum(axis=-1, keepdims=True))
 
 
 def _shifted(logits: ArrayLike, beta: float) -> tuple[Array, Array]:
@@ -196,3 +81,34 @@ def _weighted(weights: ArrayLike, values: ArrayLike) -> tuple[Array, Array, Arra
     if v.shape[-2] != p.shape[-1]:
         raise ValueError(f"values must have {p.shape[-1]} keys on axis -2 as weights do, got shape {v.shape}")
     return p, v, np.asarray((p[..., None, :] @ v)[..., 0, :])
+
+
+def jacobian_norm_squared(weights: ArrayLike) -> Array:
+    """‖diag p − ppᵀ‖_F² per row, with a small relative error however saturated the row.
+
+    weights : (..., keys), non-negative, rows summing to 1. Returns (...), dimensionless, float64.
+
+    (p_i Σr)² + Σr²(1 − r)² + 2p_i²Σr² + ((Σr²)² − Σr⁴), i the argmax and r the other weights. The sum of r
+    stands for 1 − p_i, so the result follows the small weights and not the rounding of the large one.
+    Weights below about 1e-154 square to 0.
+
+    Raises ValueError for weights that are empty, not finite, negative, or whose rows do not sum to 1.
+    """
+    p = probability_rows("weights", weights)
+    largest, others = _split(p)
+    rest = others.sum(axis=-1)
+    squares = others * others
+    second = squares.sum(axis=-1)
+    # Σ_{j≠k} r_j²r_k² = (Σr²)² − Σr⁴; where one r dominates, the difference is far below the other terms
+    pairs = np.maximum(second * second - (squares * squares).sum(axis=-1), 0.0)
+    diagonal = (largest * rest) ** 2 + (squares * (1 - others) ** 2).sum(axis=-1)
+    return np.asarray(diagonal + 2 * largest * largest * second + pairs)
+
+
+def _split(p: Array) -> tuple[Array, Array]:
+    """The largest weight of each row, and the row with one copy of it set to 0."""
+    at = np.expand_dims(p.argmax(axis=-1), -1)
+    largest = np.take_along_axis(p, at, axis=-1)[..., 0]
+    others = p.copy()
+    np.put_along_axis(others, at, 0.0, axis=-1)
+    return largest, others

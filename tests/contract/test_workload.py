@@ -7,66 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import DIRECTIONS
-from attnlab.contract.distributions import DISTRIBUTIONS
-from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
+from attnlab.contract.dtypes import ITEM_BYTES
 from attnlab.contract.errors import Declined
 from attnlab.contract.inputs import inputs, problem_of
-from attnlab.contract.mask_part import Part, Shape
-from attnlab.contract.masks import Mask
 from attnlab.contract.packing import pack, unpack
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import DEVICES, LAYOUTS, Workload
+from attnlab.contract.workload import Workload
 
 sizes = st.integers(1, 9)
 small = st.integers(1, 3)
 
 
-@st.composite
-def drawn_workloads(draw: st.DrawFn) -> Workload:
-    """Any workload that there is, small."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
-    batch, kv_heads, group = draw(small), draw(small), draw(small)
-    shape = Shape(batch, kv_heads * group, draw(sizes), draw(sizes))
-    mask = Mask()
-    for kind in draw(st.sets(st.sampled_from(sorted(set(Part.kinds) - {"given"})))):
-        part = Part.kinds[kind].drawn(rng, shape)
-        assert part is not None
-        mask &= Mask((part,))
-    posed = Workload.of_problem(
-        Problem.of(
-            *(
-                np.zeros((batch, heads, length, dim), np.float32)
-                for heads, length, dim in (
-                    (shape.heads, shape.queries, 3),
-                    (kv_heads, shape.keys, 3),
-                    (kv_heads, shape.keys, 2),
-                )
-            ),
-            mask=mask,
-        )
-    )
-    return posed.with_(
-        head_dim=draw(sizes),
-        value_dim=draw(st.none() | sizes),
-        dtype=draw(st.sampled_from(DTYPES)),
-        device=draw(st.sampled_from(DEVICES)),
-        bias=draw(st.sampled_from(["none", "normal", "alibi"])),
-        softcap=draw(st.none() | st.floats(0.1, 50)),
-        sinks=draw(st.booleans()),
-        scale=draw(st.none() | st.floats(-8, 8)),
-        layout=draw(st.sampled_from(LAYOUTS)),
-        direction=draw(st.sampled_from(sorted(DIRECTIONS))),
-        distribution=draw(st.sampled_from(sorted(DISTRIBUTIONS))),
-        seed=draw(st.integers(0, 2**32)),
-    )
-
-
-workloads = drawn_workloads()
+workloads = strategies.workloads()
 
 
 def can_be_drawn(workload: Workload) -> bool:

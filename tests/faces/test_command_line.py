@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from attnlab.__main__ import main
 from attnlab.commands.compare import compare
-from attnlab.commands.options import read_workload, split_names
+from attnlab.commands.options import read_workload
 from attnlab.commands.run import run
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.fields import split_names
 from attnlab.contract.mask_part import OPEN, Part, Shape
 from attnlab.contract.workload import BIASES, DEVICES, DIRECTIONS, GIVEN, LAYOUTS, Workload
 from attnlab.program.grid import choices
@@ -199,3 +200,25 @@ def test_every_field_of_a_workload_is_an_option_with_a_help_line() -> None:
     for command, plurals in ((compare, {}), (run, {"heads": "heads", "dtype": "dtypes"})):
         helps = {one.name: getattr(one, "help", None) for one in command.params}
         assert all(helps[plurals.get(field.name, field.name)] for field in dataclasses.fields(Workload))
+
+
+def test_grouped_heads_a_window_and_a_backward_pass_are_raced(capsys: pytest.CaptureFixture[str]) -> None:
+    """By both, in turns; the JSON has the command that says it all."""
+    asked = [
+        "--length",
+        "32",
+        "--heads",
+        "4",
+        "--kv-heads",
+        "2",
+        "--causal",
+        "bottom_right",
+        "--window",
+        "8,0",
+    ]
+    asked += ["--direction", "training", "--seconds", "0.2"]
+    assert status("compare", "torch_sdpa", "torch_eager", *asked, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["outcome"] for one in told["contenders"]] == ["measured", "measured"]
+    assert told["workload"]["window"] == [8, 0] and told["workload"]["kv_heads"] == 2
+    assert set(asked) <= set(shlex.split(told["command"]))

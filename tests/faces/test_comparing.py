@@ -69,3 +69,7 @@ def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Pat
     assert half["outcome"] == "wrong" and half["reason"]
     assert half["seconds_median"] is half["ratio"] is half["verdict"] is half["peak_bytes"] is None
     assert any(line.startswith("half: wrong.") for line in found.sentences())
+    assert told["command"] == (
+        "attnlab compare numpy_vectorized numpy_vectorized naive_loop half --length 16 --heads 1 --head-dim 8 "
+        f"--implementations {tmp_path} --seconds 20"
+    )

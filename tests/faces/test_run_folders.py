@@ -10,7 +10,7 @@ import pytest
 from attnlab.contract.result import Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
-from attnlab.program.execute import Silence, resolve, run
+from attnlab.program.execute import Progress, resolve, run
 from attnlab.program.plan import Plan
 from attnlab.program.store import RUN_FILE, Run, read_run
 
@@ -101,12 +101,7 @@ def test_the_frame_has_one_row_a_measurement_and_one_for_what_has_none(tmp_path:
     assert frame["contender"].tolist() == ["numpy_vectorized", "other"]
     assert frame["value"].tolist()[0] == 2.0
     assert frame["reason"].tolist()[1] == "no"
-    assert record_samples(tmp_path) == [2.0, 1.0, 4.0]
-
-
-def record_samples(folder: Path) -> list[float]:
-    """The raw samples of a run that was read back."""
-    return list(read_run(folder).samples()["value"])
+    assert read_run(tmp_path).samples()["value"].tolist() == [2.0, 1.0, 4.0]
 
 
 def test_an_output_folder_that_cannot_be_used_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
@@ -148,7 +143,7 @@ def test_the_baseline_is_entered_twice_as_a_self_test() -> None:
     assert spelt.baseline == "numpy_blocked"
 
 
-class Interrupts(Silence):
+class Interrupts(Progress):
     """Ctrl-C, when the second workload is about to start."""
 
     def stage(self, text: str, *, done: int, total: int) -> None:

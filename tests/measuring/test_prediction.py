@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
+import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.directions import DIRECTIONS
 from attnlab.contract.inputs import problem_of
-from attnlab.contract.mask_kinds import KeyLengths, Window
-from attnlab.contract.mask_part import Part, Shape
-from attnlab.contract.masks import Mask
-from attnlab.contract.workload import BIASES, GIVEN, Workload
+from attnlab.contract.workload import Workload
 from attnlab.measuring.prediction import (
     REACH,
     History,
@@ -36,34 +32,7 @@ workloads = st.builds(
 )
 
 
-@st.composite
-def any_workload(draw: st.DrawFn) -> Workload:
-    """A workload with whatever a workload can have: any kind of mask, grouped heads, one query, any direction."""
-    shape = Shape(*(draw(st.integers(1, most)) for most in (4, 1, 700, 700)))
-    shape = shape._replace(queries=1) if draw(st.booleans()) else shape
-    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
-    parts = {kind: part.drawn(generator, shape) for kind, part in sorted(Part.kinds.items()) if kind != GIVEN}
-    further = [part for part in parts.values() if part is not None and draw(st.booleans())]
-    kv_heads = draw(st.integers(1, 3))
-    causal = draw(st.sampled_from([False, "top_left", "bottom_right"]))
-    window, key_lengths = (parts[kind] if draw(st.booleans()) else None for kind in ("window", "key_lengths"))
-    return Workload(
-        **{**shape._asdict(), "heads": kv_heads * draw(st.integers(1, 3))},
-        kv_heads=kv_heads,
-        head_dim=8,
-        causal=causal,
-        window=window.sides if isinstance(window, Window) else None,
-        key_lengths=key_lengths.lengths if isinstance(key_lengths, KeyLengths) else None,
-        mask=Mask(tuple(further)).text,
-        bias=draw(st.sampled_from([bias for bias in BIASES if bias != GIVEN])),
-        softcap=draw(st.none() | st.floats(1, 50)),
-        sinks=draw(st.booleans()),
-        layout=draw(st.sampled_from(["bhsd", "bshd"])),
-        direction=draw(st.sampled_from(sorted(DIRECTIONS))),
-    )
-
-
-@given(any_workload())
+@given(strategies.workloads(longest=700))
 def test_every_workload_has_rungs_that_end_and_can_be_drawn(workload: Workload) -> None:
     """Whatever its mask: what does not fit a smaller length is cut or left out, and a rung always has work."""
     ladder = list(rungs(workload))
@@ -73,9 +42,8 @@ def test_every_workload_has_rungs_that_end_and_can_be_drawn(workload: Workload) 
         assert rung.direction == workload.direction
         assert rung.queries <= workload.queries
         assert rung.keys <= workload.keys
-        assert sort_of(rung).to_dict() | {"mask": ""} == sort_of(workload).to_dict() | {"mask": ""}
     if ladder:
-        assert problem_of(ladder[0]).shape.heads == 1
+        assert problem_of(ladder[0].with_(distribution="normal")).shape.heads == 1
     assert sort_of(sort_of(workload)) == sort_of(workload)
 
 
@@ -185,7 +153,7 @@ def test_two_sizes_predict_no_peak() -> None:
     assert seen(2.0, 1.0, 0.0, 256, 512, 512).predict_peak(Workload()) is None
 
 
-@given(workloads | any_workload())
+@given(workloads | strategies.workloads(longest=700))
 def test_bounds_enclose_what_implementations_hold(workload: Workload) -> None:
     """Inputs and output at least; a dozen score matrices at most, and as many again for a backward pass."""
     textbook = (6 if workload.backward else 3) * workload.score_bytes + least_peak_bytes(workload)

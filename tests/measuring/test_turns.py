@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import platform
 import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,10 @@ SMALL = Workload(heads=1, queries=4, keys=4, head_dim=4)
 
 
 class Counting:
-    """A backend's function that counts its calls, and fails from the `broken`-th on."""
+    """A backend's function that counts its calls, each `seconds` long, and fails from the `broken`-th on."""
 
-    def __init__(self, broken: float = float("inf")) -> None:
-        self.calls, self.broken = 0, broken
+    def __init__(self, broken: float = float("inf"), seconds: float = 0.004) -> None:
+        self.calls, self.broken, self.seconds = 0, broken, seconds
 
     def __call__(self, query: Any, key: Any, value: Any, *, causal: bool, scale: float) -> Any:
         self.calls += 1
@@ -34,42 +36,41 @@ class Counting:
         return query
 
 
-def worker(attend: Counting) -> Worker:
-    """A worker in this process, with `SMALL` prepared."""
-    one = Worker()
-    one.backend = Backend(
-        name="counting", library="numpy", attend=attend, options=frozenset({"causal", "scale"})
-    )
-    assert one.prepare(SMALL.to_dict()) == ({"cache": "warm"}, ())
-    return one
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Counting], Worker]:
+    """Makes a worker in this process, with `SMALL` prepared, on a clock that its calls alone move."""
+
+    def make(attend: Counting) -> Worker:
+        monkeypatch.setattr(time, "perf_counter", lambda: attend.calls * attend.seconds)
+        one = Worker()
+        options = frozenset({"causal", "scale"})
+        one.backend = Backend(name="counting", library="numpy", attend=attend, options=options)
+        assert one.prepare(SMALL.to_dict()) == ({"cache": "warm"}, ())
+        return one
+
+    return make
 
 
-def test_a_turn_that_is_not_settled_makes_only_the_calls_it_times() -> None:
+Making = Callable[[Counting], Worker]
+
+
+@pytest.mark.parametrize(
+    ("settle_seconds", "calls"), [(None, 0), (0.0, 1), (0.004, 1), (0.005, 2), (0.02, 5)]
+)
+def test_a_turn_settles_and_then_times_what_it_is_asked_for(
+    worker: Making, settle_seconds: float | None, calls: int
+) -> None:
+    """None: not at all; else with one call at least, and as many as fill the seconds."""
     attend = Counting()
-    found, _ = worker(attend).measure(LATENCY.path, iterations=7, settle_seconds=None)
-    assert attend.calls == 7
-    assert found["samples"][0] > 0
-    assert set(found["columns"]) == {"settled_s", "minor_faults", "involuntary_switches"}
-
-
-def test_a_settled_turn_makes_at_least_one_call_before() -> None:
-    """However short the settling, and however long the call."""
-    attend = Counting()
-    found, _ = worker(attend).measure(LATENCY.path, iterations=7, settle_seconds=0.0)
-    assert attend.calls == 8
-    assert found["columns"]["settled_s"][0] > 0
-
-
-def test_a_turn_settles_for_the_seconds_it_is_given() -> None:
-    """By the worker's clock, with many calls of a short one."""
-    attend = Counting()
-    found, _ = worker(attend).measure(LATENCY.path, iterations=1, settle_seconds=0.02)
-    assert found["columns"]["settled_s"][0] >= 0.02
-    assert attend.calls > 2
+    found, _ = worker(attend).measure(LATENCY.path, iterations=7, settle_seconds=settle_seconds)
+    assert attend.calls == calls + 7
+    assert found["samples"] == (pytest.approx(0.004),)
+    assert found["columns"].pop("settled_s") == (pytest.approx(0.004 * calls),)
+    assert set(found["columns"]) == {"minor_faults", "involuntary_switches"}
 
 
 @pytest.mark.parametrize("broken", [float("inf"), 1, 2])
-def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(broken: float) -> None:
+def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(worker: Making, broken: float) -> None:
     """Also where the backend fails, while it settles or on the clock."""
     seen: list[bool] = []
 
@@ -88,7 +89,9 @@ def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(broken: fl
     assert seen == [False] * min(2, int(min(broken, 2)))
 
 
-def test_a_calibration_is_the_least_of_several_short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_is_the_least_of_several_short_calls(
+    worker: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first of all starts a library up; one long call is enough."""
     one = worker(Counting())
     library = type(one._library())
@@ -102,11 +105,14 @@ def test_a_calibration_is_the_least_of_several_short_calls(monkeypatch: pytest.M
         assert len(list(waiting)) == len(told) - calls
 
 
-def test_a_calibration_calls_for_as_long_as_it_warms_up() -> None:
-    """A short call many times."""
+@pytest.mark.parametrize(("warmup_seconds", "calls"), [(0.0, 5), (0.02, 5), (0.04, 10)])
+def test_a_calibration_calls_for_as_long_as_it_warms_up(
+    worker: Making, warmup_seconds: float, calls: int
+) -> None:
+    """And five times at least."""
     attend = Counting()
-    worker(attend).calibrate(warmup_seconds=0.02)
-    assert attend.calls > 5
+    worker(attend).calibrate(warmup_seconds=warmup_seconds)
+    assert attend.calls == calls
 
 
 HUNGRY = """

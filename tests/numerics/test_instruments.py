@@ -11,10 +11,9 @@ import pytest
 from attnlab.contract.discovery import backends
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import black_box
-from attnlab.numerics.clusters import mean_over_clusters
-from attnlab.numerics.logits import read_logits
-from attnlab.numerics.slopes import log_log_slope
-from attnlab.numerics.threads import one_thread
+from attnlab.numerics.estimates import log_log_slope, mean_over_clusters
+from attnlab.numerics.responses import read_logits
+from attnlab.numerics.survey import one_thread
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])

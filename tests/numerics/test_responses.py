@@ -12,10 +12,9 @@ from attnlab.contract.discovery import backends, load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import black_box
 from attnlab.numerics.identities import violations
-from attnlab.numerics.number_range import last_before, spacing, unshifted_softmax
-from attnlab.numerics.responses import derivative, energy_variance, weights_of
-from attnlab.numerics.row_gradients import logit_gradients
-from attnlab.numerics.saturation_map import frozen_fraction
+from attnlab.numerics.overflow import last_before, spacing, unshifted_softmax
+from attnlab.numerics.responses import derivative, energy_variance, logit_gradients, weights_of
+from attnlab.numerics.saturation import frozen_fraction
 from attnlab.numerics.thermodynamics import exact_heat_capacity
 
 RNG = np.random.default_rng(3)

@@ -86,15 +86,7 @@ def synthetic(
         command="attnlab run --lengths 64,2048",
         started="2026-03-01T12:00:00+00:00",
         complete=complete,
-        account={
-            "start-up": 21.0,
-            "timed": 88.0,
-            "warm-up": 31.0,
-            "checking": 18.0,
-            "calibrating": 12.0,
-            "memory": 16.0,
-            "ceilings": 7.0,
-        },
+        account={"start-up": 21.0, "timed": 88.0, "warm-up": 31.0, "checking": 18.0, "memory": 16.0},
         ceilings=[Ceiling("cpu", "float32", ceiling_flops, "numpy", 21e9, "torch")],
         findings=[variance()],
     )
@@ -126,24 +118,11 @@ def _result(name, workload, costs, kernels, generator, drift, noise, second_entr
         return Result(name, workload, Outcome.OVER_BUDGET, reason, accuracy)
     count = len(drift)
     samples = seconds * drift * np.exp(generator.normal(0, noise, count))
-    zeros = (0.0,) * count
     calibration = np.full(count, 5e-4)
     if count > 5:
         calibration[3] *= 1.4
-    latency = Measurement(
-        "latency",
-        "s",
-        tuple(map(float, samples)),
-        {
-            "round": tuple(map(float, range(count))),
-            "iterations": (10.0,) * count,
-            "minor_faults": zeros,
-            "involuntary_switches": zeros,
-            "calibration_s": tuple(map(float, calibration)),
-            "steal_s": zeros,
-        },
-        {"cache": "warm"},
-    )
+    columns = {"round": tuple(map(float, range(count))), "calibration_s": tuple(map(float, calibration))}
+    latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
     peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
     peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)
     return Result(
@@ -186,33 +165,21 @@ def variance() -> Finding:
     )
 
 
+def _facts(library: str, threads: str) -> dict[str, object]:
+    return {"versions": {library: "2.11.0"}, "pools": [{"user_api": threads, "num_threads": 2}]}
+
+
 ENVIRONMENT = {
     "cpu": "A Made-Up CPU @ 2.50GHz",
     "cpu_features": ["avx2", "avx512f", "fma"],
     "cores": {"logical": 2, "physical": 1},
-    "affinity": [0, 1],
     "memory_bytes": 16 * 2**30,
-    "system": "Linux x86_64",
-    "python": "CPython 3.11.7",
-    "attnlab": "0.1.0",
     "variables": {},
     "governor": None,
     "load_at_start": 0.12,
     "contenders": {
-        "numpy_vectorized": {
-            "versions": {"numpy": "2.3.0"},
-            "pools": [{"user_api": "blas", "internal_api": "openblas", "num_threads": 2}],
-            "python": "3.11.7",
-        },
-        "torch_eager": {
-            "versions": {"torch": "2.11.0"},
-            "pools": [{"user_api": "openmp", "internal_api": "openmp", "num_threads": 2}],
-            "python": "3.11.7",
-        },
-        "torch_sdpa": {
-            "versions": {"torch": "2.11.0"},
-            "pools": [{"user_api": "openmp", "internal_api": "openmp", "num_threads": 2}],
-            "python": "3.11.7",
-        },
+        "numpy_vectorized": _facts("numpy", "blas"),
+        "torch_eager": _facts("torch", "openmp"),
+        "torch_sdpa": _facts("torch", "openmp"),
     },
 }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from attnlab.contract.workload import Workload
-from attnlab.report import verdict_text, write
+from attnlab.report import verdict_text
 from attnlab.report.analysis import analyse, conditions
 from attnlab.report.page import render
+from attnlab.report.speed_figures import latency
 from attnlab.report.winners import find_crossovers
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
@@ -48,18 +49,17 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
     assert said == {name: "b" if "backward" in name else "a" for name in NAMES}
 
 
-def test_a_group_has_its_own_tables_growth_and_panel(made):
+def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
     """What lies on one curve differs in length only: a mixed fit would be refused as worse than 10 %."""
     costs = {"a": lambda w: 1e-4 + 1e-9 * w.flops, "b": lambda w: 2e-4 + 1e-9 * w.flops}
-    run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], **TWO, **SIZES)
-    page = write(run)
-    text = page.read_text(encoding="utf-8")
+    run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], **TWO, **{**SIZES, "heads": (4,)})
+    text = render(analyse(run), {})
     assert text.count("<summary>Coefficients and local exponents: ") == 3
     assert "no good fit" not in text
     assert "The workloads form 3 groups, each ranked by itself" in text
     worst = text[text.index("## Accuracy") : text.index("## Share of")]
     assert re.search(r"n = 512, \d heads, (backward|1 query over n keys, forward|.*not causal)", worst)
-    assert (page.parent / "figures" / "latency.png").exists()
+    assert latency(analyse(run), tmp_path).exists()
 
 
 def test_no_crossover_is_made_of_two_groups(made):
@@ -115,6 +115,8 @@ def test_the_command_for_repeating_says_every_field(made):
     costs = {"a": lambda w: 1.03e-4, "b": lambda w: 1e-4}
     fields_of = {"kv_heads": 2, "causal": "bottom_right", "window": (9, 0), "softcap": 20.0, "scale": 0.1}
     run = made(costs=costs, variants=(fields_of,), ceiling_flops=1e18, **TWO, **SIZES)
+    run.plan = replace(run.plan, folders=("my backends",))
     command = shlex.split(re.search(r"with (attnlab compare .*?)\.$", verdict_text(run), re.M).group(1))
     assert command[2:4] == ["a", "b"]
-    assert command[4:] in [one.options() for one in run.plan.workloads]
+    assert command[4:-2] in [one.options() for one in run.plan.workloads]
+    assert command[-2:] == ["--implementations", "my backends"]

@@ -205,8 +205,9 @@ def test_a_chapter_shows_a_few_rows_and_every_one_that_failed(made):
     assert CHAPTERS_OF["variance_scaling"].theory in shown
 
 
-def test_every_experiment_has_a_chapter_and_no_chapter_lacks_one():
-    assert set(CHAPTERS_OF) == set(EXPERIMENTS)
+def test_every_chapter_is_whole_and_has_an_experiment():
+    """An experiment without one is shown with its question, conclusion, figure and table."""
+    assert set(CHAPTERS_OF) <= set(EXPERIMENTS)
     for chapter in CHAPTERS_OF.values():
         assert chapter.theory and chapter.caption and chapter.lesson and chapter.picks
 

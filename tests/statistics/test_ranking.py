@@ -115,9 +115,9 @@ def test_no_crossover_without_two_decided_sides():
 @pytest.mark.parametrize(
     ("flops", "copy", "binds"), [(1.0, 9.0, "compute"), (9, 1, "bandwidth"), (9, 9, "overhead")]
 )
-def test_the_ceiling_that_explains_the_time_binds(flops, copy, binds):
+def test_the_ceiling_that_explains_the_time_limits_it(flops, copy, binds):
     ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * flops, "x", WORKLOAD.least_bytes * copy, "x")
-    assert rate(WORKLOAD, 1.0, ceiling, cold=False).binds == binds
+    assert rate(WORKLOAD, 1.0, ceiling, cold=False).limited_by == binds
 
 
 def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():

@@ -11,8 +11,6 @@ from attnlab.theory import (
     critical_beta,
     extreme_level,
     freezing_head_dim,
-    frozen_tail,
-    poisson_dirichlet_entropy,
     random_energy,
     random_energy_frozen,
     random_energy_high_temperature,
@@ -155,12 +153,6 @@ def test_asymptotes_are_nan_where_they_say_nothing():
     assert math.isnan(random_energy_frozen(1024, 1.0).participation)
 
 
-def test_the_frozen_tail_and_entropy_at_one_half():
-    # PD(1/2, 0): ψ(1) − ψ(1/2) = 2 ln 2
-    assert poisson_dirichlet_entropy(0.5) == pytest.approx(2 * math.log(2), rel=1e-12)
-    assert frozen_tail(0.5, 1e-4) == pytest.approx(2 / math.pi * 1e-2)
-
-
 def test_freezing_head_dimensions_and_levels():
     assert freezing_head_dim(1024) == pytest.approx(13.9, abs=0.05)
     assert freezing_head_dim(131072) == pytest.approx(23.6, abs=0.05)
@@ -184,9 +176,3 @@ def test_a_quadrature_that_does_not_converge_says_so(monkeypatch):
     monkeypatch.setattr(module, "_TOLERANCE", 0.0)
     with pytest.raises(ValueError, match="did not converge"):
         energy_function.__wrapped__(5, 1.25)
-
-
-@pytest.mark.parametrize("m", [0.0, 1.0, -1.0, math.nan])
-def test_poisson_dirichlet_indexes_outside_zero_and_one_are_refused(m):
-    with pytest.raises(ValueError, match="m must be"):
-        poisson_dirichlet_entropy(m)

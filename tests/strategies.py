@@ -1,0 +1,50 @@
+"""What tests of several parts draw at random."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from hypothesis import strategies as st
+
+from attnlab.contract.directions import DIRECTIONS
+from attnlab.contract.distributions import DISTRIBUTIONS
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.mask_part import OPEN, Part, Shape
+from attnlab.contract.masks import Mask
+from attnlab.contract.workload import BIASES, DEVICES, GIVEN, LAYOUTS, Workload
+
+
+@st.composite
+def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
+    """Any workload that can be written down, of at most `longest` queries and keys: every field takes any value."""
+    batch, kv_heads, queries, keys = (draw(st.integers(1, most)) for most in (3, 3, longest, longest))
+    side = st.integers(OPEN, keys)
+    rng, shape = np.random.default_rng(draw(st.integers(0, 2**16))), Shape(batch, kv_heads, queries, keys)
+    kinds = draw(st.sets(st.sampled_from(sorted(set(Part.kinds) - {GIVEN}))))
+    parts = [Part.kinds[kind].drawn(rng, shape) for kind in sorted(kinds)]
+    fields = {
+        "batch": st.just(batch),
+        "heads": st.sampled_from([kv_heads, 2 * kv_heads]),
+        "kv_heads": st.just(kv_heads),
+        "queries": st.just(queries),
+        "keys": st.just(keys),
+        "head_dim": st.integers(1, 9),
+        "value_dim": st.none() | st.integers(1, 9),
+        "dtype": st.sampled_from(DTYPES),
+        "device": st.sampled_from(DEVICES),
+        "causal": st.sampled_from([False, "top_left", "bottom_right"]),
+        "window": st.none() | st.tuples(side, side),
+        "key_lengths": st.none() | st.tuples(*[st.integers(0, keys)] * batch),
+        "mask": st.just(Mask(tuple(part for part in parts if part is not None)).text),
+        "bias": st.sampled_from([one for one in BIASES if one != GIVEN]),
+        "softcap": st.none() | st.floats(1e-9, 1e9),
+        "sinks": st.booleans(),
+        "scale": st.none() | st.floats(-8, 8),
+        "layout": st.sampled_from(LAYOUTS),
+        "direction": st.sampled_from(sorted(DIRECTIONS)),
+        "distribution": st.sampled_from(sorted(DISTRIBUTIONS)),
+        "seed": st.integers(0, 2**32),
+    }
+    assert set(fields) == {field.name for field in dataclasses.fields(Workload)}
+    return Workload(**draw(st.fixed_dictionaries(fields)))
