@@ -222,7 +222,8 @@ weighed (`attnlab/accuracy/evidence.py`):
 Three kinds of questions are asked (`attnlab/accuracy/forms.py`): *fixed* ones for every part of the contract;
 {FORWARD_COUNT} conditions a dtype for outputs and {BACKWARD_COUNT} for gradients that are *drawn at random* (not in
 float64); and *sequences*, one question again after another of the same shapes with another mask, bias, scale, layout
-or dtype, since kernels are cached by keys that leave something out. A fault is told with its whole condition, and can be put again from that.
+or dtype, since kernels are cached by keys that leave something out. A fault is told with its whole condition, and can
+be put again from that.
 """
 
 _HELD_OUT = """Faults of one path and the questions that take it mirror each other: who writes the tables knows which
