@@ -141,14 +141,14 @@ class Harness:
 
 def _predicted_seconds(backend: Backend, workload: Workload, limit: float) -> float:
     """Seconds that a call of `workload` will take, from smaller sizes; 0 where it is small itself."""
-    library, history = backend.open(workload.device), prediction.History()
-    predicted = 0.0
+    library = backend.open(workload.device)
+    predicted, first = 0.0, None
     for rung in prediction.rungs(workload):
         call = backend.bind(rung)
         # the first call of all carries the library's own start-up
         seconds = min(library.time_calls(call, 1) for _ in range(2))
-        history.saw_seconds(rung, seconds)
-        predicted = history.predict_seconds(workload) or 0.0
+        first = first or (rung.flops, seconds)
+        predicted = prediction.extrapolated(first, (rung.flops, seconds), workload.flops)
         if predicted > limit and seconds > limit / 1000:
             break  # no longer overhead: what it grows to can be told
     return predicted

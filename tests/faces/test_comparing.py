@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,14 @@ def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Pat
         "attnlab compare numpy_vectorized numpy_vectorized naive_loop half --length 16 --heads 1 --head-dim 8 "
         f"--implementations {tmp_path} --seconds 20"
     )
+
+
+def test_grouped_heads_a_window_and_a_backward_pass_get_a_verdict() -> None:
+    """Every result of both is checked, and their times are compared."""
+    asked = {"heads": 2, "kv_heads": 1, "causal": "bottom_right", "window": (8, 0), "direction": "training"}
+    patient = replace(QUICK, call_seconds=30.0, workload_seconds=60.0)
+    found = compare(["torch_sdpa", "torch_eager"], TINY.with_(**asked, scale=None), limits=patient)
+    assert [one.outcome for one in found.results] == ["measured", "measured"]
+    assert all(one.accuracy is not None and one.accuracy.passed for one in found.results)
+    assert set(found.verdicts) <= {"torch_eager"}
+    assert found.command.startswith(found.workload.command("torch_sdpa", "torch_eager"))
