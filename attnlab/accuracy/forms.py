@@ -294,8 +294,8 @@ unusual output gradient, heads inside: b2 h3 n21x34 gradient_layout=heads_inside
 #: what only a second block adds is a part of a gradient that no other question sees below a roundoff. Not in float64
 BACKWARD_LONG = _backward(
     read("""
-many heads, long keys: b8 h16 n3x130 gradient_z=8
-many heads, long queries: b8 h16 n130x3 gradient_z=8
+many heads, long keys: b8 h16 n3x96 gradient_z=8
+many heads, long queries: b8 h16 n96x3 gradient_z=8
 several blocks, gradients: h1 n300x333
 several blocks, gradients, causal: h1 n321 causal
 rising logits, several blocks: h1 n130x777 inputs=rising
