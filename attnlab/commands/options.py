@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from attnlab.contract.workload import Workload
-from attnlab.program.grid import by_option, choices, read_options, workloads
+from attnlab.program.grid import GRID, by_option, choices, read_options, workloads
 
 folders = click.option(
     "--implementations",
@@ -33,8 +33,9 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for choice in reversed(choices(grid=grid)):
-            option = click.option(choice.option, choice.name, metavar=choice.metavar, help=choice.help)
-            command = option(command)
+            default = ",".join(map(str, GRID.get(choice.name, ()))) if grid else ""
+            said = choice.help(default)
+            command = click.option(choice.option, choice.name, metavar=choice.metavar, help=said)(command)
         return command
 
     return decorate

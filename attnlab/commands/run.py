@@ -65,7 +65,8 @@ def run(
     try:
         asked = Plan.grid(**chosen)
     except ValueError as fault:
-        raise by_option(fault, typed, grid=True) from None
+        told = by_option(fault, typed, grid=True)
+        raise (ValueError(f"{plan}: {fault}") if plan and told is fault else told) from None
     started = time.monotonic()
     with live_progress() as progress:
         found = carry_out(asked, out, command=_again(), progress=progress)

@@ -166,9 +166,7 @@ class Result:
         """The inverse of `to_json`. Raises ValueError, naming the key, for a line that is no result."""
         data = json.loads(line)
         if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
-            raise ValueError(
-                "a result must be a table with a workload in it; measure again with this version"
-            )
+            raise ValueError("not a result: it has no workload; measure again with this version")
         workload = Workload.from_dict(data["workload"])
         return decode({**data, "workload": workload}, cls, "the result", strict=False)
 

@@ -43,34 +43,28 @@ class Budget:
     def _out_of_time(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
         history, limit = self._history_of(participant), self._limits.call_seconds
         predicted = history.predict_seconds(participant.workload)
-        if predicted is None:
-            for rung in prediction.rungs(participant.workload):
-                if prediction.worst_peak_bytes(rung) > free:
-                    break
-                seconds = self._probe(participant, rung, history)
-                if seconds is None:
-                    continue
-                if self._too_long(seconds, rung, participant.workload):
-                    # once more: the first call of a process starts threads and may compile
-                    seconds = min(seconds, self._time_probe(participant, rung, history))
-                predicted = seconds * participant.workload.flops / rung.flops
-                if self._too_long(seconds, rung, participant.workload):
-                    break
+        first: tuple[int, float] | None = None
+        for rung in prediction.rungs(participant.workload) if predicted is None else ():
+            if prediction.worst_peak_bytes(rung) > free:
+                break
+            seconds = self._probe(participant, rung, history)
+            if seconds is None:
+                continue
+            # of the first rung a long call may be all overhead: the next one tells
+            affordable = limit / prediction.REACH if first else limit
+            if seconds > affordable:
+                # once more: the first call of a process starts threads and may compile
+                seconds = min(seconds, self._time_probe(participant, rung, history))
+            first = first or (rung.flops, seconds)
+            predicted = prediction.extrapolated(first, (rung.flops, seconds), participant.workload.flops)
+            if predicted > limit and seconds > affordable:
+                break
         if predicted is None or predicted <= limit:
             return None
         return (
             Outcome.OVER_BUDGET,
             f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:g} s",
         )
-
-    def _too_long(self, seconds: float, rung: Workload, workload: Workload) -> bool:
-        """Whether a call of `rung` predicts too long a call, and one of the next rung may be too long already.
-
-        Otherwise the next rung is measured: on a busy machine a call of 20 µs was seen to take 36 ms, which would
-        predict 18 s at 512 positions.
-        """
-        limit = self._limits.call_seconds
-        return seconds * workload.flops / rung.flops > limit and seconds * prediction.REACH > limit
 
     def _out_of_memory(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
         workload = participant.workload

@@ -99,7 +99,7 @@ class Conductor:
             if participant.ended is not None:
                 self._release(participant)  # the others may want the memory
         Race(
-            [participant for participant in participants if participant.ended is None],
+            participants=[one for one in participants if one.ended is None],
             baseline=self.baseline,
             limits=self.limits,
             account=self.account,

@@ -116,6 +116,18 @@ def rungs(workload: Workload) -> Iterator[Workload]:
         length *= 4
 
 
+def extrapolated(first: tuple[int, float], last: tuple[int, float], flops: int) -> float:
+    """Seconds of a call of `flops`, from the FLOPs and seconds of the first and the last rung that was measured.
+
+    What all calls have in common, such as waiting for threads on a busy machine, does not grow: what grows is the
+    difference of the two. From one rung alone: in proportion.
+    """
+    (least, overhead), (size, seconds) = first, last
+    if size <= least:
+        return seconds * flops / size
+    return seconds + max(0.0, seconds - overhead) / (size - least) * (flops - size)
+
+
 def least_peak_bytes(workload: Workload) -> int:
     """What any implementation holds at once, its inputs and a bias included."""
     bias = workload.heads * workload.queries * workload.keys if workload.bias == "normal" else 0

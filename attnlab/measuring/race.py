@@ -11,6 +11,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -29,46 +30,39 @@ _LOOPS = 100_000
 _CLEAR = 1.5
 
 
+@dataclass(kw_only=True)
 class Race:
     """One workload's rounds over `participants`; their turns are the outcome.
 
     `account` takes the seconds spent timed, settling, and waking and stopping.
     """
 
-    def __init__(
-        self,
-        participants: Sequence[Participant],
-        *,
-        baseline: str,
-        limits: Limits,
-        account: dict[str, float],
-        on_event: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._participants = list(participants)
-        self._baseline = baseline
-        self._limits = limits
-        self._account = account
-        self._on_event = on_event
-        self._calibration: dict[int, float] = {}
+    participants: Sequence[Participant]
+    baseline: str
+    limits: Limits
+    account: dict[str, float]
+    on_event: Callable[[str], None] = lambda text: None
+    #: by round, the seconds of the calibration loop
+    _calibration: dict[int, float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Race until it is decided. Returns at once where nobody takes part."""
-        if not self._participants:
+        if not self.participants:
             return
-        limits, started = self._limits, time.monotonic()
-        workload = self._participants[0].workload
-        least = pairing.least_rounds(max(1, len(self._participants) - 1))
-        order = latin_square(range(len(self._participants)), seed=workload.seed)
+        limits, started = self.limits, time.monotonic()
+        workload = self.participants[0].workload
+        least = pairing.least_rounds(max(1, len(self.participants) - 1))
+        order = latin_square(range(len(self.participants)), seed=workload.seed)
         look = limits.min_rounds
         for index in range(limits.max_rounds):
-            self._on_event(f"{workload.label}: round {index + 1}")
+            self.on_event(f"{workload.label}: round {index + 1}")
             self._round(index, next(order))
             kept = index + 1 - len(pairing.disturbed_rounds(self._calibration))
             if kept >= least:
                 self._let_leave()
             # what those took who have left again is not taken from the others
             elapsed = (
-                time.monotonic() - started - sum(one.spent for one in self._participants if not one.racing)
+                time.monotonic() - started - sum(one.spent for one in self.participants if not one.racing)
             )
             if kept < least:
                 if elapsed > limits.workload_seconds + limits.extra_seconds:
@@ -84,12 +78,12 @@ class Race:
     def _round(self, index: int, order: Sequence[int]) -> None:
         self._calibration[index] = calibration_seconds()
         for place in order:
-            participant = self._participants[place]
+            participant = self.participants[place]
             if participant.racing and participant.ended is None:
                 participant.attempt(partial(self._turn, index=index))
 
     def _turn(self, participant: Participant, index: int) -> None:
-        limits = self._limits
+        limits = self.limits
         settle = limits.turn_seconds if participant.call_seconds < limits.settle_below_seconds else None
         iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
         stolen, started = steal_seconds(), time.monotonic()
@@ -98,9 +92,9 @@ class Race:
         (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
         timed = min(elapsed, seconds * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))
-        self._account["timed"] += timed
-        self._account["warm-up"] += settled
-        self._account["waking and stopping"] += elapsed - timed - settled
+        self.account["timed"] += timed
+        self.account["warm-up"] += settled
+        self.account["waking and stopping"] += elapsed - timed - settled
         participant.spent += elapsed
         # a calibration that fell into a bad moment must not shorten every turn that follows
         participant.call_seconds = min(participant.call_seconds, seconds)
@@ -117,23 +111,23 @@ class Race:
 
     def _base(self) -> Participant | None:
         """Whom the others are compared with: the baseline, or where that has failed the first still racing."""
-        running = [participant for participant in self._participants if participant.ended is None]
+        running = [participant for participant in self.participants if participant.ended is None]
         # one that left early shares too few rounds with those that race on, perhaps none undisturbed
-        running.sort(key=lambda participant: (participant.name != self._baseline, not participant.racing))
+        running.sort(key=lambda participant: (participant.name != self.baseline, not participant.racing))
         return running[0] if running else None
 
     def _challengers(self) -> list[Participant]:
         """Those still racing against the base."""
         base = self._base()
-        return [one for one in self._participants if one is not base and one.racing and one.ended is None]
+        return [one for one in self.participants if one is not base and one.racing and one.ended is None]
 
     def _nobody_to_pair(self) -> bool:
         """Whether all but the base have left, or all have failed."""
-        left = any(not one.racing for one in self._participants)
+        left = any(not one.racing for one in self.participants)
         return self._base() is None or (left and not self._challengers())
 
     def _let_leave(self) -> None:
-        share = self._limits.workload_seconds / len(self._participants)
+        share = self.limits.workload_seconds / len(self.participants)
         for participant in self._challengers():
             if participant.spent > share:
                 verdict = self._verdict(participant)
@@ -144,7 +138,7 @@ class Race:
         verdict = self._verdict(participant)
         if verdict is None:
             return False
-        narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self._limits.noise_margin) ** 2
+        narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self.limits.noise_margin) ** 2
         return narrow or verdict.kind is not pairing.Kind.UNDECIDED
 
     def _verdict(self, participant: Participant) -> Verdict | None:
@@ -156,13 +150,13 @@ class Race:
             & {turn["round"] for turn in participant.turns} - disturbed
         ):
             return None
-        running = sum(one.ended is None for one in self._participants)
+        running = sum(one.ended is None for one in self.participants)
         return pairing.compare(
             base.latency(),
             participant.latency(),
             disturbed=disturbed,
             comparisons=max(1, running - 1),
-            margin=self._limits.noise_margin,
+            margin=self.limits.noise_margin,
         )
 
 

@@ -25,6 +25,8 @@ from attnlab.contract.result import Outcome
 from attnlab.measuring import protocol
 from attnlab.measuring.contender import Contender
 
+Arrays = tuple[NDArray[Any], ...]
+Answer = tuple[protocol.Message, Arrays]
 _START_SECONDS = 120.0
 _PIPE_BYTES = 1 << 20
 #: a process that has closed its pipe has this long to end by itself and say how
@@ -140,24 +142,20 @@ class WorkerProcess:
         self.library = answer.get("library")
         return answer
 
-    def ask(
-        self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any
-    ) -> protocol.Message:
+    def ask(self, op: str, *, seconds: float, **arguments: Any) -> protocol.Message:
         """Let the process run until it has answered `op`, at most `seconds` long."""
-        return self.ask_arrays(op, seconds=seconds, arrays=arrays, **arguments)[0]
+        return self.begin(op, seconds=seconds, **arguments)()[0]
 
-    def ask_arrays(
-        self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any
-    ) -> tuple[protocol.Message, tuple[NDArray[Any], ...]]:
+    def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Answer:
         """As `ask`, with the arrays that came with the answer."""
-        return self.begin(op, seconds=seconds, arrays=arrays, **arguments)()
+        return self.begin(op, seconds=seconds, **arguments)()
 
     def begin(
-        self, op: str, *, seconds: float, arrays: tuple[NDArray[Any], ...] = (), **arguments: Any
-    ) -> Callable[[], tuple[protocol.Message, tuple[NDArray[Any], ...]]]:
+        self, op: str, *, seconds: float, arrays: Arrays = (), **arguments: Any
+    ) -> Callable[[], Answer]:
         """Let the process run on `op`; a call of what is returned waits for the answer and stops it again."""
         deadline = time.monotonic() + seconds
-        self._resume()
+        self._signal(signal.SIGCONT)
         self._begin({"op": op, **arguments}, arrays, deadline)
         return lambda: self._answer(deadline)
 
@@ -177,7 +175,7 @@ class WorkerProcess:
             self._log.close()
         self._process = self._handle = self._log = None
 
-    def _begin(self, message: protocol.Message, arrays: tuple[NDArray[Any], ...], deadline: float) -> None:
+    def _begin(self, message: protocol.Message, arrays: Arrays, deadline: float) -> None:
         try:
             protocol.send(self._requests, message, arrays, deadline)
         except protocol.Closed:
@@ -186,14 +184,14 @@ class WorkerProcess:
             self.end()
             raise Hung("it took in no request before the deadline and was killed") from None
 
-    def _answer(self, deadline: float) -> tuple[protocol.Message, tuple[NDArray[Any], ...]]:
+    def _answer(self, deadline: float) -> Answer:
         reply, arrays = self._receive(deadline)
         self._suspend()
         if "error" in reply:
             raise Refused(reply["error"], reply["message"])
         return reply, arrays
 
-    def _receive(self, deadline: float) -> tuple[protocol.Message, tuple[NDArray[Any], ...]]:
+    def _receive(self, deadline: float) -> Answer:
         started = time.monotonic()
         try:
             return protocol.receive(self._replies, deadline)
@@ -202,9 +200,6 @@ class WorkerProcess:
         except protocol.Late:
             self.end()
             raise Hung(f"no answer within {deadline - started:.0f} s; killed") from None
-
-    def _resume(self) -> None:
-        self._signal(signal.SIGCONT)
 
     def _suspend(self) -> None:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.dtypes import round_to
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.finding import Finding, Row, Where
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import ErrorBudget, classify, precision_classes
 
@@ -98,7 +98,7 @@ def budget_lines(dtype: str, axis: str, seed: int) -> dict[str, list[float]]:
 
 def _judged(one: OpenBackend, seed: int, point: _Point) -> Iterator[Row]:
     loosest, budgets = point.loosest, point.budgets
-    where: dict[str, str | float] = {"backend": one.name, **point.where}
+    where: Where = {"backend": one.name, **point.where}
     output = one.attend(point.q, point.k, point.v, causal=False, scale=point.scale)
     error = np.abs(output.astype(np.float64) - loosest.output)
     relative = float(np.linalg.norm(error) / np.linalg.norm(loosest.output))

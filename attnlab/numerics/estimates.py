@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from attnlab.numerics.finding import Row
 
 
 def mean_over_clusters(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -21,6 +23,19 @@ def mean_over_clusters(values: NDArray[np.float64]) -> tuple[float, float]:
         )
     means = values.mean(axis=1)
     return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
+
+
+def mean_row(
+    quantity: str,
+    where: Mapping[str, str | float],
+    values: NDArray[np.floating],
+    *,
+    predicted: float,
+    slack: float = 0.0,
+) -> Row:
+    """The mean of `values`, (clusters, members), held against `predicted`, with the error of `mean_over_clusters`."""
+    mean, error = mean_over_clusters(values.astype(np.float64))
+    return Row.compare(quantity, where, predicted=predicted, measured=mean, standard_error=error, slack=slack)
 
 
 def statistic_over_clusters(

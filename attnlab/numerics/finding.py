@@ -34,6 +34,10 @@ def meets(measured: float, relation: str, expected: float, room: float) -> bool:
     )
 
 
+#: the conditions that tell a row apart
+Where = dict[str, str | float]
+
+
 @dataclass(frozen=True)
 class Row:
     """One comparison: `where` tells it apart (d_k, scaling, backend, ...), the rest are the figures.

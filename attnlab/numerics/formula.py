@@ -10,17 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.errors import Declined
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_row
+from attnlab.numerics.finding import Finding, Row, Where
 from attnlab.numerics.responses import read_logits, weights_of
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import precision_classes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = NDArray[Any]
 _HEADS, _TOKENS, _DIM = 2, 12, 16
@@ -41,7 +44,7 @@ def measure(survey: Survey) -> None:
     """Errors over their budgets in two formats, properties that hold exactly, and the shapes that are taken."""
     for dtype in ("float64", "float32"):
         survey.each(partial(_errors, dtype=dtype), dtype=dtype)
-    survey.each(_properties, _scores, _shapes)
+    survey.each(_properties, _causal_properties, _scores, _shapes)
 
 
 def _drawn(
@@ -78,34 +81,46 @@ def _errors(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
         )
 
 
+def _causal_properties(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """What a causal mask does, in float64."""
+    where: Where = {"backend": one.name}
+    q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
+    attend, half = partial(one.attend, causal=True, scale=_SCALE), _TOKENS // 2
+    prefix = attend(*(array[:, :, :half] for array in (q, k, v))) - attend(q, k, v)[:, :, :half]
+    yield Row.compare(
+        "causal output of the first half alone − of the whole",
+        where,
+        predicted=0.0,
+        measured=np.abs(prefix).max(),
+        slack=_ROUNDING,
+    )
+    yield _share_of_pairs(one, q, k, "causal", (_TOKENS + 1) / (2 * _TOKENS))
+
+
 def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     """What the output as a whole obeys, in float64."""
-    where: dict[str, str | float] = {"backend": one.name}
+    where: Where = {"backend": one.name}
     q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
-    open_to_all, causal = (partial(one.attend, causal=masked, scale=_SCALE) for masked in (False, True))
-    exact = partial(Row.compare, predicted=0.0, slack=_ROUNDING)
-    output = open_to_all(q, k, v)
-    order, half = generator(seed, 1600, 3).permutation(_TOKENS), _TOKENS // 2
-    turned = open_to_all(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
-    yield exact("output of reordered tokens − reordered output", where, measured=np.abs(turned).max())
-    prefix = causal(*(array[:, :, :half] for array in (q, k, v))) - causal(q, k, v)[:, :, :half]
-    yield exact("causal output of the first half alone − of the whole", where, measured=np.abs(prefix).max())
+    attend, order = (
+        partial(one.attend, causal=False, scale=_SCALE),
+        generator(seed, 1600, 3).permutation(_TOKENS),
+    )
+    output = attend(q, k, v)
+    turned = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
+    yield Row.compare(
+        "output of reordered tokens − reordered output",
+        where,
+        predicted=0.0,
+        measured=np.abs(turned).max(),
+        slack=_ROUNDING,
+    )
     rows = min(len(np.unique(head, axis=0)) for head in output[0])
     yield Row.compare(
         "different rows of the output", {**where, "queries": _TOKENS}, predicted=_TOKENS, measured=rows
     )
-    for mask, expected in (("none", 1.0), ("causal", (_TOKENS + 1) / (2 * _TOKENS))):
-        seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
-        yield Row.compare(
-            "share of pairs with a weight",
-            {**where, "mask": mask},
-            predicted=expected,
-            measured=float(seen.mean()),
-            slack=1e-12,
-        )
+    yield _share_of_pairs(one, q, k, "none", 1.0)
     sizes = [
-        np.linalg.norm(open_to_all(q, k, factor * v + 1) - open_to_all(q, k, factor * v))
-        for factor in (1e-3, 1.0)
+        np.linalg.norm(attend(q, k, factor * v + 1) - attend(q, k, factor * v)) for factor in (1e-3, 1.0)
     ]
     yield Row.compare(
         "change of the output with V, at V/1000 over at V",
@@ -125,6 +140,13 @@ def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     )
 
 
+def _share_of_pairs(one: OpenBackend, q: Array, k: Array, mask: str, expected: float) -> Row:
+    seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
+    where: Where = {"backend": one.name, "mask": mask}
+    found = float(seen.mean())
+    return Row.compare("share of pairs with a weight", where, predicted=expected, measured=found, slack=1e-12)
+
+
 def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Scores of pairs: no symmetric table, and a length times a cosine."""
     heads, n = 32, 24
@@ -132,15 +154,11 @@ def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
     q, other = rng.standard_normal((2, 1, heads, n, _DIM))
     for keys, k, expected in (("k = q", q, 0.0), ("independent", other, 2 * (n - 1) / n)):
         s = read_logits(one.attend, q, k, scale=_SCALE)[0]
-        mean, error = mean_over_clusters(((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1))
-        yield Row.compare(
-            "‖S − Sᵀ‖² / n²",
+        squares, where = (
+            ((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1),
             {"backend": one.name, "keys are": keys},
-            predicted=expected,
-            measured=mean,
-            standard_error=error,
-            slack=_ROUNDING,
         )
+        yield mean_row("‖S − Sᵀ‖² / n²", where, squares, predicted=expected, slack=_ROUNDING)
     for lengths, long in (("equal", 1.0), ("1 and 4", 4.0)):
         # the query along the first axis; one key in its direction, one at 60°
         two = np.array([[1.0, 0.0], [long / 2, long * math.sqrt(3) / 2]])[None, None]
@@ -160,7 +178,7 @@ def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
         found = [_answered_right(one, _drawn(seed, 10 + stream, *size)) for size in sizes]
         told = [right for right in found if right is not None]
         if told:
-            where: dict[str, str | float] = {"backend": one.name, "shapes": label}
+            where: Where = {"backend": one.name, "shapes": label}
             yield Row.compare("share answered right", where, predicted=1.0, measured=float(np.mean(told)))
     q, k, v = _drawn(seed, 20, 6, 6)
     attend: Callable[..., Array] = partial(one.attend, causal=False, scale=_SCALE)
@@ -200,41 +218,31 @@ def conclusion(rows: Sequence[Row]) -> str:
     )
 
 
-def draw(finding: Finding) -> Any:
-    """Errors over their budgets by backend, and the asymmetry of the scores."""
-    from attnlab.figures.drawing import BLACK, CYCLE, entitle, legend, new_figure
+def draw(finding: Finding) -> Figure:
+    """Errors over their budgets, and the share of pairs that have a weight, by backend."""
+    from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
 
-    figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.2, sharey=True)
-    rows = [row for row in finding.rows if row.quantity == "error / error budget"]
-    names = list(dict.fromkeys(str(row.where["backend"]) for row in rows))
-    kinds = list(dict.fromkeys((row.where["dtype"], row.where["mask"]) for row in rows))
-    for kind, colour in zip(kinds, CYCLE, strict=False):
-        mine = [row for row in rows if (row.where["dtype"], row.where["mask"]) == kind]
-        places = [names.index(str(row.where["backend"])) for row in mine]
-        label = f"{kind[0]}, mask: {kind[1]}"
-        errors.plot([row.measured for row in mine], places, "o", color=colour, mfc="none", label=label)
-    errors.axvline(1.0, color=BLACK, linewidth=1.2)
-    errors.set_xlim(left=0)
+    figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.4, sharey=True)
+    by_error = [row for row in finding.rows if row.quantity == "error / error budget"]
+    names = list(dict.fromkeys(str(row.where["backend"]) for row in by_error))
+    shown = (
+        (errors, "error / error budget", ("dtype", "mask")),
+        (pairs, "share of pairs with a weight", ("mask",)),
+    )
+    for panel, quantity, keys in shown:
+        kinds: dict[str, list[Row]] = {}
+        for row in finding.rows:
+            if row.quantity == quantity and row.where["backend"] in names:
+                kinds.setdefault(", ".join(str(row.where[key]) for key in keys), []).append(row)
+        for (kind, rows), colour in zip(kinds.items(), CYCLE, strict=False):
+            places = [names.index(str(row.where["backend"])) for row in rows]
+            label = f"mask: {kind}" if panel is pairs else kind.replace(", ", ", mask: ")
+            panel.plot([row.measured for row in rows], places, "o", color=colour, mfc="none", label=label)
+            panel.axvline(rows[0].predicted, color=BLACK if panel is errors else colour, linewidth=1.2)
+        panel.set_xlim(left=0)
+        if kinds:
+            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9, frameon=False)
     errors.set_yticks(range(len(names)), names)
     entitle(errors, "No error above what roundings predict", "relative error / error budget", "")
-    if rows:
-        legend(errors, fontsize=8.5)
-    for mask, colour in (("none", CYCLE[0]), ("causal", CYCLE[1])):
-        mine = [
-            r
-            for r in finding.rows
-            if r.quantity == "share of pairs with a weight" and r.where["mask"] == mask
-        ]
-        places = [
-            names.index(str(row.where["backend"])) for row in mine if str(row.where["backend"]) in names
-        ]
-        pairs.plot(
-            [row.measured for row in mine][: len(places)], places, "s", color=colour, mfc="none", label=mask
-        )
-        if mine:
-            pairs.axvline(mine[0].predicted, color=colour, linewidth=1.2)
-    pairs.set_xlim(0, 1.05)
-    entitle(pairs, "Every pair has a weight, or half of them", "share of pairs with a weight", "")
-    if rows:
-        legend(pairs, title="mask", fontsize=8.5)
+    entitle(pairs, "A causal mask keeps (n + 1)/2n of the pairs", "share of pairs with a weight", "")
     return figure

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_over_clusters, mean_row
+from attnlab.numerics.finding import Finding, Row, Where
 from attnlab.numerics.observables import observe
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import (
@@ -27,6 +27,7 @@ from attnlab.theory import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LENGTHS = tuple(2**power for power in range(4, 15))
@@ -69,15 +70,12 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
         for rule, beta_at in RULES.items():
             beta = beta_at(keys)
             seen, exact = observe(one.attend, q, k, scale=beta), random_energy(keys, beta)
-            where: dict[str, str | float] = {"backend": one.name, "rule": rule, "keys": keys}
+            where: Where = {"backend": one.name, "rule": rule, "keys": keys}
             for quantity, values, expected in (
                 ("entropy", seen.entropy, exact.entropy),
                 ("largest_weight", seen.largest_weight, exact.largest_weight),
             ):
-                mean, error = mean_over_clusters(values[0].astype(np.float64))
-                yield Row.compare(
-                    quantity, where, predicted=expected, measured=mean, standard_error=error, slack=_SLACK
-                )
+                yield mean_row(quantity, where, values[0], predicted=expected, slack=_SLACK)
             if rule == next(iter(RULES)) and keys in ENDS:
                 ends.append(
                     (exact.entropy / math.log(keys), *mean_over_clusters(seen.entropy[0] / math.log(keys)))
@@ -119,7 +117,7 @@ def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
         unit = np.eye(_CAPPED_KEYS)[None, None]
         weights = one.attend(logits[None, None], unit, unit, causal=False, scale=1.0)
         largest = float(weights.max())
-        where: dict[str, str | float] = {"backend": one.name, "keys": _CAPPED_KEYS, "cap": cap}
+        where: Where = {"backend": one.name, "keys": _CAPPED_KEYS, "cap": cap}
         yield Row.compare(
             "largest weight under a soft cap",
             where,
@@ -162,91 +160,62 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 def draw(finding: Finding) -> Figure:
     """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
-    from attnlab.figures.drawing import (
-        CYCLE,
-        GREY,
-        entitle,
-        new_figure,
-        points,
-        powers_of_two,
-        smooth,
-    )
+    from attnlab.figures.drawing import GREY, entitle, new_figure
 
     figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.9)
-    through = [row for row in finding.rows if "rule" in row.where]
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
-        for rule, colour in zip(RULES, CYCLE, strict=False):
-            mine = [row for row in through if (row.quantity, row.where["rule"]) == (quantity, rule)]
-            if not mine:
-                continue
-            x = np.array([float(row.where["keys"]) for row in mine])
-            unit = np.log(x) if quantity == "entropy" else np.ones_like(x)
-            panel.plot(
-                *smooth(list(x), [row.predicted for row in mine] / unit),
-                color=colour,
-                linewidth=1.7,
-                label=rule,
-            )
-            measured, error = (
-                np.array([getattr(row, name) for row in mine]) for name in ("measured", "standard_error")
-            )
-            points(panel, x, measured / unit, error / unit, colour, markersize=4)
-        powers_of_two(panel, LENGTHS[::2])
-        freezing = scalable_softmax_freezing_length(SLOPE)
-        panel.axvline(freezing, color=GREY, linestyle="--", linewidth=1.1)
-    entropy.text(
-        scalable_softmax_freezing_length(SLOPE) * 0.9,
-        0.02,
-        "β = ½ ln n freezes beyond",
-        transform=entropy.get_xaxis_transform(),
-        color=GREY,
-        fontsize=9,
-        ha="right",
-    )
+        _by_rule(panel, [row for row in finding.rows if row.quantity == quantity])
+    note = "β = ½ ln n freezes beyond"
+    place = scalable_softmax_freezing_length(SLOPE) * 0.9, 0.02
+    entropy.text(*place, note, transform=entropy.get_xaxis_transform(), color=GREY, fontsize=9, ha="right")
+    _by_gap(bound, [row for row in finding.rows if "gap" in row.where])
     entitle(entropy, "At a fixed β the softmax disperses ...", "keys n", "entropy / ln n")
     entitle(weight, "... and its largest weight fades", "keys n", "mean largest weight")
     entitle(bound, "No weight exceeds what the gap allows", "keys n", "largest possible weight")
     handles, labels = entropy.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9.5, frameon=False)
+    return figure
+
+
+def _by_rule(panel: Axes, rows: Sequence[Row]) -> None:
+    """A curve and points a rule, entropies in units of ln n, and the length at which the last rule freezes."""
+    from attnlab.figures.drawing import CYCLE, GREY, points, powers_of_two, smooth
+
+    for rule, colour in zip(RULES, CYCLE, strict=False):
+        mine = [row for row in rows if row.where["rule"] == rule]
+        if not mine:
+            continue
+        x = np.array([float(row.where["keys"]) for row in mine])
+        unit = np.log(x) if mine[0].quantity == "entropy" else np.ones_like(x)
+        exact = smooth(list(x), [row.predicted for row in mine] / unit)
+        panel.plot(*exact, color=colour, linewidth=1.7, label=rule)
+        measured, error = (
+            np.array([getattr(row, name) for row in mine]) for name in ("measured", "standard_error")
+        )
+        points(panel, x, measured / unit, error / unit, colour, markersize=4)
+    powers_of_two(panel, LENGTHS[::2])
+    panel.axvline(scalable_softmax_freezing_length(SLOPE), color=GREY, linestyle="--", linewidth=1.1)
+
+
+def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
+    """The largest possible weight against n for four gaps, and the gaps that a weight of .9 needs."""
+    from attnlab.figures.drawing import CYCLE, powers_of_two
+
     line = np.geomspace(2, 2**20, 200)
     for gap, colour in zip((4.0, 8.0, 12.0, 16.0), CYCLE, strict=False):
-        bound.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)
-        inside = math.exp(gap) < line[-1]
-        bound.annotate(
-            f"Δ = {gap:g}",
-            (math.exp(gap), 0.5) if inside else (line[-1], 0.72),
-            (-5, -3),
-            textcoords="offset points",
-            color=colour,
-            fontsize=9.5,
-            ha="right",
+        panel.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)
+        at = (math.exp(gap), 0.5) if math.exp(gap) < line[-1] else (line[-1], 0.72)
+        panel.annotate(
+            f"Δ = {gap:g}", at, (-5, -3), textcoords="offset points", color=colour, fontsize=9.5, ha="right"
         )
-    gaps = [row for row in finding.rows if "gap" in row.where]
-    bound.plot(
-        [float(row.where["keys"]) for row in gaps],
-        [row.measured for row in gaps],
-        "ko",
-        markersize=5,
-        mfc="none",
-    )
-    for row in {float(row.where["keys"]): row for row in gaps}.values():
+    for keys, row in {float(row.where["keys"]): row for row in rows}.items():
+        panel.plot([keys], [row.measured], "ko", markersize=5, mfc="none")
         text = f"{float(row.where['gap']):.1f}"
-        bound.annotate(
-            text,
-            (float(row.where["keys"]), row.measured),
-            (0, -15),
-            textcoords="offset points",
-            fontsize=9,
-            ha="center",
+        panel.annotate(
+            text, (keys, row.measured), (0, -15), textcoords="offset points", fontsize=9, ha="center"
         )
-    bound.text(
-        0.02,
-        0.2,
-        "○ the gap Δ\nthat a weight\nof .9 needs\nover n keys",
-        transform=bound.transAxes,
-        fontsize=9,
-    )
-    bound.set_ylim(0, 1.05)
-    powers_of_two(bound, [2.0**power for power in range(1, 21, 3)])
-    return figure
+    text = "○ the gap Δ\nthat a weight\nof .9 needs\nover n keys"
+    panel.text(0.02, 0.2, text, transform=panel.transAxes, fontsize=9)
+    panel.set_ylim(0, 1.05)
+    powers_of_two(panel, [2.0**power for power in range(1, 21, 3)])

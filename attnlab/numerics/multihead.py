@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.workload import Workload
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.estimates import mean_row
+from attnlab.numerics.finding import Finding, Row, Where
 from attnlab.numerics.responses import read_logits
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import initial_logit_variance
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MODEL_DIM, HEAD_DIM = 256, 32
@@ -93,13 +94,11 @@ def _initialisation(one: OpenBackend, seed: int) -> Iterator[Row]:
             q, k = (_heads_of(tokens @ draw(rng)[:, : x.shape[-1]].T, heads) for tokens in x)
             logits = read_logits(one.attend, q, k, scale=HEAD_DIM**-0.5)
             squares.append(np.mean(logits**2))
-        mean, error = mean_over_clusters(np.array(squares)[:, None])
-        yield Row.compare(
+        yield mean_row(
             "variance of the logits at initialisation",
             {"backend": one.name, "scheme": label},
+            np.array(squares)[:, None],
             predicted=initial_logit_variance(MODEL_DIM, scheme, weight_std),
-            measured=mean,
-            standard_error=error,
         )
 
 
@@ -114,7 +113,7 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
         return one.attend(q, k, v, causal=False, scale=scale)
 
     together = attend(q, k, v)
-    where: dict[str, str | float] = {"backend": one.name, "heads": count}
+    where: Where = {"backend": one.name, "heads": count}
     changed = [array.copy() for array in (q, k, v)]
     for array in changed:
         array[:, 3] += 1.0
@@ -147,9 +146,7 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
 
 
 def _exact(quantity: str, where: Mapping[str, str | float], found: float) -> Row:
-    return Row.compare(
-        quantity, where, predicted=0.0, measured=float(found), standard_error=0.0, slack=_ROUNDING
-    )
+    return Row.compare(quantity, where, predicted=0.0, measured=found, slack=_ROUNDING)
 
 
 def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -170,7 +167,7 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
             one.attend(q, k, v, causal=False, scale=(MODEL_DIM / count) ** -0.5)
             seconds.setdefault(count, []).append(time.process_time() - start)
     for count in HEAD_COUNTS:
-        where: dict[str, str | float] = {"backend": one.name, "heads": count, "length": n}
+        where: Where = {"backend": one.name, "heads": count, "length": n}
         workload = Workload(heads=count, queries=n, keys=n, head_dim=MODEL_DIM // count)
         flops = _counted_flops(one, workload, x)
         yield Row.compare(
@@ -227,61 +224,41 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 def draw(finding: Finding) -> Figure:
     """Variance at initialisation, and FLOPs and time against the number of heads."""
-    from attnlab.figures.drawing import (
-        BLACK,
-        BLUE,
-        backend_styles,
-        entitle,
-        legend,
-        new_figure,
-        powers_of_two,
-    )
+    from attnlab.figures.drawing import entitle, new_figure
 
     figure, (start, cost) = new_figure(2, 1, width=12.5, height=4.6)
-    rows = [row for row in finding.rows if "scheme" in row.where]
+    _by_scheme(start, [row for row in finding.rows if "scheme" in row.where])
+    _by_heads(cost, finding.rows)
+    title = "Initialisation sets the variance (bars: predicted)"
+    entitle(start, title, "variance of a logit at initialisation", "")
+    x, y = f"heads, at d_model = {MODEL_DIM}", "time, or FLOPs, over those of one head"
+    entitle(cost, "Heads do not cut the cost", x, y)
+    return figure
+
+
+def _by_scheme(panel: Axes, rows: Sequence[Row]) -> None:
+    from attnlab.figures.drawing import BLACK, BLUE
+
     names = list(SCHEMES)
     for row in rows:
-        place = names.index(str(row.where["scheme"]))
-        start.errorbar(
-            [row.measured], [place], xerr=[5 * row.standard_error], fmt="o", color=BLUE, mfc="none", ms=7
-        )
-        start.plot([row.predicted] * 2, [place - 0.3, place + 0.3], color=BLACK, linewidth=1.6)
-    start.set_yticks(range(len(names)), names)
-    start.set_ylim(-0.6, len(names) - 0.4)
-    start.set_xscale("log")
-    entitle(
-        start,
-        "Initialisation sets the variance (bars: predicted)",
-        "variance of a logit at initialisation",
-        "",
-    )
-    times = [row for row in finding.rows if row.quantity.startswith("time")]
+        place, error = names.index(str(row.where["scheme"])), [5 * row.standard_error]
+        panel.errorbar([row.measured], [place], xerr=error, fmt="o", color=BLUE, mfc="none", ms=7)
+        panel.plot([row.predicted] * 2, [place - 0.3, place + 0.3], color=BLACK, linewidth=1.6)
+    panel.set_yticks(range(len(names)), names)
+    panel.set_ylim(-0.6, len(names) - 0.4)
+    panel.set_xscale("log")
+
+
+def _by_heads(panel: Axes, rows: Sequence[Row]) -> None:
+    from attnlab.figures.drawing import BLACK, backend_styles, legend, powers_of_two
+
+    times, flops = ([row for row in rows if row.quantity.startswith(what)] for what in ("time", "FLOPs"))
     for name, style in backend_styles([str(row.where["backend"]) for row in times]).items():
         mine = [row for row in times if row.where["backend"] == name]
-        cost.plot(
-            [float(row.where["heads"]) for row in mine],
-            [row.measured for row in mine],
-            label=name,
-            mfc="none",
-            **style,
-        )
-    flops = [row for row in finding.rows if row.quantity.startswith("FLOPs")]
-    cost.plot(
-        [float(row.where["heads"]) for row in flops],
-        [row.measured for row in flops],
-        "_",
-        color=BLACK,
-        ms=22,
-        mew=2,
-        label="FLOPs",
-    )
-    powers_of_two(cost, HEAD_COUNTS)
-    cost.set_ylim(bottom=0)
-    entitle(
-        cost,
-        "Heads do not cut the cost",
-        f"heads, at d_model = {MODEL_DIM}",
-        "time, or FLOPs, over those of one head",
-    )
-    legend(cost, fontsize=8.5)
-    return figure
+        x, y = [float(row.where["heads"]) for row in mine], [row.measured for row in mine]
+        panel.plot(x, y, label=name, mfc="none", **style)
+    x, y = [float(row.where["heads"]) for row in flops], [row.measured for row in flops]
+    panel.plot(x, y, "_", color=BLACK, ms=22, mew=2, label="FLOPs")
+    powers_of_two(panel, HEAD_COUNTS)
+    panel.set_ylim(bottom=0)
+    legend(panel, fontsize=8.5)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Row
+from attnlab.numerics.estimates import mean_over_clusters, mean_row
+from attnlab.numerics.finding import Row, Where
 from attnlab.numerics.observables import Array, Observables, observe
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import (
@@ -62,36 +62,19 @@ def measure(survey: Survey) -> None:
         survey.facts["phase diagram measured through"] = chosen.name
 
 
-def _through(one: OpenBackend, seed: int) -> list[Row]:
+def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
     keys, dims = (_SLOW_KEYS, _SLOW_HEAD_DIMS) if one.slow else (_KEYS, _HEAD_DIMS)
     heads, queries = (_SLOW_HEADS, _SLOW_QUERIES) if one.slow else (_HEADS, _QUERIES)
-    rows = []
     for head_dim in dims:
         rng = generator(seed, head_dim)
         q, k = (rng.standard_normal((1, heads, n, head_dim), dtype=np.float32) for n in (queries, keys))
         for scaling, scale in (("unscaled", 1.0), ("scaled", head_dim**-0.5)):
             seen = observe(one.attend, q, k, scale=scale)
-            where: dict[str, str | float] = {
-                "backend": one.name,
-                "scaling": scaling,
-                "keys": keys,
-                "head_dim": head_dim,
-            }
+            where: Where = {"backend": one.name, "scaling": scaling, "keys": keys, "head_dim": head_dim}
             expected = attention_under_random_inputs(keys, head_dim, scale)
             for quantity, of in QUANTITIES.items():
-                mean, error = mean_over_clusters(of(seen).reshape(heads, queries))
                 predicted = getattr(expected, quantity)
-                rows.append(
-                    Row.compare(
-                        quantity,
-                        where,
-                        predicted=predicted,
-                        measured=mean,
-                        standard_error=error,
-                        slack=_SLACK,
-                    )
-                )
-    return rows
+                yield mean_row(quantity, where, of(seen)[0], predicted=predicted, slack=_SLACK)
 
 
 def _map_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -99,13 +82,11 @@ def _map_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
     for keys in MAP_KEYS:
         for head_dim in MAP_HEAD_DIMS:
             seen = _rows_of(one, keys, head_dim, 1.0, generator(seed, 400, keys, head_dim))
-            mean, error = mean_over_clusters(seen.largest_weight[0])
-            yield Row.compare(
+            yield mean_row(
                 "largest_weight on the map",
                 {"backend": one.name, "keys": keys, "head_dim": head_dim},
+                seen.largest_weight[0],
                 predicted=random_energy(keys, math.sqrt(head_dim)).largest_weight,
-                measured=mean,
-                standard_error=error,
                 slack=_SLACK,
             )
 
@@ -117,22 +98,11 @@ def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
         beta = critical / temperature
         rng = generator(seed, 500, number)
         seen = _rows_of(one, _KEYS, _MAP_HEAD_DIM, beta / math.sqrt(_MAP_HEAD_DIM), rng)
-        where: dict[str, str | float] = {
-            "backend": one.name,
-            "keys": _KEYS,
-            "temperature / freezing": temperature,
-        }
+        where: Where = {"backend": one.name, "keys": _KEYS, "temperature / freezing": temperature}
         exact = random_energy(_KEYS, beta)
         for quantity, of in QUANTITIES.items():
-            mean, error = mean_over_clusters(of(seen)[0])
-            yield Row.compare(
-                f"{quantity} against temperature",
-                where,
-                predicted=getattr(exact, quantity),
-                measured=mean,
-                standard_error=error,
-                slack=_SLACK,
-            )
+            name, predicted = f"{quantity} against temperature", getattr(exact, quantity)
+            yield mean_row(name, where, of(seen)[0], predicted=predicted, slack=_SLACK)
         if beta >= _DEEP * critical:
             frozen, error = mean_over_clusters((seen.largest_weight[0] > 0.5).astype(np.float64))
             expected = frozen_fraction(_KEYS, beta)

@@ -51,14 +51,30 @@ class Survey:
         """Takes the rows of every measure through every backend in `dtype`, a backend at a time."""
         for one in self.opened(dtype):
             for measure in measures:
-                self.rows += _rows_or_failure(one, measure, self.seed)
+                self._take(one, measure)
 
     def one(self, measure: Measure, dtype: str = "float64") -> OpenBackend | None:
         """Takes the rows of `measure` through the reference backend, which is returned; None where there is none."""
         chosen = reference_backend(self.opened(dtype))
         if chosen:
-            self.rows += _rows_or_failure(chosen, measure, self.seed)
+            self._take(chosen, measure)
         return chosen
+
+    def _take(self, one: OpenBackend, measure: Measure) -> None:
+        """The rows of `measure` through `one`, or one failed row that says what the backend did wrong.
+
+        One that declines a question is asked nothing more of this measure; why goes into the facts.
+        """
+        rows: list[Row] = []
+        try:
+            for row in measure(one, self.seed):
+                rows.append(row)
+        except Declined as declined:
+            self.facts.setdefault(f"without {one.name} in part", str(declined))
+        except Exception as fault:  # a backend is other people's code and may raise anything
+            reason = f"{type(fault).__name__}: {fault}"
+            rows = [Row(RAISED, {"backend": one.name, "reason": reason}, 1.0, 0.0, 0.0, passed=False)]
+        self.rows += rows
 
     def opened(self, dtype: str) -> list[OpenBackend]:
         """The backends that can compute in `dtype` here; why the others cannot goes into the facts.
@@ -108,15 +124,6 @@ def reference_backend(opened: Sequence[OpenBackend]) -> OpenBackend | None:
     """The backend to measure with where one is enough: PyTorch's fused attention, else the first that is not slow."""
     fast = [one for one in opened if not one.slow]
     return next((one for one in fast if one.name == "torch_sdpa"), fast[0] if fast else None)
-
-
-def _rows_or_failure(one: OpenBackend, measure: Measure, seed: int) -> list[Row]:
-    """The rows of `measure` through `one`, or one failed row that says what the backend did wrong."""
-    try:
-        return list(measure(one, seed))
-    except Exception as fault:  # a backend is other people's code and may raise anything
-        reason = f"{type(fault).__name__}: {fault}"
-        return [Row(RAISED, {"backend": one.name, "reason": reason}, 1.0, 0.0, 0.0, passed=False)]
 
 
 def agreement(rows: Sequence[Row], prediction: str) -> str:

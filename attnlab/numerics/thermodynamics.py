@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attnlab.numerics.estimates import mean_over_clusters
-from attnlab.numerics.finding import Row
+from attnlab.numerics.estimates import mean_row
+from attnlab.numerics.finding import Row, Where
 from attnlab.numerics.identities import violations
 from attnlab.numerics.observables import observe
 from attnlab.numerics.responses import energy_variance
@@ -71,14 +71,8 @@ def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:
                 exact_heat_capacity(CURVE_KEYS, beta),
             ),
         ):
-            mean, error = mean_over_clusters(values[0])
-            yield Row.compare(
-                quantity,
-                {"backend": one.name, "beta / critical": ratio, "keys": CURVE_KEYS},
-                predicted=expected,
-                measured=mean,
-                standard_error=error,
-            )
+            where: Where = {"backend": one.name, "beta / critical": ratio, "keys": CURVE_KEYS}
+            yield mean_row(quantity, where, values[0], predicted=expected)
 
 
 def exact_heat_capacity(keys: int, beta: float) -> float:

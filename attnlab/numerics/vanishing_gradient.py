@@ -17,8 +17,8 @@ import numpy as np
 
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined
-from attnlab.numerics.estimates import mean_over_clusters, statistic_over_clusters
-from attnlab.numerics.finding import Row
+from attnlab.numerics.estimates import mean_row, statistic_over_clusters
+from attnlab.numerics.finding import Row, Where
 from attnlab.numerics.observables import Array, observe
 from attnlab.numerics.responses import logit_gradients
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
@@ -64,18 +64,10 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
     means = []
     for number, (scaling, scale) in enumerate(_SCALES.items()):
         squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
-        where: dict[str, str | float] = {
-            "backend": one.name,
-            "scaling": scaling,
-            "keys": keys,
-            "head_dim": _HEAD_DIM,
-        }
-        mean, error = mean_over_clusters(squares)
-        means.append((mean, error / mean))
+        where: Where = {"backend": one.name, "scaling": scaling, "keys": keys, "head_dim": _HEAD_DIM}
         expected = attention_under_random_inputs(keys, _HEAD_DIM, scale).jacobian_norm_squared
-        yield Row.compare(
-            "mean ‖J‖²", where, predicted=expected, measured=mean, standard_error=error, slack=1e-12
-        )
+        means.append(mean_row("mean ‖J‖²", where, squares, predicted=expected, slack=1e-12))
+        yield means[-1]
         reference = _reference(keys, scale, (seed, keys, 600 + number))
         for quantity, statistic in STATISTICS.items():
             yield _against(quantity, where, np.sqrt(squares), reference, statistic)
@@ -88,16 +80,14 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
                 lambda norms, threshold=threshold: float(np.mean(norms < threshold)),  # type: ignore[misc]
                 share=True,
             )
-    (unscaled, error), (scaled, other) = means
-    exact = [
-        attention_under_random_inputs(keys, _HEAD_DIM, one).jacobian_norm_squared for one in _SCALES.values()
-    ]
+    unscaled, scaled = means
+    ratio = math.sqrt(unscaled.measured / scaled.measured)
     yield Row.compare(
         "rms ‖J‖, unscaled over scaled",
         {"backend": one.name, "keys": keys, "head_dim": _HEAD_DIM},
-        predicted=math.sqrt(exact[0] / exact[1]),
-        measured=math.sqrt(unscaled / scaled),
-        standard_error=math.sqrt(unscaled / scaled) * math.hypot(error, other) / 2,
+        predicted=math.sqrt(unscaled.predicted / scaled.predicted),
+        measured=ratio,
+        standard_error=ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2,
     )
 
 
@@ -142,7 +132,7 @@ def _reference(keys: int, scale: float, stream: tuple[int, ...]) -> Array:
     return norms
 
 
-def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> list[Row]:
+def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
     """Mean square gradient of a logit, for unit-variance random values and a unit gradient of the output."""
     rng = generator(seed, 700)
     shapes = (_AUTOGRAD_QUERIES, _AUTOGRAD_KEYS)
@@ -152,25 +142,20 @@ def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> lis
         rng.standard_normal((1, _HEADS, _AUTOGRAD_KEYS, 1)),
         np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1)),
     )
-    rows = []
     for scaling, scale in _SCALES.items():
         try:
             gradients = logit_gradients(load(one.name, folders), q, k, v, upstream, scale=scale)
         except Declined:
-            return []  # no automatic differentiation: nothing to measure, and nothing wrong
-        mean, error = mean_over_clusters((gradients**2).sum(axis=-1)[0])
-        where: dict[str, str | float] = {"backend": one.name, "scaling": scaling, "keys": _AUTOGRAD_KEYS}
+            return  # no automatic differentiation: nothing to measure, and nothing wrong
+        where: Where = {
+            "backend": one.name,
+            "scaling": scaling,
+            "keys": _AUTOGRAD_KEYS,
+            "head_dim": _HEAD_DIM,
+        }
         expected = attention_under_random_inputs(_AUTOGRAD_KEYS, _HEAD_DIM, scale).jacobian_norm_squared
-        rows.append(
-            Row.compare(
-                "mean ‖dL/ds‖² by autograd",
-                {**where, "head_dim": _HEAD_DIM},
-                predicted=expected,
-                measured=mean,
-                standard_error=error,
-            )
-        )
-    return rows
+        squares = (gradients**2).sum(axis=-1)[0]
+        yield mean_row("mean ‖dL/ds‖² by autograd", where, squares, predicted=expected)
 
 
 def _sweep(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -181,16 +166,9 @@ def _sweep(one: OpenBackend, seed: int) -> Iterator[Row]:
         q, k = (rng.standard_normal((1, _HEADS, n, 8)) for n in (_QUERIES, _KEYS))
         q /= np.linalg.norm(q, axis=-1, keepdims=True)
         squares = observe(one.attend, q, k, scale=beta).jacobian_norm_squared[0]
-        where: dict[str, str | float] = {"backend": one.name, "keys": _KEYS, "beta / critical": ratio}
-        mean, error = mean_over_clusters(squares)
-        yield Row.compare(
-            "mean ‖J‖² against β",
-            where,
-            predicted=random_energy(_KEYS, beta).jacobian_norm_squared,
-            measured=mean,
-            standard_error=error,
-            slack=1e-12,
-        )
+        where: Where = {"backend": one.name, "keys": _KEYS, "beta / critical": ratio}
+        expected = random_energy(_KEYS, beta).jacobian_norm_squared
+        yield mean_row("mean ‖J‖² against β", where, squares, predicted=expected, slack=1e-12)
 
 
 def conclusion(rows: Sequence[Row]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from attnlab.numerics.estimates import log_log_slope
-from attnlab.numerics.finding import Row
+from attnlab.numerics.finding import Row, Where
 from attnlab.numerics.score_sampling import (
     BLOCK,
     FAMILIES,
@@ -75,7 +75,7 @@ def sampled_rows(seed: int, scalings: Mapping[str, float]) -> Iterator[Row]:
 def _moments(family: Family, head_dim: int, drawn: ScoreMoments) -> Iterator[Row]:
     """Mean, variance and kurtosis of one family at one d_k."""
     exact = family.moments(head_dim)
-    where: dict[str, str | float] = {"family": family.label, "head_dim": head_dim}
+    where: Where = {"family": family.label, "head_dim": head_dim}
     count = len(drawn.first)
     if exact.mean:
         yield Row.compare(
@@ -130,7 +130,7 @@ def _slope(drawn: Mapping[int, ScoreMoments], scaling: str, power: float) -> Row
 def _correlated(head_dim: int, seed: int) -> Iterator[Row]:
     family = correlated(_CORRELATION)
     exact = family.moments(head_dim)
-    where: dict[str, str | float] = {"family": family.label, "head_dim": head_dim}
+    where: Where = {"family": family.label, "head_dim": head_dim}
     scores = sample_pairs(family, head_dim, PAIRS, generator(seed, 200, head_dim))
     yield Row.compare(
         "mean of q·k",

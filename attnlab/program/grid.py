@@ -19,6 +19,8 @@ import msgspec
 from attnlab.contract.fields import declaration, option
 from attnlab.contract.workload import GIVEN, Workload
 
+#: of a plan, where nothing is said
+GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
 _KINDS = get_type_hints(Workload)
 
 
@@ -44,20 +46,17 @@ class Choice:
         """Whether the option may stand alone, for "true"."""
         return self.fields[0].default is False
 
-    @property
-    def help(self) -> str:
-        """One line for a person, with the default where that says something."""
+    def help(self, default: str = "") -> str:
+        """One line for a person, with the `default`: by default the field's own, where that says something."""
         first = self.fields[0]
         if len(self.fields) > 1:
             text = " and ".join(field.name for field in self.fields).capitalize() + "."
         else:
             text = declaration(first).help
-        implied = self.several or self.alone or "[default" in text
-        return (
-            text
-            if implied or not first.default or first.default == "none"
-            else f"{text} [default: {first.default}]"
-        )
+        told = self.several or self.alone or "[default" in text
+        if not told and first.default not in (None, False, "", "none", 0):
+            default = default or str(first.default)
+        return f"{text} [default: {default}]" if default else text
 
     @property
     def metavar(self) -> str:
@@ -70,9 +69,9 @@ class Choice:
     def kind(self) -> Any:
         """The type of its value in a plan file."""
         kind = _KINDS[self.fields[0].name]
-        return (
-            Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)] if self.several else kind
-        )
+        if not self.several:
+            return kind
+        return Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)]
 
     def read(self, text: str) -> Any:
         """The value that an option's text stands for. Raises ValueError, naming the option."""

@@ -15,10 +15,8 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.limits import Limits
 from attnlab.numerics.catalogue import CHAPTER, chosen_experiments
-from attnlab.program.grid import choices, workloads
+from attnlab.program.grid import GRID, choices, workloads
 
-DEFAULT_LENGTHS = (64, 128, 256, 512, 1024, 2048)
-DEFAULT_HEADS = (1, 4, 16)
 #: what a plan file calls the fields of `Plan` that have another name there
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
@@ -58,8 +56,8 @@ class Plan:
     def grid(
         cls,
         *,
-        lengths: Sequence[int] = DEFAULT_LENGTHS,
-        heads: Sequence[int] = DEFAULT_HEADS,
+        lengths: Sequence[int] = GRID["lengths"],
+        heads: Sequence[int] = GRID["heads"],
         dtypes: Sequence[str] | None = None,
         **rest: Any,
     ) -> Plan:

@@ -123,19 +123,17 @@ def _after_bare(config: pytest.Config) -> dict[str, str]:
 
 def add_options(parser: pytest.Parser) -> None:
     """Register the options. Everything is read as text, so that `Settings.of` words every complaint."""
-    group = parser.getgroup("attnlab", "attention")
+    # argparse takes a word that begins with a dash for an option
+    group = parser.getgroup("attnlab", "attention; a value that begins with a dash as in --window=-1,0")
     group.addoption(
         "--backends",
         metavar="LIST",
         help="contenders separated by commas, as in torch_sdpa,numpy_vectorized[threads=1]; default: all",
     )
     for choice in choices(grid=True):
-        default = f" [default: {_DEFAULTS[choice.name]}]" if choice.name in _DEFAULTS else ""
         bare: dict[str, Any] = {"nargs": "?", "const": "true"} if choice.bare else {}
-        metavar = choice.metavar.strip("[]")
-        group.addoption(
-            choice.option, metavar=metavar, help=(choice.help + default).replace("%", "%%"), **bare
-        )
+        said = choice.help(_DEFAULTS.get(choice.name, "")).replace("%", "%%")
+        group.addoption(choice.option, metavar=choice.metavar.strip("[]"), help=said, **bare)
     group.addoption(
         "--implementations",
         metavar="DIR",

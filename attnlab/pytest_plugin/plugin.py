@@ -4,7 +4,8 @@ Load it with ``pytest -p attnlab.pytest_plugin.plugin``. A test that takes
 
 ``contender`` and ``workload``
     runs once for every contender x length x heads x dtype that the options ask for
-    (``--backends``, ``--lengths``, ``--heads``, ``--dtypes``, see ``pytest --help``);
+    (``--backends``, ``--lengths``, ``--heads``, ``--dtypes``); every other field of a workload has an option too
+    (``--kv-heads``, ``--causal``, ``--direction``, ..., see ``pytest --help``);
 ``interleaved``
     calls ``interleaved(contender, workload)``: all contenders of the workload are raced in processes of their
     own, once, round by round, and this contender's samples go into pytest-benchmark's table, its JSON and its

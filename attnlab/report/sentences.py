@@ -117,7 +117,8 @@ def self_test_summary(analysis: Analysis) -> str:
     worst = max(tested.twins, key=lambda one: one.deviation)
     failed = f"{len(tested.failures)}" if tested.failures else "none"
     return (
-        f"`{worst.contender}` was entered twice. On {failed} of {wording.counted(len(tested.twins), 'workload')} "
-        f"did its two entries differ by more than ±{units.percent(tested.margin)} with the whole interval; the "
-        f"largest difference was {units.percent(worst.deviation)}. {rounds}"
+        f"`{worst.contender}` was entered twice. Its two entries differed by more than "
+        f"±{units.percent(tested.margin)}, with the whole interval, on {failed} of "
+        f"{wording.counted(len(tested.twins), 'workload')}; the largest difference was "
+        f"{units.percent(worst.deviation)}. {rounds}"
     )

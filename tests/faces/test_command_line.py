@@ -47,6 +47,11 @@ MISTAKES = [
     (("run", "--experiments", "nope"), "no experiment is called 'nope'"),
     (("run", "--baseline", "naive_loop", "--backends", "torch_eager"), "baseline must be one of"),
     (("run", "--plan", "missing.toml"), "missing.toml cannot be read: No such file"),
+    (
+        ("run", "--plan", "plan.toml"),
+        "plan.toml: causal must be one of false, top_left, bottom_right, got 'x'",
+    ),
+    (("run", "--plan", "plan.toml", "--causal=y"), "--causal must be one of false, top_left"),
     (("run", "--implementations", "missing"), "--implementations must name a folder"),
     (("run", "--out", "file"), "is a file; give another with --out"),
     (("compare", "torch_sdpa"), "at least two contenders"),
@@ -92,6 +97,7 @@ def test_a_mistake_is_one_line(
     """On standard error, and standard output stays empty."""
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
+    Path("plan.toml").write_text("causal = 'x'", encoding="utf-8")
     assert status(*arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

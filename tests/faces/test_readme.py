@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -23,13 +24,19 @@ def test_the_example_is_a_right_backend_in_ten_lines(tmp_path: Path) -> None:
     assert found.passed, found.reason
 
 
-def test_every_command_that_it_names_is_there() -> None:
-    """A reader may type any of them."""
+def test_every_command_line_that_it_shows_is_understood() -> None:
+    """With its options: a reader may type any of them."""
     from attnlab.commands.app import app
 
     blocks = "\n".join(re.findall(r"```\n(.*?)```", README, flags=re.DOTALL))
-    named = set(re.findall(r"^attnlab (\w+)", blocks, flags=re.MULTILINE))
-    assert named and named <= set(app.commands)
+    lines = re.findall(r"^attnlab (\w+)(.*)", blocks, flags=re.MULTILINE)
+    assert {"compare", "run", "check"} <= {name for name, _ in lines}
+    for name, rest in lines:
+        app.commands[name].make_context(name, shlex.split(rest, comments=True))
+    (table,) = re.findall(r"\| option \|.*?\n\n", README, flags=re.DOTALL)
+    options = {option for one in app.commands["compare"].params for option in one.opts}
+    shown = set(re.findall(r"--[a-z][a-z-]*", table))
+    assert len(shown) > 10 and shown <= options
 
 
 def test_ci_runs_the_test_line() -> None:

@@ -83,7 +83,7 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
             read_run(tmp_path)
     file.write_text(json.dumps(good), encoding="utf-8")
     (tmp_path / "results.jsonl").write_text("{}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"results\.jsonl, line 1: not a result"):
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 1: a result must be a table"):
         read_run(tmp_path)
 
 

@@ -52,7 +52,7 @@ def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Path(__file__)  # the worker imports this module, under the name that it has here
     places = here.parents[__name__.count(".")], here.parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
-    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4)
+    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
     chosen = (LATENCY, Failing(), PEAK_MEMORY, CpuTime())
     with Conductor(parse_all(["numpy_blocked"]), limits=limits, instruments=chosen) as conductor:
         (result,) = conductor.race(SMALL)

@@ -35,6 +35,13 @@ def test_what_is_just_quick_enough_is_tried(clock: Clock) -> None:
     assert worker.tried[-1] == BIG
 
 
+def test_what_every_call_costs_does_not_grow_with_the_size(clock: Clock) -> None:
+    """Waiting for threads on a busy machine: 0.2 s for a call of any size are not half an hour for a large one."""
+    worker = FakeWorker("waiting", clock, lambda workload, calls: 0.2 + workload.flops / 1e11)
+    (result,), _ = race([worker], BIG)
+    assert result.outcome is Outcome.MEASURED, result.reason
+
+
 def test_a_slow_first_call_rules_nothing_out(clock: Clock) -> None:
     """Ten seconds of compiling, then fast."""
     worker = FakeWorker(

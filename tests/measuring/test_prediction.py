@@ -14,6 +14,7 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.prediction import (
     REACH,
     History,
+    extrapolated,
     least_peak_bytes,
     rungs,
     smaller,
@@ -121,6 +122,19 @@ def test_a_slow_first_call_does_not_speak_for_the_size() -> None:
     history.saw_seconds(workload, 0.5)
     history.saw_seconds(workload, 0.7)
     assert history.predict_seconds(workload) == 0.5
+
+
+@given(st.floats(0, 10), st.floats(1e-12, 1e-6), st.integers(1, 10**6), st.integers(2, 10**6))
+def test_overhead_and_growth_are_told_apart(overhead: float, rate: float, least: int, factor: int) -> None:
+    """Exactly, where a call costs so much and so much a FLOP; from one size, in proportion."""
+    size, flops = least * 16, least * 16 * factor
+
+    def cost(flops: int) -> float:
+        return overhead + rate * flops
+
+    found = extrapolated((least, cost(least)), (size, cost(size)), flops)
+    assert found == pytest.approx(cost(flops), rel=1e-3, abs=1e-3)
+    assert extrapolated((least, 0.5), (least, 0.5), flops) == pytest.approx(0.5 * 16 * factor)
 
 
 def seen(scores: float, output: float, constant: float, *sizes: int) -> History:

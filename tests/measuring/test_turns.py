@@ -134,7 +134,7 @@ def test_a_freed_array_is_kept_for_the_next_call_unless_the_contender_says_other
     """By the page faults of an 8 MiB array, 2048 pages of it: none a call, or all of them."""
     (tmp_path / "hungry.py").write_text(HUNGRY, encoding="utf-8")
     names = ["hungry", "hungry[MALLOC_MMAP_THRESHOLD_=65536]"]
-    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4)
+    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
     with Conductor(parse_all(names), folders=[str(tmp_path)], limits=limits, memory=False) as conductor:
         faults = []
         for result in conductor.race(SMALL):

@@ -23,7 +23,7 @@ from attnlab.measuring.worker_process import Died, Refused, WorkerProcess
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 OTHER = SMALL.with_(queries=16, keys=16)
-QUICK = Limits(min_rounds=6, max_rounds=8, workload_seconds=2, turn_seconds=1e-4)
+QUICK = Limits(min_rounds=6, max_rounds=8, workload_seconds=2, turn_seconds=1e-4, call_seconds=1e3)
 
 BACKEND = """
 import ctypes, os, signal, sys
@@ -228,7 +228,7 @@ def watch():
     (tmp_path / "_watcher" / "watcher_of_states.py").write_text(watcher, encoding="utf-8")
     (tmp_path / "watching.py").write_text(BACKEND.format(body=body), encoding="utf-8")
     name = f"watching[PYTHONPATH={tmp_path / '_watcher'}]"
-    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4)
+    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
     with Conductor(parse_all([name] * 3), folders=[str(tmp_path)], limits=limits, memory=False) as conductor:
         # a first worker may start while another is still on its way; from here on all wait
         results = conductor.race(SMALL)

@@ -42,6 +42,11 @@ def faulty(tmp_path: Path) -> Path:
     (tmp_path / "raises.py").write_text(
         'LIBRARY = "numpy"\ndef attend(query, key, value, *, causal, scale):\n    raise RuntimeError("no such thing")\n'
     )
+    (tmp_path / "not_causal.py").write_text(
+        WRONG_SCALE.replace("*, causal, scale", "*, scale")
+        .replace("1.1 * ", "")
+        .replace("if causal", "if False")
+    )
     return tmp_path
 
 
@@ -90,6 +95,12 @@ def test_a_backend_that_raises_is_a_failed_row_and_the_others_are_kept(name: str
     assert {row.where["reason"] for row in failed} == {"RuntimeError: no such thing"}
     assert len(finding.rows) > 1
     assert len(figure(finding).axes) >= 1
+
+
+def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
+    (finding,) = run_experiments(["formula"], ["not_causal"], folders=[faulty])
+    assert finding.passed and {row.where.get("mask", "none") for row in finding.rows} == {"none"}
+    assert "takes no causal mask" in str(finding.facts["without not_causal in part"])
 
 
 @pytest.mark.usefixtures("drawn_once")
