@@ -276,8 +276,8 @@ def _excess(back: Backward, variance: Array, slopes: Array, row: Array) -> Array
     variance : of the scores; one that is up to six deviations below another may still come out above it. slopes, row :
     variances of t_j and of what comes on top for a whole row. Keys are walked from the first or from the last, in tiles
     of any size: before a larger score is met, no more errors have come together than those of the keys until there,
-    and of `row` the part that their weights have. Largest scores that are equal share within a tile. Parts in the middle
-    that are summed up by themselves and merged are not looked at: each would leave its error on a key of its own.
+    and of `row` the part that their weights have. Largest scores that are equal share within a tile. Parts in the
+    middle that are summed up by themselves and merged are not looked at: each leaves its error on a key of its own.
     """
     shown, fall, slack = back.part.visible, _fall(back), _FAR * np.sqrt(2 * variance)
     most = (slack if shown is None else slack * shown).max(axis=-1, keepdims=True)
