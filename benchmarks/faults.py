@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from zoo.fault import DTYPES as FAULT_DTYPES
 from zoo.paths import held_out
 from zoo.right import RIGHT
 
-from attnlab.accuracy.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine
+from attnlab.accuracy.gate import BACKWARD, FORWARD, Answers, Ask, GateResult
+from attnlab.accuracy.gate import examine as examine_by_clock
 from attnlab.accuracy.questions import Question
 from attnlab.accuracy.random_conditions import BACKWARD_COUNT, FORWARD_COUNT
 from attnlab.contract.discovery import backends, load
@@ -35,6 +37,8 @@ from attnlab.contract.errors import Unavailable
 from attnlab.contract.workload import Workload
 from attnlab.measuring.probe import Probe
 
+#: however slow this machine is, everything is asked
+examine = partial(examine_by_clock, clock=lambda: 0.0)
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
 _FIRST_RIGHT, _FIRST_HELD_OUT = 1000, 2000
 

@@ -276,11 +276,10 @@ def _excess(back: Backward, variance: Array, slopes: Array, row: Array) -> Array
     variance : of the scores; one that is up to six deviations below another may still come out above it. slopes, row :
     variances of t_j and of what comes on top for a whole row. Keys are walked from the first or from the last, in tiles
     of any size: before a larger score is met, no more errors have come together than those of the keys until there,
-    and of `row` the part that their weights have. Largest scores that are equal share within a tile.
+    and of `row` the part that their weights have. Largest scores that are equal share within a tile. Parts in the
+    middle that are summed up by themselves and merged are not looked at: each leaves its error on a key of its own.
     """
-    shown = back.part.visible
-    fall = back.soft.fall if shown is None else np.where(shown, back.soft.fall, -np.inf)
-    slack = _FAR * np.sqrt(2 * variance)
+    shown, fall, slack = back.part.visible, _fall(back), _FAR * np.sqrt(2 * variance)
     most = (slack if shown is None else slack * shown).max(axis=-1, keepdims=True)
     found = np.zeros(1)
     for step in (1, -1):

@@ -209,12 +209,12 @@ def merged(*shares: float, one_number: bool = False) -> Make:
 
 
 def smoothed_keys(dtype: str) -> Attention:
-    """The mean key is subtracted from all keys, which moves all scores of a row alike; not where a cap bends them."""
+    """The mean key is subtracted from all keys, which moves all scores of a row alike; not with a cap or a sink, which it does not move."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
         return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
 
-    return lambda p: whole(p, dtype, scores=scores if p.softcap is None else scores_of)
+    return lambda p: whole(p, dtype, scores=scores if p.softcap is None and p.sinks is None else scores_of)
 
 
 def two_passes(*, one_number: bool) -> Callable[[Array], Array]:

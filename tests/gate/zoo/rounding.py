@@ -325,8 +325,8 @@ FAULTS = (
     Fault(
         "ln Z in bfloat16", quiet_back(save_logs=lambda top, log: rounder("bfloat16")(top + log)), BACKWARD
     ),
-    Fault("sums over queries in float16", quiet_back(block=8, add=stored_sums("float16")), BACKWARD),
-    Fault("sums over queries in bfloat16", quiet_back(block=8, add=stored_sums("bfloat16")), BACKWARD),
+    Fault("sums over queries in float16", quiet_back(block=4, add=stored_sums("float16")), BACKWARD),
+    Fault("sums over queries in bfloat16", quiet_back(block=4, add=stored_sums("bfloat16")), BACKWARD),
     Fault("sums term after term in bfloat16", parted(mix_back=in_sequence("bfloat16")), BACKWARD),
     Fault("dq: stored in bfloat16", parted(for_query=rounder("bfloat16")), BACKWARD, stored_in("bfloat16")),
 )
