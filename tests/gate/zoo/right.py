@@ -209,7 +209,7 @@ def merged(*shares: float, one_number: bool = False) -> Make:
 
 
 def smoothed_keys(dtype: str) -> Attention:
-    """The mean key is subtracted from all keys, which moves all scores of a row alike; not with a cap or a sink, which it does not move."""
+    """The mean key is subtracted from all keys, which moves all scores of a row alike; a cap or a sink it would not."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
         return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
