@@ -101,6 +101,19 @@ class Mask:
             for rows, seen in self._row_blocks(shape)
         )
 
+    def kept_by_some(self, shape: Shape) -> int:
+        """Pairs of query and key that some batch element and head keeps."""
+        spans = self._spans(shape)
+        if (
+            spans is not None
+        ):  # what differs between batch elements is where the keys end, never where they begin
+            first, end = (np.broadcast_to(one, (shape.batch, shape.queries)) for one in spans)
+            return int(np.maximum(end.max(axis=0) - first.min(axis=0), 0).sum())
+        return sum(
+            int(np.count_nonzero(seen.any(axis=tuple(range(seen.ndim - 2)))))
+            for _, seen in self._row_blocks(shape)
+        )
+
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
         """True for the queries that see no key, broadcastable to (batch, heads, queries); None where all see one."""
         lengths = self._lengths(shape)

@@ -312,14 +312,8 @@ class Workload:
         rows = self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
         rows += self.kv_heads * keys * (self.head_dim + self.value_dim)
         if self.bias != "none":
-            rows += self._bias_numbers(_pairs(self._longest.masked, self._longest.shape) // self.heads)
+            rows += self._bias_numbers(_kept_by_some(self.masked, self.shape))
         return rows * ITEM_BYTES[self.dtype] + self.output_bytes
-
-    @property
-    def _longest(self) -> Workload:
-        """Of one batch element, which keeps every pair that some element keeps."""
-        lengths = None if self.key_lengths is None else (max(self.key_lengths),)
-        return self.with_(batch=1, key_lengths=lengths)
 
     def _bias_numbers(self, pairs: int) -> int:
         """Numbers of a bias that is an array, over so many pairs; it is one for all batch elements."""
@@ -416,3 +410,8 @@ def _pairs(mask: Mask, shape: Shape) -> int:
 @lru_cache(maxsize=512)
 def _used(mask: Mask, shape: Shape) -> tuple[int, int]:
     return mask.used(shape)
+
+
+@lru_cache(maxsize=512)
+def _kept_by_some(mask: Mask, shape: Shape) -> int:
+    return mask.kept_by_some(shape)
