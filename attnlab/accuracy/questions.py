@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import _lru_cache_wrapper, cached_property, lru_cache
 from itertools import chain
 from typing import Any, TypeVar
@@ -63,7 +63,7 @@ class Question:
 
     condition : the form that it was drawn from, as text. layout, gradient_layout : how query, key and value, and the
     output's gradient, lie in memory. exact, exact_gradients : the output, or the gradients, are all that is rounded.
-    z, gradient_z, every : as of a `Form`.
+    z, gradient_z, every : as of a `Form`. forward : the same without gradients.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Question:
     z: float | None = None
     gradient_z: float | None = None
     every: int = 1
+    forward: Question | None = None
 
     @property
     def dtype(self) -> str:
@@ -100,8 +101,9 @@ class Question:
 
     @cached_property
     def references(self) -> dict[str, Reference]:
-        """The right answers and their bounds, by name."""
-        return refer(self.problem, self.rows)
+        """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
+        known = None if self.forward is None else self.forward.reference
+        return refer(self.problem, self.rows, output=known)
 
     @property
     def reference(self) -> Reference:
@@ -151,7 +153,10 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         gradient_z=form.gradient_z,
         every=form.every,
     )
-    return _with_gradient(question, form, seed) if form.upstream else question
+    if not form.upstream:
+        return question
+    plain = replace(form, upstream="", gradient_layout="contiguous", gradient_z=None, exact_gradients=False)
+    return _with_gradient(replace(question, forward=posed(plain, dtype, seed)), form, seed)
 
 
 @cached(1200)
@@ -209,7 +214,8 @@ def _with_gradient(question: Question, form: Form, seed: int) -> Question:
     ):  # the loss looks at the last query alone: what reaches it from others shows
         normal[:, :, :-1] = 0
     elif form.upstream == "output":  # the loss is half the squared norm of the output
-        normal = question.reference.output
+        assert question.forward is not None
+        normal = question.forward.reference.output
     elif form.upstream == "signs":  # no product of them with whole numbers rounds
         normal = np.sign(np.rint(normal))
     elif form.upstream in ("small", "large"):
@@ -219,8 +225,7 @@ def _with_gradient(question: Question, form: Form, seed: int) -> Question:
             f"an output gradient is normal, ones, one_row, output, signs, small or large, got {form.upstream!r}"
         )
     gradient = round_to(normal, question.dtype)
-    given = {name: getattr(question, name) for name in question.__dataclass_fields__}
-    return Question(**{**given, "problem": question.problem.with_(output_gradient=gradient)})
+    return replace(question, problem=question.problem.with_(output_gradient=gradient))
 
 
 def questions(dtype: str, seed: int) -> Iterator[Question]:

@@ -76,16 +76,28 @@ class Reference:
         return self.lenient.exponent_error <= FIRST_ORDER
 
 
-def refer(problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Reference]:
+def refer(
+    problem: Problem, rows: Sequence[int] | None = None, *, output: Reference | None = None
+) -> dict[str, Reference]:
     """The references of what `problem` asks for, by name.
 
     "output" always, (batch, heads, rows, value_dim); where the problem has an output_gradient also "query gradient",
     (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
     query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
 
-    Raises ValueError as `attnlab.theory.error_budget` does.
+    output : that of the output, where it is known already. Raises ValueError as `attnlab.theory.error_budget` does.
     """
     chosen = np.arange(problem.shape.queries) if rows is None else np.asarray(rows)
+    output = output or _of_output(problem, chosen)
+    found = {OUTPUT: output}
+    if problem.output_gradient is not None:
+        for name, budget in zip(GRADIENTS, gradient_budgets(problem, rows=chosen), strict=True):
+            found[name] = replace(_of_gradient(problem.dtype, budget), mantissa=output.mantissa)
+        found[GRADIENTS[0]] = replace(found[GRADIENTS[0]], rows=chosen)
+    return found
+
+
+def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     classes = precision_classes(problem, rows=chosen, worst_case=True, any_unfused=True)
     asked = at_rows(problem, chosen)
     form, inner = (
@@ -99,7 +111,7 @@ def refer(problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Refe
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     lenient = classes[SCORES]
     assert lenient.worst_case is not None
-    output = Reference(
+    return Reference(
         dtype=problem.dtype,
         output=lenient.output,
         classes=classes,
@@ -110,12 +122,6 @@ def refer(problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Refe
         mantissa=ONE_MANTISSA if one_size else 1.0,
         rows=chosen,
     )
-    found = {OUTPUT: output}
-    if problem.output_gradient is not None:
-        for name, budget in zip(GRADIENTS, gradient_budgets(problem, rows=chosen), strict=True):
-            found[name] = replace(_of_gradient(problem.dtype, budget), mantissa=output.mantissa)
-        found[GRADIENTS[0]] = replace(found[GRADIENTS[0]], rows=chosen)
-    return found
 
 
 def _of_gradient(dtype: str, budget: ErrorBudget) -> Reference:
