@@ -190,7 +190,7 @@ class _Examination:
         for other in others:
             between = self._answer(other) if other is not first else None
             if isinstance(between, str):
-                return f"{other.text}: {between}, when asked after {first.condition}"
+                return f"{other.text}: {between}, when asked after {first.dtype}, {first.condition}"
             again = self._answer(first)
             after = "at once" if other is first else f"after {other.dtype}, {other.condition}"
             fault = self._told_apart(first, was, again, after)
