@@ -17,8 +17,9 @@ from attnlab.contract.mask_part import Part, Shape
 
 #: conditions a dtype, for outputs and for gradients
 FORWARD_COUNT, BACKWARD_COUNT = 24, 12
-#: most scores of one condition, over all batches and heads, and numbers of its query: a few milliseconds
-_SCORES, _NUMBERS = 24_000, 48_000
+#: most scores of one condition, over all batches and heads, for outputs and for gradients, whose references take longer;
+#: and numbers of its query: a few milliseconds
+_FORWARD_SCORES, _BACKWARD_SCORES, _NUMBERS = 24_000, 8_000, 48_000
 _LARGEST_DIM = 256
 #: lengths at which a kernel changes its tile; they are drawn with their neighbours
 _EDGES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
@@ -50,9 +51,10 @@ def _drawn(rng: np.random.Generator, name: str, dim: int, backward: bool) -> For
     queries, keys = _length(rng, short=0.2), _length(rng, short=0.05)
     if rng.random() < 0.3:
         queries = keys = min(queries, keys)
-    if queries * keys > _SCORES:
-        queries = max(1, _SCORES // keys)
-    room = max(1, min(_SCORES // (queries * keys), _NUMBERS // (dim * max(queries, keys))))
+    scores = _BACKWARD_SCORES if backward else _FORWARD_SCORES
+    if queries * keys > scores:
+        queries = max(1, scores // keys)
+    room = max(1, min(scores // (queries * keys), _NUMBERS // (dim * max(queries, keys))))
     batch = int(rng.integers(1, min(_BATCH, room) + 1)) if rng.random() < 0.5 else 1
     heads = int(rng.integers(1, min(_HEADS, room // batch) + 1))
     divisors = [one for one in range(1, heads + 1) if heads % one == 0]

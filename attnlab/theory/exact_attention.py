@@ -113,7 +113,8 @@ def _bias_at(problem: Problem, place: Place) -> NDArray[Any] | None:
 class Rows(NamedTuple):
     """A block of query rows of one or several heads, with all their keys; arrays are (batches, heads, length, dim).
 
-    at : batches, heads and rows, where results belong. at_keys : batches and key heads. Without sinks: a sink is the
+    at : batches, heads and rows, where results belong. at_keys : batches and key heads; k and v stand here once for
+    every query head, and `onto_keys` adds up what belongs to one key head. Without sinks: a sink is the
     last of the keys, see `Problem.without_sinks`.
     """
 
@@ -127,6 +128,13 @@ class Rows(NamedTuple):
     scale: float
     softcap: float | None
     sink: bool
+
+    def onto_keys(self, x: Array) -> Array:
+        """The sums of x, (batches, heads, ...), over the query heads that share a key head: (batches, key heads, ...)."""
+        key_heads = self.at_keys[1].stop - self.at_keys[1].start
+        if key_heads == x.shape[1]:
+            return x
+        return np.asarray(x.reshape(x.shape[0], key_heads, -1, *x.shape[2:]).sum(axis=2))
 
 
 class Softmax(NamedTuple):
@@ -203,6 +211,8 @@ def blocks(problem: Problem) -> Iterator[Rows]:
         # only these heads in float64: the whole input would double or quadruple its memory
         key, value = problem.key[at_keys].astype(np.float64), problem.value[at_keys].astype(np.float64)
         query = problem.query[batches, members]
+        if key.shape[1] != query.shape[1]:
+            key, value = (np.repeat(one, query.shape[1] // key.shape[1], axis=1) for one in (key, value))
         size = max(1, _BLOCK // (n * query.shape[0] * query.shape[1]))
         for start in range(0, queries, size):
             at = slice(start, min(start + size, queries))
@@ -230,8 +240,9 @@ def _rows_and_keys(seen: NDArray[np.bool_] | None, place: Place) -> NDArray[np.b
 
 
 def _together(batch: int, heads: int, group: int, pairs: int) -> Iterator[tuple[slice, slice]]:
-    """Batches and heads that share a block, `pairs` each; heads of one key head never do."""
-    fit = max(1, _SHARED // pairs) if group == 1 else 1
+    """Batches and heads that share a block, `pairs` each: all heads of a key head or one of them alone."""
+    fit = max(1, _SHARED // pairs)
+    fit = fit // group * group or 1
     if fit >= heads:
         step = fit // heads
         for b in range(0, batch, step):
@@ -263,6 +274,8 @@ def _least_of_stretches(v: Array, first: NDArray[np.intp], count: NDArray[np.int
     """Of `count` successive rows of v from `first` on: the less of two overlapping stretches of 2^k rows."""
     lead = (1,) * (4 - 1 - first.ndim)
     first, count = (one.reshape(lead + one.shape)[..., None] for one in (first, np.maximum(count, 1)))
+    if not first.any():  # as under a causal mask
+        return np.take_along_axis(np.minimum.accumulate(v, axis=-2), count - 1, axis=-2)
     powers = np.frexp(count)[1] - 1
     least, table = np.zeros(1), v
     for power in range(int(powers.max()) + 1):

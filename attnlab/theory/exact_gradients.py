@@ -102,6 +102,6 @@ def exact_gradients(problem: Problem) -> Three:
     for part in blocks(asked):
         found = backward_rows(part, asked.output_gradient).gradients
         query[(*part.at[:2], rows[part.at[2]])] = found[0]
-        key[part.at_keys] += found[1]
-        value[part.at_keys] += found[2]
+        key[part.at_keys] += part.onto_keys(found[1])
+        value[part.at_keys] += part.onto_keys(found[2])
     return query, key[:, :, :keys], value[:, :, :keys]

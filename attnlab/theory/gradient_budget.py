@@ -163,11 +163,12 @@ def gradient_budgets(
         found = zip(back.gradients, back.tilts, gradient_bounds(back, sums_grow, roundings), strict=True)
         for index, (exact, tilt, bound) in enumerate(found):
             total, place = sums[index], part.at_keys if index else part.at
-            total.exact[place] += exact
-            total.tilt[place] += tilt
-            total.bound[place] += bound
+            onto = part.onto_keys if index else _as_it_is
+            total.exact[place] += onto(exact)
+            total.tilt[place] += onto(tilt)
+            total.bound[place] += onto(bound)
             for source, noise in noises.items():
-                total.variances[source][place] += (noise.query, noise.key, noise.value)[index]
+                total.variances[source][place] += onto((noise.query, noise.key, noise.value)[index])
                 total.scatters[source] += float(noise.scatters[index])
     query, key, value = sums
     return GradientBudgets(
@@ -177,6 +178,10 @@ def gradient_budgets(
             for one in (key, value)
         ),
     )
+
+
+def _as_it_is(x: Array) -> Array:
+    return x
 
 
 def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], wanted: NDArray[np.intp]) -> ErrorBudget:
