@@ -242,12 +242,8 @@ def gradient_questions(dtype: str, seed: int) -> Iterator[Question]:
 def _asked(
     first: Iterable[Form], drawn: Iterable[Form], last: Iterable[Form], dtype: str, seed: int
 ) -> Iterator[Question]:
-    """In float64 the first alone: what has blocks and paths of its own has them for the formats that it is fast in.
-
-    Of the two half formats, which kernels serve by one code, bfloat16 is asked about long ones and paths.
-    """
-    after = {"float64": (), "float16": (drawn,)}.get(dtype, (drawn, last))
-    for form in chain(first, *after):
+    """In float64 the first alone: what has blocks and paths of its own has them for the formats that it is fast in."""
+    for form in first if dtype == "float64" else chain(first, drawn, last):
         question = posed(form, dtype, seed)
         if question is not None:
             yield question
