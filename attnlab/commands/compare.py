@@ -16,11 +16,7 @@ from attnlab.commands import options
 @options.folders
 @options.as_json
 def compare(
-    contenders: tuple[str, ...],
-    seconds: float,
-    folders: tuple[str, ...],
-    as_json: bool,
-    **said: str | None,
+    contenders: tuple[str, ...], seconds: float, folders: tuple[str, ...], as_json: bool, **said: str | None
 ) -> int:
     """Race contenders on one workload; the first is the baseline.
 
@@ -36,11 +32,7 @@ def compare(
     workload = options.read_workload(said)
     with note(quiet=as_json) as on_event:
         found = race(
-            contenders,
-            workload,
-            folders=folders,
-            limits=Limits(workload_seconds=seconds),
-            on_event=on_event,
+            contenders, workload, folders=folders, limits=Limits(workload_seconds=seconds), on_event=on_event
         )
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))

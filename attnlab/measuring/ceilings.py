@@ -57,12 +57,7 @@ def best(device: str, dtype: str, found: dict[str, dict[str, float] | None]) -> 
     by_matmul = max(rates, key=lambda name: rates[name]["matmul_flops"])
     by_copy = max(rates, key=lambda name: rates[name]["copy_bytes"])
     return Ceiling(
-        device,
-        dtype,
-        rates[by_matmul]["matmul_flops"],
-        by_matmul,
-        rates[by_copy]["copy_bytes"],
-        by_copy,
+        device, dtype, rates[by_matmul]["matmul_flops"], by_matmul, rates[by_copy]["copy_bytes"], by_copy
     )
 
 

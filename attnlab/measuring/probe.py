@@ -148,11 +148,7 @@ _MIXED = {
 
 
 def laid_out(
-    library: Library,
-    arrays: Sequence[NDArray[Any]],
-    dtype: str,
-    layout: str,
-    around: list[Any] | None = None,
+    library: Library, arrays: Sequence[NDArray[Any]], dtype: str, layout: str, around: list[Any] | None = None
 ) -> tuple[Any, ...]:
     """`arrays` in the library, (batch, heads, length, dim) to the eye, in memory as `layout` says.
 

@@ -13,13 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from attnlab.accuracy.gate import Answers, GateResult, Precision, examine
-from attnlab.accuracy.questions import (
-    Question,
-    forget,
-    forget_all,
-    gradient_questions,
-    questions,
-)
+from attnlab.accuracy.questions import Question, forget, forget_all, gradient_questions, questions
 from attnlab.contract.discovery import require
 from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.packing import pack

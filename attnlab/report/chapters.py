@@ -207,10 +207,7 @@ CHAPTERS: Mapping[str, Chapter] = {
         lesson="Subtract the largest logit; exp(s)/Σ exp(s) fails in float16 at a logit of 11.1. Keep scores of "
         "float16 inputs in float32: q·k can pass 65504 while the scaled logit is harmless, and then no subtraction "
         "helps.",
-        picks=(
-            Pick("unshifted softmax overflows above"),
-            Pick("gap at which a weight becomes 0"),
-        ),
+        picks=(Pick("unshifted softmax overflows above"), Pick("gap at which a weight becomes 0")),
     ),
     "error_growth": Chapter(
         theory="Rounding to nearest has a relative error of root mean square 0.42 u, u being 2⁻²⁴ in float32, 2⁻¹¹ "
