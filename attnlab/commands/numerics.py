@@ -40,7 +40,7 @@ def numerics(
     from attnlab.commands.progress import live_progress
     from attnlab.numerics import catalogue
     from attnlab.program.environment import environment
-    from attnlab.program.folders import claim
+    from attnlab.program.store import claim
     from attnlab.report import laboratory
 
     if listing:

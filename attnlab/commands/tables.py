@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from attnlab.contract.discovery import backends, load
@@ -13,6 +15,9 @@ from attnlab.contract.units import bytes_text, seconds_text
 from attnlab.contract.workload import Workload
 from attnlab.program.check import Checked
 from attnlab.program.compare import Comparison
+
+if TYPE_CHECKING:
+    from attnlab.claims.ledger import Ledger
 
 
 def show(table: Table) -> None:
@@ -23,8 +28,8 @@ def show(table: Table) -> None:
     console.print(table)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title or None, title_justify="left")
+def _table(title: str, *columns: str, lines: bool = False) -> Table:
+    table = Table(title=title or None, title_justify="left", show_lines=lines)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -57,19 +62,15 @@ def check_table(found: Sequence[Checked]) -> Table:
         result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
         gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else result
         counts = (str(one.asked), str(one.declined), str(one.left_out))
-        without = (
-            "; ".join(f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items()) if one.passed else ""
-        )
-        table.add_row(one.name, result, *counts, gradients, one.reason or without)
+        without = [f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items() if one.passed]
+        table.add_row(one.name, result, *counts, gradients, one.reason or "; ".join(without))
     return table
 
 
 def precision_table(found: Sequence[Checked]) -> Table:
     """A row a backend, dtype and direction: how exact it is, for those that answered."""
-    title = (
-        "precision: error in units of the budget of its class, largest in units in the last place, "
-        "z of the error along the result"
-    )
+    title = "precision: error in units of the budget of its class, largest in units in the last place, "
+    title += "z of the error along the result"
     table = _table(title, "backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias")
     for one in found:
         for dtype in one.precision:
@@ -102,4 +103,26 @@ def backend_table(device: str, folders: Sequence[str]) -> Table:
         except (Unavailable, ValueError) as fault:
             text = str(fault)
         table.add_row(name, library, here, text)
+    return table
+
+
+def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:
+    """A row a claim: its id, its theme, and what is said."""
+    table = _table("claims", "id", "theme", "claim")
+    for row in listed:
+        table.add_row(*row)
+    return table
+
+
+def ledger_table(found: Ledger) -> Table:
+    """A row a claim: verdict, claim, right statement, the deciding figure."""
+    from attnlab.claims.claim import ClaimVerdict
+    from attnlab.claims.page import deciding_figure, verdict_of
+
+    columns = ("id", "verdict", "claim", "what is so", "deciding figure")
+    table = _table("what is claimed", *columns, lines=True)
+    for entry in found.entries:
+        verdict = verdict_of(entry, {one: str(one) for one in ClaimVerdict})
+        cells = (entry.id, verdict, entry.says, entry.truth, deciding_figure(entry))
+        table.add_row(*map(escape, cells))
     return table

@@ -1,4 +1,4 @@
-"""One look for every figure: its panels, axes, titles, points, legends, and how it is saved.
+"""One look for every figure: its colours, panels, axes, titles, points, legends, and how it is saved.
 
 Object-oriented Matplotlib without global state, on white ground so that a figure reads in light and in dark pages.
 Matplotlib loads when a figure is asked for, never with this module.
@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnlab.contract import units
-from attnlab.figures.palette import BLACK as BLACK
-from attnlab.figures.palette import BLUE as BLUE
-from attnlab.figures.palette import CYCLE as CYCLE
-from attnlab.figures.palette import GREEN as GREEN
-from attnlab.figures.palette import GREY as GREY
-from attnlab.figures.palette import GRID, styles
-from attnlab.figures.palette import ORANGE as ORANGE
-from attnlab.figures.palette import PURPLE as PURPLE
-from attnlab.figures.palette import RED as RED
-from attnlab.figures.palette import SKY as SKY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
+#: after Okabe and Ito 2008, told apart with impaired colour vision; darkened so that words in them read on white
+BLUE, ORANGE, GREEN, PURPLE, OCHRE, SKY, VIOLET, BROWN, RED, OLIVE = (
+    "#1F5FBF", "#D55E00", "#00855A", "#B0408E", "#B87900", "#0093A8", "#6A4BC4", "#7A4A1E", "#C1121F", "#66801A",
+)  # fmt: skip
+BLACK, GREY, GRID = "#222222", "#6E6E6E", "#E2E2E2"
+#: in the order in which curves take them
+CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, BLACK)
+_BACKENDS = (BLUE, ORANGE, GREEN, PURPLE, OCHRE, SKY, VIOLET, BROWN, RED, OLIVE)
+_MARKERS = "osD^vPX<>h"
+#: what the others are usually compared with, drawn in black
+_BASELINE = "torch_eager"
 #: standard errors to either end of a bar: a measured value that agrees with its prediction lies within so many
 STANDARD_ERRORS = 5.0
 #: of letters, in points; ticks and notes are a little smaller
@@ -73,6 +75,32 @@ def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **optio
     axes.text(
         x, y, text, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}, **style
     )
+
+
+@dataclass(frozen=True)
+class Style:
+    """A contender's colour, marker and dashes, as Matplotlib writes them."""
+
+    colour: str
+    marker: str
+    dashes: str
+
+
+def styles(names: Sequence[str]) -> dict[str, Style]:
+    """A style for each of `names`.
+
+    The backends that come with attnlab keep theirs in every figure; other names take those that
+    follow, in order, and repeats of a colour are dashed.
+    """
+    from attnlab.contract.discovery import backends
+
+    known = [name for name in backends() if name != _BASELINE]
+    order = [*known, *(name for name in dict.fromkeys(names) if name not in known and name != _BASELINE)]
+    found = {_BASELINE: Style(BLACK, "o", "-")}
+    for index, name in enumerate(order):
+        turn, place = divmod(index, len(_BACKENDS))
+        found[name] = Style(_BACKENDS[place], _MARKERS[place], ("-", "--", "-.", ":")[turn % 4])
+    return {name: found[name] for name in names}
 
 
 def backend_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attnlab.figures.drawing import SIZE
-from attnlab.figures.palette import GREY
+from attnlab.figures.drawing import GREY, SIZE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -54,11 +54,10 @@ def best(device: str, dtype: str, found: dict[str, dict[str, float] | None]) -> 
     rates = {name: one for name, one in found.items() if one is not None}
     if not rates:
         return None
-    by_matmul = max(rates, key=lambda name: rates[name]["matmul_flops"])
-    by_copy = max(rates, key=lambda name: rates[name]["copy_bytes"])
-    return Ceiling(
-        device, dtype, rates[by_matmul]["matmul_flops"], by_matmul, rates[by_copy]["copy_bytes"], by_copy
+    product, copy = (
+        max((one[what], name) for name, one in rates.items()) for what in ("matmul_flops", "copy_bytes")
     )
+    return Ceiling(device, dtype, *product, *copy)
 
 
 def _least_seconds(library: Library, call: Callable[[], Any]) -> float:

@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,7 @@ class Conductor:
 
     `instruments` measure what is raced: latency in the race, which is always measured, and each other in a pass of
     its own after it; `memory` False leaves out peak memory. `account` holds the seconds that went into each activity;
-    over a race they add up to its time.
-    `on_event` is called with short texts as work goes on.
+    over a race they add up to its time. `on_event` is called with short texts as work goes on.
     """
 
     def __init__(
@@ -66,16 +64,11 @@ class Conductor:
             with self._activity("start-up"):
                 self._start()
         except BaseException:  # an interrupt too: nobody calls __exit__ for us
-            self._close()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.ExitStack() as leaving:  # all of them, also where an interrupt comes in between
             for worker in self.workers:
                 leaving.callback(worker.end)
@@ -92,7 +85,8 @@ class Conductor:
     def _race(self, workload: Workload) -> list[Result]:
         with self._activity("start-up"):
             self._start()
-        participants = [Participant(worker, workload, self._deadline) for worker in self.workers]
+        deadline = self.limits.deadline_seconds
+        participants = [Participant(worker, workload, deadline) for worker in self.workers]
         for participant in participants:
             self._on_event(f"{workload.label}: checking {participant.name}")
             participant.attempt(self._admit)
@@ -118,7 +112,8 @@ class Conductor:
         for worker in self.workers:
             if worker.alive:
                 try:
-                    found[worker.contender.name] = worker.ask("facts", seconds=self._deadline, device=device)
+                    deadline = self.limits.deadline_seconds
+                    found[worker.contender.name] = worker.ask("facts", seconds=deadline, device=device)
                 except NoAnswer as fault:
                     found[worker.contender.name] = {"unknown": str(fault)}
         return found
@@ -144,8 +139,7 @@ class Conductor:
             try:
                 worker.finish_start()
             except NoAnswer as fault:
-                refused = isinstance(fault, Refused)
-                outcome = Outcome.UNAVAILABLE if refused else fault.outcome
+                outcome = Outcome.UNAVAILABLE if isinstance(fault, Refused) else fault.outcome
                 self._absent[worker.contender.name] = (outcome, str(fault))
                 worker.end()
 
@@ -167,35 +161,30 @@ class Conductor:
         if participant.ended:
             return
         with self._activity("warm-up"):
-            self._calibrate(participant)
+            found = participant.ask("calibrate", warmup_seconds=_WARMUP_SECONDS)
+            participant.call_seconds = float(found["seconds"])
+            self._budget.saw_seconds(participant)
         with self._activity("attesting"):
             participant.kernel = str(participant.ask("attest")["kernel"])
 
     def _check(self, participant: Participant) -> None:
         """Judge what the call that will be timed returns, the first time and the second."""
         rows = race_check.sampled_rows(participant.workload)
-        reply, arrays = participant.worker.ask_arrays("check", seconds=self._deadline, rows=rows)
+        deadline = participant.deadline_seconds
+        reply, arrays = participant.worker.ask_arrays("check", seconds=deadline, rows=rows)
         names = reply["names"]
         first, second = (
             dict(zip(names, arrays[at : at + len(names)], strict=True)) for at in (0, len(names))
         )
         participant.accuracy = race_check.judge(participant.workload, rows, first)
         when = ""
-        if participant.accuracy.passed and any(
-            not np.array_equal(first[name], second[name]) for name in names
-        ):
+        same = all(np.array_equal(first[name], second[name]) for name in names)
+        if participant.accuracy.passed and not same:
             participant.accuracy = race_check.judge(participant.workload, rows, second)
             when = "right at the first call, but at the second: "
         if not participant.accuracy.passed:
-            participant.ended = (
-                Outcome.WRONG,
-                when + (participant.accuracy.reason or "failed the accuracy gate"),
-            )
-
-    def _calibrate(self, participant: Participant) -> None:
-        found = participant.ask("calibrate", warmup_seconds=_WARMUP_SECONDS)
-        participant.call_seconds = float(found["seconds"])
-        self._budget.saw_seconds(participant)
+            reason = participant.accuracy.reason or "failed the accuracy gate"
+            participant.ended = (Outcome.WRONG, when + reason)
 
     def _measure(self, participant: Participant) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays."""
@@ -223,10 +212,6 @@ class Conductor:
                 participant.ask("release")
             except NoAnswer:
                 participant.worker.end()
-
-    @property
-    def _deadline(self) -> float:
-        return self.limits.deadline_seconds
 
     @contextmanager
     def _activity(self, name: str) -> Iterator[None]:

@@ -11,27 +11,9 @@ from typing import Any
 
 #: environment variables that change what the libraries do, by their first letters
 _PREFIXES = (
-    "OMP_",
-    "KMP_",
-    "GOMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "BLIS_",
-    "NUMEXPR_",
-    "MALLOC_",
-    "GLIBC_TUNABLES",
-    "LD_PRELOAD",
-    "TORCH_",
-    "PYTORCH_",
-    "CUDA_",
-    "CUBLAS_",
-    "NVIDIA_TF32",
-    "XLA_",
-    "JAX_",
-    "ATEN_",
-    "DNNL_",
-    "ONEDNN_",
-)
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD",
+    "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_",
+)  # fmt: skip
 _SYS_CPU = Path("/sys/devices/system/cpu")
 
 
@@ -52,7 +34,7 @@ def environment() -> dict[str, Any]:
             if flag.startswith(("avx", "amx", "fma", "asimd", "sve"))
         ),
         "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
-        "affinity": _affinity(),
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": int(psutil.virtual_memory().total),
         "system": f"{platform.system()} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
@@ -64,10 +46,6 @@ def environment() -> dict[str, Any]:
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
     }
-
-
-def _affinity() -> list[int] | None:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _turbo() -> str | None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from attnlab.contract.discovery import backends, require
 from attnlab.contract.library import library_names
@@ -17,9 +16,8 @@ from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.program.environment import environment
-from attnlab.program.folders import claim
 from attnlab.program.plan import Plan
-from attnlab.program.store import RUN_FILE, Run
+from attnlab.program.store import RUN_FILE, Run, claim
 
 DEFAULT_FOLDER = Path("reports/latest")
 
@@ -98,7 +96,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     progress.stage("starting the contenders", done=0, total=total)
     try:
         with conductor:
-            record.environment = {**record.environment, **_devices(plan, conductor)}
+            facts = conductor.facts(plan.workloads[0].device)
+            record.environment = {**record.environment, "contenders": facts}
             record.save()
             for done, workload in enumerate(plan.workloads):
                 progress.stage(workload.label, done=done, total=total)
@@ -148,10 +147,6 @@ def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
         finally:
             worker.end()
     return ceilings.best(device, dtype, found)
-
-
-def _devices(plan: Plan, conductor: Conductor) -> dict[str, Any]:
-    return {"contenders": conductor.facts(plan.workloads[0].device)}
 
 
 @contextmanager

@@ -1,13 +1,18 @@
 """One harness a session: contenders are started once, and every workload is raced once and kept.
 
+And what is said of a race, to pytest-benchmark and at the end of the session.
+
 Nothing is started before the first race. Where pytest-benchmark is disabled no process is started at all:
 a backend is called once, here, and its answer goes through the gate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from attnlab.accuracy import race_check
 from attnlab.contract.backend import Backend
@@ -22,7 +27,9 @@ from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.limits import Limits
 from attnlab.program.execute import measure_ceiling
 from attnlab.pytest_plugin.options import Settings
-from attnlab.pytest_plugin.workload_results import WorkloadResults
+from attnlab.statistics.pairing import Verdict
+from attnlab.statistics.roofline import BELIEVED
+from attnlab.statistics.verdicts import disturbed_in, verdicts_against
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,88 @@ class Answer:
     outcome: Outcome | None
     reason: str = ""
     accuracy: Accuracy | None = None
+
+
+class ReplayClock:
+    """Samples that were taken elsewhere, told to pytest-benchmark through its own interface, bit for bit.
+
+    pytest-benchmark reads its timer, calls the function, reads the timer again, and keeps the difference. This timer
+    shows 0 until its `replay`, which stands for the function, sets it to the next sample, and 0 again once it was read.
+    """
+
+    #: how pytest-benchmark names this timer in its reports
+    __name__ = "attnlab.interleaved"
+
+    def __init__(self) -> None:
+        self._samples: Iterator[float] = iter(())
+        self._shown = 0.0
+
+    def load(self, samples: Iterable[float]) -> None:
+        """What is to be replayed: seconds, one sample a round."""
+        self._samples = iter(tuple(samples))
+
+    def __call__(self) -> float:
+        shown, self._shown = self._shown, 0.0
+        return shown
+
+    def replay(self) -> None:
+        """Let the next sample pass; without one left (a profiler calls once more), no time passes."""
+        self._shown = next(self._samples, 0.0)
+
+
+@dataclass(frozen=True)
+class WorkloadResults:
+    """All contenders' results on one workload, by name; `baseline` is what they are compared with."""
+
+    results: Mapping[str, Result]
+    baseline: str
+
+    @cached_property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """The verdicts against the baseline, by name; none where one of the two has no speed."""
+        return verdicts_against(self.results.values(), self.baseline)
+
+    def extra_info(self, name: str, share_of_ceiling: float | None) -> dict[str, Any]:
+        """What stands beside the samples in every report, as plain JSON; None for what is not known."""
+        result, verdict = self.results[name], self.verdicts.get(name)
+        figures: dict[str, float | None] = {
+            "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
+            "ratio": verdict.ratio if verdict else 1.0 if name == self.baseline else None,
+            "ratio_low": verdict.low if verdict else None,
+            "ratio_high": verdict.high if verdict else None,
+            "share_of_ceiling": share_of_ceiling,
+        }
+        return {
+            "contender": name,
+            "workload": result.workload.label,
+            "outcome": str(result.outcome),
+            "kernel": result.kernel,
+            "peak_bytes": result.peak_bytes,
+            "baseline": self.baseline,
+            "verdict": str(verdict.kind) if verdict else None,
+            "disturbed_rounds": len(disturbed_in(self.results.values())),
+            "doubt": _doubt(share_of_ceiling),
+            **{key: one if one is not None and math.isfinite(one) else None for key, one in figures.items()},
+        }
+
+    def line(self, name: str, share_of_ceiling: float | None) -> str:
+        """The median, the ratio with its interval, and the verdict of a contender that was measured."""
+        latency, verdict = self.results[name].latency, self.verdicts.get(name)
+        assert latency is not None
+        if verdict is None:
+            said = "the baseline" if name == self.baseline else "not compared"
+        else:
+            interval = f"{verdict.ratio:7.3g} [{verdict.low:.3g}, {verdict.high:.3g}]"
+            said = f"{interval}  {verdict.kind}, {verdict.rounds} rounds"
+        doubt = _doubt(share_of_ceiling)
+        return f"{latency.median * 1e3:9.4g} ms  {said}" + (f"  NOT BELIEVED: {doubt}" if doubt else "")
+
+
+def _doubt(share: float | None) -> str | None:
+    """Why a rate is not to be believed: it, or the ceiling, was measured while the machine was busy elsewhere."""
+    if share is None or share <= BELIEVED:
+        return None
+    return f"{share:.0%} of the best matrix-product rate seen here"
 
 
 class Harness:
@@ -91,7 +180,7 @@ class Harness:
     def close(self) -> None:
         """End all processes."""
         if self._conductor is not None:
-            self._conductor.__exit__(None, None, None)
+            self._conductor.__exit__()
             self._conductor = None
 
     def _run(self, workload: Workload, limits: Limits, *, memory: bool) -> Mapping[str, Result]:

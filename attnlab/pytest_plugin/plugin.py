@@ -41,9 +41,8 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
 from attnlab.numerics.finding import Finding, Row
 from attnlab.program.check import Checked, check
-from attnlab.pytest_plugin.harness import Harness
+from attnlab.pytest_plugin.harness import Harness, ReplayClock
 from attnlab.pytest_plugin.options import Settings, add_options
-from attnlab.pytest_plugin.replay import ReplayClock
 
 Interleaved = Callable[[str, Workload], Result | None]
 Answered = Callable[[str, Workload], Accuracy]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.figures import drawing, labels, palette
+from attnlab.figures import drawing, labels
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 
@@ -83,7 +83,7 @@ def _draw(
     figure, panels = drawing.new_figure(columns, rows, width=width, height=_HEIGHT * rows, sharey="row")
     for spare in panels[len(chosen) :]:
         spare.remove()
-    styles = palette.styles(analysis.names)
+    styles = drawing.styles(analysis.names)
     panel = partial(_panel, styles=styles, axis=axis, guides=guides, inches=width / columns - 0.6)
     settled = [panel(axes, one) for axes, one in zip(panels, chosen, strict=False)]
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
@@ -96,7 +96,7 @@ def _panel(
     axes: Axes,
     panel: Panel,
     *,
-    styles: Mapping[str, palette.Style],
+    styles: Mapping[str, drawing.Style],
     axis: Callable[[Axes], None],
     guides: Guides,
     inches: float,
@@ -121,7 +121,7 @@ def _panel(
 
 
 def _curves_into(
-    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, palette.Style], lengths: Sequence[int]
+    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, drawing.Style], lengths: Sequence[int]
 ) -> list[Text]:
     """Draw `curves` and return their labels; earlier ones are broader, so that later ones do not hide them."""
     texts = []

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from attnlab.contract.result import Measurement, Outcome
+from attnlab.figures.drawing import styles
 from attnlab.figures.labels import settled
-from attnlab.figures.palette import styles
 from attnlab.numerics.catalogue import EXPERIMENTS
 from attnlab.numerics.finding import Row
 from attnlab.program.store import read_run
