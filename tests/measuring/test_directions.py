@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_workers import Clock, FakeWorker, race
+from fake_workers import QUICK, Clock, FakeWorker, race
 
 from attnlab.contract.backend import Backend
 from attnlab.contract.directions import DIRECTIONS
@@ -15,14 +15,11 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.instruments import LATENCY
-from attnlab.measuring.limits import Limits
 from attnlab.measuring.worker import Worker
 
 GROUPED = Workload(
     heads=4, kv_heads=2, queries=48, keys=64, head_dim=8, causal="bottom_right", window=(16, 0)
 )
-#: however busy the machine is, no call is predicted to take too long
-QUICK = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

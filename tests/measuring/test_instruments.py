@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_workers import SMALL, Clock, FakeWorker, conductor_of
+from fake_workers import QUICK, SMALL, Clock, FakeWorker, conductor_of
 
 from attnlab.contract.library import Call, Library, open_library
 from attnlab.contract.result import Outcome, Result
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument, Readings
-from attnlab.measuring.limits import Limits
 from attnlab.measuring.worker_process import Died
 
 
@@ -52,9 +51,8 @@ def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Path(__file__)  # the worker imports this module, under the name that it has here
     places = here.parents[__name__.count(".")], here.parent
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
-    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
     chosen = (LATENCY, Failing(), PEAK_MEMORY, CpuTime())
-    with Conductor(parse_all(["numpy_blocked"]), limits=limits, instruments=chosen) as conductor:
+    with Conductor(parse_all(["numpy_blocked"]), limits=QUICK, instruments=chosen) as conductor:
         (result,) = conductor.race(SMALL)
     assert result.outcome is Outcome.MEASURED, result.reason
     quantities = [one.quantity for one in result.measurements]

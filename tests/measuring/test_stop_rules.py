@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, race, rounds_of
@@ -270,20 +269,3 @@ def test_an_interrupt_while_starting_ends_every_worker(clock: Clock) -> None:
     with pytest.raises(KeyboardInterrupt), conductor_of(workers):
         pass
     assert not any(worker.alive for worker in workers)
-
-
-def test_a_backend_that_spoils_its_inputs_is_wrong(clock: Clock) -> None:
-    """Right at the first call, and something else on the clock."""
-    worker = FakeWorker("spoiler", clock)
-    honest = worker.ask_arrays
-
-    def spoilt(op: str, **arguments: Any) -> Any:
-        answer, (first, second) = honest(op, **arguments)
-        return answer, (first, second * 2)
-
-    worker.ask_arrays = spoilt  # type: ignore[method-assign]
-    (result,), _ = race([worker])
-    assert result.outcome is Outcome.WRONG
-    assert "right at the first call, but at the second: outside the values it averages" in (
-        result.reason or ""
-    )

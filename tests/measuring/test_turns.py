@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import gc
-import platform
-import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_workers import SMALL
 
 from attnlab.contract.backend import Backend
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
 from attnlab.measuring.instruments import LATENCY
-from attnlab.measuring.limits import Limits
 from attnlab.measuring.worker import Worker
-
-SMALL = Workload(heads=1, queries=4, keys=4, head_dim=4)
 
 
 class Counting:
@@ -110,34 +102,3 @@ def test_a_calibration_calls_for_as_long_as_it_warms_up(
     attend = Counting()
     worker(attend).calibrate(warmup_seconds=warmup_seconds)
     assert attend.calls == calls
-
-
-HUNGRY = """
-import numpy as np
-
-LIBRARY = "numpy"
-
-
-def attend(query, key, value, *, causal, scale):
-    spare = np.ones(8 * 2**20, np.uint8)
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's heap is told to be kept")
-def test_a_freed_array_is_kept_for_the_next_call_unless_the_contender_says_otherwise(tmp_path: Path) -> None:
-    """By the page faults of an 8 MiB array, 2048 pages of it: none a call, or all of them."""
-    (tmp_path / "hungry.py").write_text(HUNGRY, encoding="utf-8")
-    names = ["hungry", "hungry[MALLOC_MMAP_THRESHOLD_=65536]"]
-    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
-    with Conductor(parse_all(names), folders=[str(tmp_path)], limits=limits, memory=False) as conductor:
-        faults = []
-        for result in conductor.race(SMALL):
-            assert result.latency is not None, result.reason
-            columns = result.latency.columns
-            faults.append(statistics.median(columns["minor_faults"]))
-    kept, returned = faults
-    assert kept < 100
-    assert returned > kept

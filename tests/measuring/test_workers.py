@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import platform
 import signal
+import statistics
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from fake_workers import QUICK
 
 from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
@@ -23,7 +27,6 @@ from attnlab.measuring.worker_process import Died, Refused, WorkerProcess
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 OTHER = SMALL.with_(queries=16, keys=16)
-QUICK = Limits(min_rounds=6, max_rounds=8, workload_seconds=2, turn_seconds=1e-4, call_seconds=1e3)
 
 BACKEND = """
 import ctypes, os, signal, sys
@@ -72,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder with one backend for every way to fail, and two that cannot be loaded."""
     place = tmp_path_factory.mktemp("backends")
     for name, body in BODIES.items():
-        (place / f"{name}.py").write_text(BACKEND.format(body=body), encoding="utf-8")
+        written(place, name, body)
     (place / "broken.py").write_text("raise RuntimeError('on import')", encoding="utf-8")
     (place / "dies_early.py").write_text("import os; os._exit(9)", encoding="utf-8")
     (place / "needs.py").write_text("import nosuchlibrary", encoding="utf-8")
@@ -94,10 +97,22 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def race(folder: Path, *names: str, limits: Limits = QUICK, memory: bool = False) -> list[Result]:
+def conducting(
+    folder: Path, *names: str, limits: Limits = QUICK, memory: bool = False, **more: Any
+) -> Conductor:
+    """The conductor of these contenders."""
+    return Conductor(parse_all(names), folders=[str(folder)], limits=limits, memory=memory, **more)
+
+
+def race(folder: Path, *names: str, **options: Any) -> list[Result]:
     """One race of these contenders."""
-    with Conductor(parse_all(names), folders=[str(folder)], limits=limits, memory=memory) as conductor:
+    with conducting(folder, *names, **options) as conductor:
         return conductor.race(SMALL)
+
+
+def written(folder: Path, name: str, body: str) -> None:
+    """A backend file with this body."""
+    (folder / f"{name}.py").write_text(BACKEND.format(body=body), encoding="utf-8")
 
 
 # -- one that fails ends, the others go on --------------------------------------------------------------
@@ -147,10 +162,7 @@ def test_one_that_hangs_is_killed_at_its_deadline(folder: Path) -> None:
 def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_not(folder: Path) -> None:
     """What failed on one workload may do the next."""
     started: list[str] = []
-    contenders = parse_all(["once", "good", "broken"])
-    with Conductor(
-        contenders, folders=[str(folder)], limits=QUICK, memory=False, on_event=started.append
-    ) as conductor:
+    with conducting(folder, "once", "good", "broken", on_event=started.append) as conductor:
         first, second = conductor.race(SMALL), conductor.race(OTHER)
     assert [result.outcome for result in first] == ["crashed", "measured", "unavailable"]
     assert [result.outcome for result in second] == ["measured", "measured", "unavailable"]
@@ -160,9 +172,7 @@ def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_no
 
 def test_a_worker_killed_between_workloads_is_a_crash_of_the_next(folder: Path) -> None:
     """The others have their results, and the one after has it back."""
-    with Conductor(
-        parse_all(["good", "good"]), folders=[str(folder)], limits=QUICK, memory=False
-    ) as conductor:
+    with conducting(folder, "good", "good") as conductor:
         victim = conductor.workers[1]
         conductor.race(SMALL)
         victim._signal(signal.SIGKILL)
@@ -207,6 +217,7 @@ def test_while_one_computes_all_others_are_stopped(tmp_path: Path) -> None:
     watcher = """
 import json, os
 from pathlib import Path
+from typing import Any
 
 seen = []
 parent = os.getppid()
@@ -226,12 +237,9 @@ def watch():
     body = "import watcher_of_states; watcher_of_states.watch()\n    " + RIGHT
     (tmp_path / "_watcher").mkdir()
     (tmp_path / "_watcher" / "watcher_of_states.py").write_text(watcher, encoding="utf-8")
-    (tmp_path / "watching.py").write_text(BACKEND.format(body=body), encoding="utf-8")
-    name = f"watching[PYTHONPATH={tmp_path / '_watcher'}]"
-    limits = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
-    with Conductor(parse_all([name] * 3), folders=[str(tmp_path)], limits=limits, memory=False) as conductor:
-        # a first worker may start while another is still on its way; from here on all wait
-        results = conductor.race(SMALL)
+    written(tmp_path, "watching", body)
+    # a first worker may start while another is still on its way; from the race on all wait
+    results = race(tmp_path, *[f"watching[PYTHONPATH={tmp_path / '_watcher'}]"] * 3)
     assert [result.outcome for result in results] == ["measured"] * 3, results[0].reason
     records = [json.loads(file.read_text()) for file in (tmp_path / "_watcher").glob("*.json")]
     assert len(records) == 3
@@ -247,7 +255,7 @@ def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> No
         "    if calls == 1: subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])"
         "\n    " + RIGHT
     )
-    (tmp_path / "pool.py").write_text(BACKEND.format(body=body), encoding="utf-8")
+    written(tmp_path, "pool", body)
     worker = WorkerProcess(Contender.parse("pool"), [str(tmp_path)])
     try:
         worker.start()
@@ -273,9 +281,9 @@ def test_variables_and_threads_really_arrive(tmp_path: Path) -> None:
     reason = "' '.join([os.environ.get('COLOUR', '-'), os.environ.get('OMP_NUM_THREADS', '-')])"
     source = BACKEND.format(body=RIGHT) + f"\n\ndef declines(workload):\n    return {reason}\n"
     (tmp_path / "telling.py").write_text(source, encoding="utf-8")
-    (tmp_path / "plain.py").write_text(BACKEND.format(body=RIGHT), encoding="utf-8")
+    written(tmp_path, "plain", RIGHT)
     names = ["telling[COLOUR=blue,threads=1]", "plain[threads=1]"]
-    with Conductor(parse_all(names), folders=[str(tmp_path)], limits=QUICK, memory=False) as conductor:
+    with conducting(tmp_path, *names) as conductor:
         telling, plain = conductor.race(SMALL)
         facts = conductor.facts("cpu")
     assert (telling.outcome, telling.reason) == (Outcome.DECLINED, "blue 1")
@@ -300,12 +308,24 @@ def test_torch_gets_its_threads(tmp_path: Path) -> None:
 def test_peak_memory_is_exact_for_an_allocation_that_is_known(tmp_path: Path) -> None:
     """24 MiB beside small arrays, within 1 %; inputs do not count, and no file stays open."""
     known = 24 * 2**20
-    body = f"spare = np.empty({known}, np.uint8); spare[:] = 1; " + RIGHT
-    (tmp_path / "hungry.py").write_text(BACKEND.format(body=body), encoding="utf-8")
+    written(tmp_path, "hungry", f"spare = np.empty({known}, np.uint8); spare[:] = 1; " + RIGHT)
     (result,) = race(tmp_path, "hungry", memory=True)
     assert result.peak_bytes == pytest.approx(known, rel=0.01)
     memory = result.measurement("peak_memory")
     assert memory is not None and memory.facts == {"method": "memray"} and len(memory.samples) == 2
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's heap is told to be kept")
+def test_a_freed_array_is_kept_for_the_next_call_unless_the_contender_says_otherwise(tmp_path: Path) -> None:
+    """By the page faults of an 8 MiB array, 2048 pages of it: none a call, or all of them."""
+    written(tmp_path, "hungry", "spare = np.ones(8 * 2**20, np.uint8); " + RIGHT)
+    faults = []
+    for result in race(tmp_path, "hungry", "hungry[MALLOC_MMAP_THRESHOLD_=65536]"):
+        assert result.latency is not None, result.reason
+        faults.append(statistics.median(result.latency.columns["minor_faults"]))
+    kept, returned = faults
+    assert kept < 100
+    assert returned > kept
 
 
 # -- the end --------------------------------------------------------------------------------------------
@@ -323,16 +343,8 @@ def test_an_exception_on_the_way_ends_every_worker(folder: Path, moment: str) ->
         if moment in text:
             raise Stop
 
-    with (
-        pytest.raises(Stop),
-        Conductor(
-            parse_all(["good", "good"]),
-            folders=[str(folder)],
-            limits=Limits(turn_seconds=1e-4),
-            on_event=stop,
-        ) as conductor,
-    ):
-        conductor.race(SMALL)
+    with pytest.raises(Stop):
+        race(folder, "good", "good", limits=Limits(turn_seconds=1e-4), memory=True, on_event=stop)
 
 
 def test_a_process_that_cannot_be_started_leaves_nothing_open(
