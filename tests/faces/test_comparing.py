@@ -21,13 +21,9 @@ FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "rat
 FIELDS |= {"verdict", "peak_bytes", "relative_error"}
 
 
-def test_one_set_speaks_for_itself() -> None:
-    """Nothing is added to what it found."""
-    assert agreed([SLOWER]) is SLOWER
-
-
 def test_sets_that_agree_claim_with_the_widest_interval() -> None:
-    """And count all rounds."""
+    """And count all rounds; one set speaks for itself."""
+    assert agreed([SLOWER]) is SLOWER
     other = Verdict(Kind.SLOWER, 1.05, 1.03, 1.09, 30, disturbed=2)
     assert agreed([SLOWER, other, SLOWER]) == Verdict(Kind.SLOWER, 1.03, 1.02, 1.09, 90, disturbed=2)
 
@@ -48,22 +44,13 @@ def test_a_sentence_names_both_and_the_interval() -> None:
 def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Path) -> None:
     """The JSON is strict, the same contender twice is told apart, and the slow one is found slow."""
     (tmp_path / "half.py").write_text('LIBRARY = "numpy"\ndef attend(q, k, v): return v / 2\n')
-    found = compare(
-        ["numpy_vectorized", "numpy_vectorized", "naive_loop", "half"],
-        TINY,
-        folders=[str(tmp_path)],
-        limits=QUICK,
-    )
+    asked = ["numpy_vectorized", "numpy_vectorized", "naive_loop", "half"]
+    found = compare(asked, TINY, folders=[str(tmp_path)], limits=QUICK)
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert told["baseline"] == "numpy_vectorized" and told["workload"]["queries"] == 16
     base, again, slow, half = told["contenders"]
     assert set(base) >= FIELDS
-    assert [one["name"] for one in told["contenders"]] == [
-        "numpy_vectorized",
-        "numpy_vectorized#2",
-        "naive_loop",
-        "half",
-    ]
+    assert [one["name"] for one in told["contenders"]] == [asked[0], "numpy_vectorized#2", *asked[2:]]
     assert (base["ratio"], base["verdict"]) == (1.0, "baseline")
     assert again["outcome"] == slow["outcome"] == "measured"
     assert slow["verdict"] == "slower" and slow["ratio_low"] > 2

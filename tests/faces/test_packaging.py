@@ -11,17 +11,14 @@ import pytest
 import attnlab
 
 ROOT = Path(__file__).parents[2]
+TOPS = ("attnlab", "implementations", "suites")
 
 
 def packages_in_the_tree() -> set[str]:
     """Every folder with an __init__.py, by the name that it is installed under."""
-    found = {
-        ".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "attnlab").rglob("__init__.py")
-    }
-    for top in ("implementations", "suites"):
-        files = (ROOT / top).rglob("__init__.py")
-        found |= {".".join(("attnlab", *file.parent.relative_to(ROOT).parts)) for file in files}
-    return found
+    files = (file for top in TOPS for file in (ROOT / top).rglob("__init__.py"))
+    names = (".".join(file.parent.relative_to(ROOT).parts) for file in files)
+    return {name if name.partition(".")[0] == "attnlab" else f"attnlab.{name}" for name in names}
 
 
 def test_every_package_of_the_tree_is_declared() -> None:
@@ -32,7 +29,7 @@ def test_every_package_of_the_tree_is_declared() -> None:
 
 def test_every_folder_with_modules_is_a_package() -> None:
     """A folder without __init__.py would not be found in a wheel."""
-    for top in ("attnlab", "implementations", "suites"):
+    for top in TOPS:
         for file in (ROOT / top).rglob("*.py"):
             assert (file.parent / "__init__.py").exists(), file
 

@@ -21,12 +21,8 @@ QUICK = Limits(min_rounds=6, max_rounds=6, workload_seconds=2, turn_seconds=1e-4
 def plan(**fields: object) -> Plan:
     """Two small workloads, one contender, nothing beside the race."""
     chosen = {"contenders": ("numpy_vectorized",), "self_test": False, "memory": False, "ceilings": False}
-    return Plan.grid(
-        lengths=(8, 16),
-        heads=(1,),
-        head_dim=4,
-        **{"experiments": ("none",), "limits": QUICK, **chosen, **fields},
-    )
+    chosen |= {"experiments": ("none",), "limits": QUICK, **fields}
+    return Plan.grid(lengths=(8, 16), heads=(1,), head_dim=4, **chosen)
 
 
 def record(folder: Path) -> Run:
@@ -47,10 +43,12 @@ def record(folder: Path) -> Run:
 
 
 def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
-    """Plan, account and results; every result was on disk when it was appended."""
+    """Plan, account and results, which can be looked up by workload; each was on disk when it was appended."""
     written = record(tmp_path)
     assert len((tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()) == 2
     assert read_run(tmp_path) == written
+    small = Workload(heads=1, queries=8, keys=8, head_dim=4, value_dim=4)
+    assert read_run(tmp_path).results[0].workload == small
 
 
 def test_a_line_cut_off_while_it_was_written_is_left_out(tmp_path: Path) -> None:
@@ -106,12 +104,10 @@ def test_the_frame_has_one_row_a_measurement_and_one_for_what_has_none(tmp_path:
 
 def test_an_output_folder_that_cannot_be_used_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     """A file, another run, somebody's files, a folder within a file: none is touched."""
-    file = tmp_path / "file"
+    file, full, other = (tmp_path / name for name in ("file", "full", "other"))
     file.write_text("mine", encoding="utf-8")
-    full = tmp_path / "full"
     full.mkdir()
     (full / "notes").touch()
-    other = tmp_path / "other"
     other.mkdir()
     record(other)
     for folder, message in (
@@ -179,11 +175,3 @@ def test_somebody_elses_latest_is_not_moved(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ValueError, match="something else than results of attnlab"):
         run(plan())
     assert Path("reports/latest/thesis.md").exists()
-
-
-def test_a_workload_is_equal_after_its_run(tmp_path: Path) -> None:
-    """So that results can be looked up by the workload that was asked."""
-    record(tmp_path)
-    assert read_run(tmp_path).results[0].workload == Workload(
-        heads=1, queries=8, keys=8, head_dim=4, value_dim=4
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from fake_workers import Clock, FakeWorker, race
 
 from attnlab.contract.result import Outcome
@@ -27,41 +28,33 @@ def test_what_would_take_too_long_is_never_tried(clock: Clock) -> None:
     assert clock.now < 5.0
 
 
-def test_what_is_just_quick_enough_is_tried(clock: Clock) -> None:
-    """And nothing on its ladder was larger than it."""
-    worker = FakeWorker("loop", clock, by_flops(BIG.flops / 1.9))
-    (result,), _ = race([worker], BIG)
-    assert result.outcome is Outcome.MEASURED
-    assert worker.tried[-1] == BIG
-
-
-def test_what_every_call_costs_does_not_grow_with_the_size(clock: Clock) -> None:
-    """Waiting for threads on a busy machine: 0.2 s for a call of any size are not half an hour for a large one."""
-    worker = FakeWorker("waiting", clock, lambda workload, calls: 0.2 + workload.flops / 1e11)
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        by_flops(BIG.flops / 1.9),
+        lambda workload, calls: 0.2 + workload.flops / 1e11,
+        lambda workload, calls: 10.0 if calls == 1 else workload.flops / 1e11,
+    ],
+    ids=["just quick enough", "all calls wait for threads on a busy machine", "the first call compiles"],
+)
+def test_what_is_quick_enough_is_tried(clock: Clock, seconds: Any) -> None:
+    """What every call costs does not grow with the size, and a slow first call rules nothing out."""
+    worker = FakeWorker("a", clock, seconds)
     (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.MEASURED, result.reason
-
-
-def test_a_slow_first_call_rules_nothing_out(clock: Clock) -> None:
-    """Ten seconds of compiling, then fast."""
-    worker = FakeWorker(
-        "compiled", clock, lambda workload, calls: 10.0 if calls == 1 else workload.flops / 1e11
-    )
-    (result,), _ = race([worker], BIG)
-    assert result.outcome is Outcome.MEASURED
+    assert worker.tried[-1] == BIG
 
 
 def test_a_workload_is_not_declined_for_its_smaller_ones(clock: Clock) -> None:
     """A backend that needs long sequences is asked about the question, not about a rung."""
-    worker = FakeWorker(
-        "long",
-        clock,
-        by_flops(1e11),
-        declines=lambda workload: "too short" if workload.queries < 512 else None,
-    )
+
+    def short(workload: Workload) -> str | None:
+        return "too short" if workload.queries < 512 else None
+
+    worker = FakeWorker("long", clock, by_flops(1e11), declines=short)
     (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.MEASURED
-    assert race([FakeWorker("long", clock, declines=worker.declined)])[0][0].reason == "too short"
+    assert race([FakeWorker("long", clock, declines=short)])[0][0].reason == "too short"
 
 
 def test_what_would_not_fit_is_never_tried(clock: Clock) -> None:

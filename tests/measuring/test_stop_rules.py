@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, race, rounds_of
@@ -26,15 +27,37 @@ def calibrations(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float
     monkeypatch.setattr(racing, "calibration_seconds", lambda: seconds(next(numbers)))
 
 
-def test_a_decided_race_has_thirty_rounds(clock: Clock) -> None:
-    """Not fewer, however clear it was at the sixth."""
-    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, 0.002), FakeWorker("c", clock, 0.003)])
-    assert [rounds_of(result) for result in results] == [30, 30, 30]
+def entered(clock: Clock, *costs: float | tuple[float, Any]) -> list[FakeWorker]:
+    """Workers a, b, c, ... of these seconds a call, each with the noise that stands beside them."""
+    pairs = [one if isinstance(one, tuple) else (one, None) for one in costs]
+    return [FakeWorker(name, clock, *pair) for name, pair in zip("abcdef", pairs, strict=False)]
 
 
-def test_a_contender_alone_has_thirty_rounds_too(clock: Clock) -> None:
-    """Also where it is alone because the others failed, before the rounds or in them."""
-    assert rounds_of(race([FakeWorker("a", clock)])[0][0]) == 30
+@pytest.mark.parametrize(
+    ("costs", "limits", "rounds"),
+    [
+        pytest.param((0.001, 0.002, 0.003), {}, [30, 30, 30], id="decided, however clear at the sixth"),
+        pytest.param((0.001,), {}, [30], id="alone"),
+        pytest.param((0.001, (0.001, wild)), {"max_rounds": 57}, [57, 57], id="undecided, with time left"),
+        pytest.param((1.5, (1.5, wild)), {}, [6, 6], id="slow: what an interval needs, beyond the time"),
+        pytest.param((1.5, 1.5), {"extra_seconds": 0.1}, [3, 3], id="slow: within a round of the extra time"),
+        pytest.param((0.001, 0.002, 0.3), {}, [30, 30, 7], id="one is decided, above its share"),
+        # eight rounds are the least for an interval among six; the others have the whole six seconds of theirs
+        pytest.param((0.3, 0.15, *[0.001] * 4), {}, [18, 8, *[18] * 4], id="a faster one above its share"),
+        # there is time for two rounds more
+        pytest.param((0.001, 0.5, 0.6), {"workload_seconds": 9.0}, [7, 7, 7], id="all but the baseline left"),
+    ],
+)
+def test_a_race_has_as_many_rounds_as_its_verdicts_and_its_time_ask_for(
+    clock: Clock, costs: tuple[Any, ...], limits: dict[str, float], rounds: list[int]
+) -> None:
+    """Those that leave keep what they have."""
+    results, _ = race(entered(clock, *costs), **limits)
+    assert [rounds_of(result) for result in results] == rounds
+
+
+def test_a_contender_whose_others_failed_has_thirty_rounds_too(clock: Clock) -> None:
+    """Before the rounds or in them."""
     others = [
         FakeWorker("b", clock, faults={("prepare", 1): Refused("declined", "no")}),
         FakeWorker("c", clock, faults={("Latency", 9): Died("gone")}),
@@ -55,9 +78,7 @@ def test_verdicts_are_looked_at_after_the_least_rounds_and_then_at_each_doubling
     def settling(turn: int) -> float:
         return 1.0 if turn > unclear else (1.2, 1 / 1.2)[turn % 2]
 
-    base, other = race(
-        [FakeWorker("a", clock), FakeWorker("b", clock, noise=settling)], min_rounds=min_rounds
-    )[0]
+    (base, other), _ = race(entered(clock, 0.001, (0.001, settling)), min_rounds=min_rounds)
     assert rounds_of(base) == rounds_of(other) == ends
     if ends > min_rounds:  # long decided, and nobody looked
         assert base.latency is not None and other.latency is not None
@@ -66,51 +87,18 @@ def test_verdicts_are_looked_at_after_the_least_rounds_and_then_at_each_doubling
         assert verdict.kind is pairing.Kind.EQUIVALENT
 
 
-def test_an_undecided_race_goes_on_to_the_greatest_number_of_rounds(clock: Clock) -> None:
-    """As long as there is time."""
-    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, noise=wild)], max_rounds=57)
-    assert [rounds_of(result) for result in results] == [57, 57]
-
-
 def test_an_undecided_race_ends_with_its_time(clock: Clock) -> None:
     """Within one round of it."""
-    workers = [FakeWorker("a", clock, 0.05), FakeWorker("b", clock, 0.05, noise=wild)]
+    workers = entered(clock, 0.05, (0.05, wild))
     results, _ = race(workers, workload_seconds=6.0, settle_below_seconds=0.01)
     assert rounds_of(results[0]) == pytest.approx(60, abs=1)
 
 
-def test_slow_contenders_get_the_rounds_an_interval_needs_and_no_more(clock: Clock) -> None:
-    """Six rounds for two, beyond the workload's time, and within one round of the extra time."""
-    workers = [FakeWorker("a", clock, 1.5), FakeWorker("b", clock, 1.5, noise=wild)]
-    assert rounds_of(race(workers)[0][0]) == 6
-    workers = [FakeWorker("a", clock, 1.5), FakeWorker("b", clock, 1.5)]
-    assert rounds_of(race(workers, extra_seconds=0.1)[0][0]) == 3
-
-
-def test_a_decided_contender_that_costs_more_than_its_share_leaves(clock: Clock) -> None:
-    """The slow one; those that are quick race on to thirty rounds, and all keep what they have."""
-    workers = [FakeWorker("a", clock), FakeWorker("b", clock, 0.002), FakeWorker("slow", clock, 0.3)]
-    results, _ = race(workers)
-    assert [rounds_of(result) for result in results] == [30, 30, 7]
-
-
 def test_a_slow_contender_does_not_starve_the_others(clock: Clock) -> None:
     """It leaves with its verdict even where its rounds have used up the time, and the others then have theirs."""
-    workers = [FakeWorker("a", clock), FakeWorker("b", clock, noise=wild), FakeWorker("slow", clock, 0.9)]
-    results, _ = race(workers, workload_seconds=4.0)
+    results, _ = race(entered(clock, 0.001, (0.001, wild), 0.9), workload_seconds=4.0)
     assert rounds_of(results[2]) < 10
     assert rounds_of(results[0]) == rounds_of(results[1]) > 50
-
-
-def test_a_contender_out_of_all_proportion_faster_leaves_too(clock: Clock) -> None:
-    """Where it still costs more than its share; eight rounds are the least for an interval among six.
-
-    What it took is not taken from the others, who race on for the whole six seconds of theirs.
-    """
-    quick = [FakeWorker(name, clock) for name in "cdef"]
-    results, _ = race([FakeWorker("a", clock, 0.3), FakeWorker("half", clock, 0.15), *quick])
-    assert rounds_of(results[1]) == 8
-    assert {rounds_of(result) for result in results if result.contender != "half"} == {18}
 
 
 @pytest.mark.parametrize(("ratio", "leaves"), [(1.4, False), (1.6, True), (1 / 1.4, False), (1 / 1.6, True)])
@@ -118,39 +106,24 @@ def test_only_a_factor_beyond_one_and_a_half_lets_a_contender_leave(
     clock: Clock, ratio: float, leaves: bool
 ) -> None:
     """A smaller difference can be a false claim, however sharp its interval looks on the way."""
-    workers = [FakeWorker("a", clock, 0.5), FakeWorker("b", clock, 0.5 * ratio)]
-    workers += [FakeWorker(name, clock) for name in "cdef"]
-    results, _ = race(workers, workload_seconds=15.0)
+    results, _ = race(entered(clock, 0.5, 0.5 * ratio, *[0.001] * 4), workload_seconds=15.0)
     assert rounds_of(results[0]) > 11
     assert (rounds_of(results[1]) < rounds_of(results[0])) == leaves
 
 
-def test_the_baseline_alone_does_not_race_on_when_the_others_have_left(clock: Clock) -> None:
-    """A further round would have nobody to be paired with, though there is time for two."""
-    workers = [FakeWorker("a", clock), FakeWorker("slow", clock, 0.5), FakeWorker("slower", clock, 0.6)]
-    results, _ = race(workers, workload_seconds=9.0)
-    assert {rounds_of(result) for result in results} == {7}
-
-
 def test_an_undecided_contender_does_not_leave_for_its_cost(clock: Clock) -> None:
     """Its answer is not known yet."""
-    workers = [
-        FakeWorker("a", clock, 0.2),
-        FakeWorker("b", clock, 0.2, noise=wild),
-        FakeWorker("c", clock, 0.001),
-    ]
-    results, _ = race(workers, settle_below_seconds=0.01)
+    results, _ = race(entered(clock, 0.2, (0.2, wild), 0.001), settle_below_seconds=0.01)
     assert rounds_of(results[1]) == rounds_of(results[0]) >= 14
 
 
 def test_a_turn_is_sized_by_the_least_call_seen_so_far(clock: Clock) -> None:
     """Neither a calibration in a bad moment nor a slow turn shortens those that follow."""
-    worker = FakeWorker(
-        "a",
-        clock,
-        lambda workload, calls: 0.02 if calls <= 2 else 0.001,  # the gate and the calibration
-        lambda turn: 2.0 if turn % 3 == 0 else 1.0,
-    )
+
+    def seconds(workload: Any, calls: int) -> float:
+        return 0.02 if calls <= 2 else 0.001  # the gate and the calibration
+
+    worker = FakeWorker("a", clock, seconds, lambda turn: 2.0 if turn % 3 == 0 else 1.0)
     race([worker], turn_seconds=0.004)
     assert [iterations for iterations, _ in worker.turns] == [1, *[4] * 29]
 
@@ -170,7 +143,7 @@ def test_a_disturbed_round_is_not_counted_towards_the_thirty(
 ) -> None:
     """It stays in the record, with its calibration."""
     calibrations(monkeypatch, lambda number: 0.001 if number in (3, 4, 20) else 0.0005)
-    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, 0.002)])
+    results, _ = race(entered(clock, 0.001, 0.002))
     assert rounds_of(results[0]) == 33
 
 
@@ -179,8 +152,7 @@ def test_a_calibration_that_shifts_after_a_contender_left_does_not_end_the_run(
 ) -> None:
     """All its rounds may then count as disturbed: it left with its verdict, and nothing is compared anew."""
     calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
-    workers = [FakeWorker("a", clock), FakeWorker("b", clock, noise=wild), FakeWorker("slow", clock, 0.5)]
-    results, _ = race(workers, max_rounds=60)
+    results, _ = race(entered(clock, 0.001, (0.001, wild), 0.5), max_rounds=60)
     assert [result.outcome for result in results] == ["measured"] * 3
     assert rounds_of(results[2]) < 10
 
@@ -209,12 +181,8 @@ def test_a_fault_in_a_turn_ends_one_and_leaves_the_others(clock: Clock) -> None:
         (Refused("memory", "ran out of memory"), Outcome.OVER_BUDGET),
         (Refused("raised", "raised ValueError"), Outcome.CRASHED),
     ):
-        workers = [
-            FakeWorker("a", clock),
-            FakeWorker("b", clock, faults={("Latency", 8): fault}),
-            FakeWorker("c", clock),
-        ]
-        results, _ = race(workers)
+        failing = FakeWorker("b", clock, faults={("Latency", 8): fault})
+        results, _ = race([FakeWorker("a", clock), failing, FakeWorker("c", clock)])
         assert (results[1].outcome, results[1].reason) == (outcome, str(fault))
         assert results[1].latency is None
         assert rounds_of(results[0]) == rounds_of(results[2]) == 30
@@ -252,12 +220,8 @@ def test_a_backend_that_does_not_load_is_started_once_a_run(clock: Clock) -> Non
 
 def test_the_account_adds_up_to_the_time_of_the_race(clock: Clock) -> None:
     """Also where something fails on the way."""
-    workers = [
-        FakeWorker("a", clock, 0.004),
-        FakeWorker("b", clock, 0.3),
-        FakeWorker("c", clock, faults={("Latency", 2): Died("x")}),
-    ]
-    _, conductor = race(workers)
+    failing = FakeWorker("c", clock, faults={("Latency", 2): Died("x")})
+    _, conductor = race([*entered(clock, 0.004, 0.3), failing])
     assert sum(conductor.account.values()) == pytest.approx(clock.now)
     assert all(seconds >= -1e-9 for seconds in conductor.account.values())
 

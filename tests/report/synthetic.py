@@ -52,14 +52,14 @@ _MATRICES = {"numpy_vectorized": 3, "torch_eager": 2, "torch_sdpa_math": 3}
 def synthetic(
     folder: Path,
     *,
-    contenders: tuple[str, ...] = CONTENDERS,
+    contenders: tuple[str, ...] = (),
     costs: Mapping[str, Cost] = COSTS,
     kernels: Mapping[str, str] = KERNELS,
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
     heads: tuple[int, ...] = (1, 4, 16),
     rounds: int = 15,
     noise: float = 0.02,
-    baseline: str = BASELINE,
+    baseline: str = "",
     second_entry: float = 1.0,
     wrong: tuple[str, ...] = (),
     memory: bool = True,
@@ -71,8 +71,11 @@ def synthetic(
 ) -> Run:
     """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
 
+    `contenders` are by default those with costs, and the `baseline` the first of them.
     `variants` are further fields of the workloads; the whole grid is asked of each.
     """
+    contenders = contenders or (CONTENDERS if costs is COSTS else tuple(costs))
+    baseline = baseline or (BASELINE if costs is COSTS else contenders[0])
     plan = Plan.grid(lengths=lengths, heads=heads, contenders=(), baseline=None, **grid)
     every = tuple(workload.with_(**fields) for fields in variants for workload in plan.workloads)
     plan = replace(plan, workloads=every)
@@ -93,12 +96,8 @@ def synthetic(
     run.save()
     for workload in plan.workloads:
         drift = np.exp(np.cumsum(generator.normal(0, 0.01, rounds)))
-        run.append(
-            [
-                _result(name, workload, costs, kernels, generator, drift, noise, second_entry, wrong, memory)
-                for name in contenders
-            ]
-        )
+        given = (costs, kernels, generator, drift, noise, second_entry, wrong, memory)
+        run.append([_result(name, workload, *given) for name in contenders])
     return run
 
 
@@ -125,15 +124,8 @@ def _result(name, workload, costs, kernels, generator, drift, noise, second_entr
     latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
     peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
     peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)
-    return Result(
-        name,
-        workload,
-        Outcome.MEASURED,
-        accuracy=accuracy,
-        kernel=kernels.get(backend),
-        library=backend.partition("_")[0],
-        measurements=(latency, *(peaks if memory else ())),
-    )
+    library, measured = backend.partition("_")[0], (latency, *(peaks if memory else ()))
+    return Result(name, workload, Outcome.MEASURED, None, accuracy, kernels.get(backend), measured, library)
 
 
 def variance() -> Finding:
@@ -145,16 +137,10 @@ def variance() -> Finding:
             for exponent in range(10):
                 d = 2**exponent
                 truth = float(d**power)
-                error = 0.02 * truth
-                rows.append(
-                    Row.compare(
-                        "variance",
-                        {"head_dim": d, "scaling": scaled, "backend": backend},
-                        predicted=truth,
-                        measured=truth + float(generator.normal(0, error)),
-                        standard_error=error,
-                    )
-                )
+                where = {"head_dim": d, "scaling": scaled, "backend": backend}
+                measured = truth + float(generator.normal(0, 0.02 * truth))
+                told = {"predicted": truth, "measured": measured, "standard_error": 0.02 * truth}
+                rows.append(Row.compare("variance", where, **told))
     return Finding(
         "variance_scaling",
         "Variance of the logits against d_k",

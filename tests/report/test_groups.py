@@ -16,7 +16,7 @@ from attnlab.report.speed_figures import latency
 from attnlab.report.winners import find_crossovers
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
-TWO = {"contenders": ("a", "b"), "baseline": "a", "noise": 0.002}
+B_BACKWARD = {"a": lambda workload: 2e-4, "b": lambda workload: 1e-4 if workload.backward else 3e-4}
 MIXED = (
     {},
     {"causal": "bottom_right", "window": (63, 0)},
@@ -35,12 +35,7 @@ NAMES = [
 
 def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
     """Forward, a mask, grouped heads, backward and decoding: `b` is the faster backward only."""
-
-    def b(workload):
-        return 1e-4 if workload.backward else 3e-4
-
-    costs = {"a": lambda workload: 2e-4, "b": b}
-    run = made(costs=costs, variants=MIXED, ceiling_flops=1e15, **TWO, **SIZES)
+    run = made(costs=B_BACKWARD, variants=MIXED, ceiling_flops=1e15, noise=0.002, **SIZES)
     analysis = analyse(run)
     assert [group.name for group in analysis.groups] == NAMES
     assert all(len(group.cells) == 8 for group in analysis.groups)
@@ -52,7 +47,7 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
 def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
     """What lies on one curve differs in length only: a mixed fit would be refused as worse than 10 %."""
     costs = {"a": lambda w: 1e-4 + 1e-9 * w.flops, "b": lambda w: 2e-4 + 1e-9 * w.flops}
-    run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], **TWO, **{**SIZES, "heads": (4,)})
+    run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], noise=0.002, **{**SIZES, "heads": (4,)})
     text = render(analyse(run), {})
     assert text.count("<summary>Coefficients and local exponents: ") == 3
     assert "no good fit" not in text
@@ -64,8 +59,7 @@ def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
 
 def test_no_crossover_is_made_of_two_groups(made):
     """`a` wins every forward and `b` every backward workload: nobody changes places with the length."""
-    costs = {"a": lambda w: 2e-4, "b": lambda w: 1e-4 if w.backward else 3e-4}
-    run = made(costs=costs, variants=(MIXED[0], MIXED[3]), ceiling_flops=1e15, **TWO, **SIZES)
+    run = made(costs=B_BACKWARD, variants=(MIXED[0], MIXED[3]), ceiling_flops=1e15, noise=0.002, **SIZES)
     analysis = analyse(run)
     found = [one for group in analysis.groups for one in find_crossovers(analysis, group).values()]
     assert found and not any(found)
@@ -97,10 +91,9 @@ DIFFERENT = {
 @pytest.mark.parametrize("name", [one.name for one in fields(Workload) if one.name not in ("heads", "keys")])
 def test_no_field_is_merged_silently(made, name):
     """Whatever differs makes another group, with a name of its own, also for the one at its default."""
-    run = made(
-        variants=({}, {name: DIFFERENT[name]}), costs={"a": lambda w: 1e-4, "b": lambda w: 2e-4}, **TWO,
-        lengths=(64,), heads=(4,), rounds=3, ceiling_flops=1e18,
-    )  # fmt: skip
+    costs = {"a": lambda w: 1e-4, "b": lambda w: 2e-4}
+    few = {"lengths": (64,), "heads": (4,), "rounds": 3, "ceiling_flops": 1e18}
+    run = made(variants=({}, {name: DIFFERENT[name]}), costs=costs, **few)
     analysis = analyse(run)
     names = [group.name for group in analysis.groups]
     assert len(set(names)) == 2 and all(names)
@@ -114,7 +107,7 @@ def test_the_command_for_repeating_says_every_field(made):
     """It is the workload's own, so that it poses the same question again."""
     costs = {"a": lambda w: 1.03e-4, "b": lambda w: 1e-4}
     fields_of = {"kv_heads": 2, "causal": "bottom_right", "window": (9, 0), "softcap": 20.0, "scale": 0.1}
-    run = made(costs=costs, variants=(fields_of,), ceiling_flops=1e18, **TWO, **SIZES)
+    run = made(costs=costs, variants=(fields_of,), ceiling_flops=1e18, noise=0.002, **SIZES)
     run.plan = replace(run.plan, folders=("my backends",))
     command = shlex.split(re.search(r"with (attnlab compare .*?)\.$", verdict_text(run), re.M).group(1))
     assert command[2:4] == ["a", "b"]

@@ -13,6 +13,7 @@ from attnlab.report.analysis import analyse
 from attnlab.report.winners import find_crossovers
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
+B_WINS, EQUAL = {"a": SLOW, "b": FAST}, {"a": FAST, "b": FAST}
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (1, 4), "rounds": 31}
 
 
@@ -21,14 +22,7 @@ def lines(run):
 
 
 def test_the_ratio_and_interval_in_a_sentence_are_those_of_the_samples(made):
-    run = made(
-        contenders=("a", "b"),
-        costs={"a": SLOW, "b": FAST},
-        baseline="a",
-        lengths=(256,),
-        heads=(4,),
-        rounds=31,
-    )
+    run = made(costs=B_WINS, lengths=(256,), heads=(4,), rounds=31)
     first, second = ({r.contender: r for r in run.results}[name].latency.by_round() for name in "ab")
     kept = [i for i in first if i != 3]  # round 3 is the disturbed one
     logs = sorted(math.log(first[i] / second[i]) for i in kept)
@@ -44,7 +38,7 @@ def test_the_ratio_and_interval_in_a_sentence_are_those_of_the_samples(made):
 
 
 def test_a_range_of_ratios_covers_every_workload(made):
-    run = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
+    run = made(costs=B_WINS, **SIZES)
     analysis = analyse(run)
     ratios = [cell.ranking.runner_up.against_best for cell in analysis.cells]
     low, high = min(v.ratio for v in ratios), max(v.ratio for v in ratios)
@@ -60,33 +54,30 @@ def test_one_that_is_first_or_shares_it_everywhere_is_named_before_all(made):
     def other(workload):
         return FAST(workload) if workload.heads == 1 else SLOW(workload)
 
-    both = made(contenders=("a", "b"), costs={"a": other, "b": FAST}, baseline="a", **SIZES)
+    both = made(costs={"a": other, "b": FAST}, **SIZES)
     assert lines(both)[0].startswith("In short: use b. On none of 8 workloads was anything decidedly faster")
     assert "it is alone in first place on 4 and shares it on 4" in lines(both)[0]
     # alone everywhere, or first only here and there: nothing to sum up
-    alone = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
+    alone = made(costs=B_WINS, **SIZES)
     assert "In short" not in verdict_text(alone)
     turns = {"a": other, "b": lambda w: SLOW(w) if w.heads == 1 else FAST(w)}
-    assert "In short" not in verdict_text(made(contenders=("a", "b"), costs=turns, baseline="a", **SIZES))
+    assert "In short" not in verdict_text(made(costs=turns, **SIZES))
 
 
 def test_equals_are_called_a_tie_and_neither_wins(made):
-    run = made(contenders=("a", "b"), costs={"a": FAST, "b": FAST}, baseline="a", **SIZES)
+    run = made(costs=EQUAL, **SIZES)
     said = lines(run)
     assert said[0].startswith("Use a or b for")
     assert "cannot be told apart" in said[0]
     assert not any("times as fast as" in one for one in said)
-
-
-def test_equals_measured_well_are_called_equivalent(made):
-    run = made(contenders=("a", "b"), costs={"a": FAST, "b": FAST}, baseline="a", noise=0.001, **SIZES)
-    assert "they are equivalent (within ±1.0 %)" in lines(run)[0]
+    # measured well they are
+    assert "they are equivalent (within ±1.0 %)" in lines(made(costs=EQUAL, noise=0.001, **SIZES))[0]
 
 
 def test_two_names_for_one_kernel_are_no_rivals(made):
     costs = {"torch_one": FAST, "torch_two": FAST, "other": SLOW}
     kernels = {"torch_one": "flash_attention", "torch_two": "flash_attention", "other": "some BLAS"}
-    run = made(contenders=tuple(costs), costs=costs, kernels=kernels, baseline="other", **SIZES)
+    run = made(costs=costs, kernels=kernels, baseline="other", **SIZES)
     said = lines(run)[0]
     assert "Use torch_one (or torch_two: the same kernel)" in said
     assert "the next other implementation and the baseline, other" in said
@@ -96,14 +87,7 @@ def test_two_names_for_one_kernel_are_no_rivals(made):
 def test_a_crossover_is_found_where_it_was_built_in(made):
     # t_a = t_b where 4e-4 = 1e-9 n² heads: n = 632 at 1 head, 316 at 4
     costs = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
-    run = made(
-        contenders=("a", "b"),
-        costs=costs,
-        baseline="a",
-        lengths=(64, 128, 256, 512, 1024),
-        heads=(1, 4),
-        rounds=31,
-    )
+    run = made(costs=costs, **{**SIZES, "lengths": (64, 128, 256, 512, 1024)})
     analysis = analyse(run)
     found = find_crossovers(analysis, analysis.groups[0])
     for heads, truth in ((1, 632), (4, 316)):
@@ -120,42 +104,33 @@ def test_a_crossover_is_found_where_it_was_built_in(made):
     )
 
 
-def test_no_crossover_is_claimed_beyond_the_lengths_that_were_measured(made):
-    run = made(lengths=(64, 128, 256), heads=(1,))
+def test_no_crossover_is_said_to_be_none_between_the_lengths_that_were_measured(made):
+    run = made(costs=B_WINS, **SIZES)
+    assert any(line.startswith("No crossover: between n = 64 and 512") for line in lines(run))
     run.results = [one for one in run.results if one.workload.queries == 64]
     assert not any("rossover" in line for line in lines(run))
 
 
-def test_no_crossover_is_said_to_be_none(made):
-    run = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
-    assert any(line.startswith("No crossover: between n = 64 and 512") for line in lines(run))
-
-
 def test_a_small_lead_asks_for_other_processes(made):
     costs = {"a": FAST, "b": lambda w: 1.03 * FAST(w)}
-    run = made(contenders=("a", "b"), costs=costs, baseline="b", noise=0.002, **SIZES)
+    run = made(costs=costs, baseline="b", noise=0.002, **SIZES)
     said = lines(run)[0]
     assert "Leads under 5.0 %" in said
     assert "attnlab compare b a --length" in said
-
-
-def test_a_large_lead_asks_for_nothing(made):
-    run = made(contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", **SIZES)
-    assert "attnlab compare" not in lines(run)[0]
+    # a large one does not
+    assert "attnlab compare" not in lines(made(costs=B_WINS, **SIZES))[0]
 
 
 def test_a_wrong_contender_is_named_and_has_no_speed(made):
     costs = {"a": SLOW, "b": FAST, "bad": lambda w: 1e-9}
-    run = made(contenders=tuple(costs), costs=costs, baseline="a", wrong=("bad",), **SIZES)
+    run = made(costs=costs, wrong=("bad",), **SIZES)
     said = lines(run)
     assert [one for one in said if "bad" in one] == [one for one in said if one.startswith("Do not use bad")]
     assert all("bad" not in cell.measured for cell in analyse(run).cells)
 
 
 def test_too_few_rounds_give_no_verdict(made):
-    run = made(
-        contenders=("a", "b"), costs={"a": SLOW, "b": FAST}, baseline="a", lengths=(64,), heads=(1,), rounds=4
-    )
+    run = made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=4)
     said = lines(run)[0]
     assert said.startswith("No verdict for n = 64 at 1 head")
     assert "an interval needs 6" in said
@@ -163,7 +138,7 @@ def test_too_few_rounds_give_no_verdict(made):
 
 def test_a_speed_above_the_ceiling_is_a_failed_measurement(made):
     costs = {"a": SLOW, "magic": lambda w: w.flops / 300e9}
-    run = made(contenders=tuple(costs), costs=costs, baseline="a", **SIZES)
+    run = made(costs=costs, **SIZES)
     for cell in analyse(run).cells:
         assert "magic" not in cell.measured
         assert "a failed measurement, not a speed" in cell.faults["magic"]
@@ -172,9 +147,7 @@ def test_a_speed_above_the_ceiling_is_a_failed_measurement(made):
 
 def test_a_broken_self_test_comes_first_and_widens_the_margin(made):
     costs = {"a": FAST, "b": lambda w: 1.04 * FAST(w)}
-    run = made(
-        contenders=("a", "a#2", "b"), costs=costs, baseline="a", noise=0.002, second_entry=1.06, **SIZES
-    )
+    run = made(contenders=("a", "a#2", "b"), costs=costs, noise=0.002, second_entry=1.06, **SIZES)
     analysis = analyse(run)
     assert 0.05 < analysis.margin < 0.065
     assert all(cell.margin >= 0.055 for cell in analysis.cells)
@@ -186,12 +159,12 @@ def test_a_broken_self_test_comes_first_and_widens_the_margin(made):
 
 
 def test_a_sound_self_test_warns_of_nothing(made):
-    run = made(contenders=("a", "a#2", "b"), costs={"a": FAST, "b": SLOW}, baseline="a", noise=0.002, **SIZES)
+    run = made(contenders=("a", "a#2", "b"), costs={"a": FAST, "b": SLOW}, noise=0.002, **SIZES)
     assert "Warning" not in verdict_text(run)
     assert "a#2" not in verdict_text(run)
 
 
 def test_many_that_cannot_be_told_apart_have_no_winner(made):
     costs = dict.fromkeys("abcd", FAST)
-    said = lines(made(contenders=tuple(costs), costs=costs, baseline="a", **SIZES))[0]
+    said = lines(made(costs=costs, **SIZES))[0]
     assert said.startswith("No winner for")
