@@ -63,15 +63,13 @@ def receive(pipe: int, deadline: float | None = None) -> tuple[Message, tuple[ND
 
 def ready(pipe: int) -> bool:
     """Whether a frame has begun to come, or the other side is gone."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return bool(poll.poll(0))
+    return _ready(pipe, select.POLLIN, 0)
 
 
 def _write(pipe: int, data: bytes, deadline: float | None) -> None:
     view = memoryview(data)
     while view:
-        _wait(deadline, writing=pipe)
+        _wait(pipe, select.POLLOUT, deadline)
         try:
             view = view[os.write(pipe, view) :]
         except BlockingIOError:
@@ -81,7 +79,7 @@ def _write(pipe: int, data: bytes, deadline: float | None) -> None:
 def _read(pipe: int, length: int, deadline: float | None) -> bytes:
     data = bytearray()
     while len(data) < length:
-        _wait(deadline, reading=pipe)
+        _wait(pipe, select.POLLIN, deadline)
         chunk = os.read(pipe, min(length - len(data), 1 << 20))
         if not chunk:
             raise Closed
@@ -89,13 +87,14 @@ def _read(pipe: int, length: int, deadline: float | None) -> bytes:
     return bytes(data)
 
 
-def _wait(deadline: float | None, reading: int | None = None, writing: int | None = None) -> None:
-    """Return when the pipe is ready. Raises Late at `deadline`."""
+def _ready(pipe: int, event: int, milliseconds: float | None) -> bool:
     poll = select.poll()
-    if reading is not None:
-        poll.register(reading, select.POLLIN)
-    if writing is not None:
-        poll.register(writing, select.POLLOUT)
+    poll.register(pipe, event)
+    return bool(poll.poll(milliseconds))
+
+
+def _wait(pipe: int, event: int, deadline: float | None) -> None:
+    """Return when the pipe is ready for `event`. Raises Late at `deadline`."""
     left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
-    if not poll.poll(left):
+    if not _ready(pipe, event, left):
         raise Late

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -33,7 +33,15 @@ from attnlab.measuring.probe import Probe
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
 _LONG = 0.1
+T = TypeVar("T")
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
+
+
+def _there(thing: T | None, op: str) -> T:
+    """`thing`, which the request `op` brings."""
+    if thing is None:
+        raise RuntimeError(f"{op} comes first")
+    return thing
 
 
 class Worker:
@@ -66,7 +74,7 @@ class Worker:
         """Refuse what the backend does not do; nothing is drawn or computed."""
         asked = Workload.from_dict(workload)
         self._library(asked.device)
-        reason = self._backend().declines(asked)
+        reason = _there(self.backend, "load").declines(asked)
         if reason:
             raise Declined(reason)
         return {}, ()
@@ -76,7 +84,7 @@ class Worker:
         self.workload = self.call = None
         self.declines(workload)
         asked = Workload.from_dict(workload)
-        self.call, self.workload = self._backend().bind(asked), asked
+        self.call, self.workload = _there(self.backend, "load").bind(asked), asked
         return {"cache": self._library().cache}, ()
 
     def check(self, rows: list[int]) -> Reply:
@@ -85,17 +93,14 @@ class Worker:
         The second shows a backend that writes into its inputs: the timed calls would compute something else.
         Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the second.
         """
-        workload, call = self._workload(), self._call()
+        workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         if workload.backward:
-            call = self._backend().bind(workload, checked_problem(workload, rows))
+            call = _there(self.backend, "load").bind(workload, checked_problem(workload, rows))
         answers = [self._named(workload, call()) for _ in range(2)]
         of_queries = (OUTPUT, GRADIENTS[0])
-        cut = [
-            one[:, :, rows] if name in of_queries else one
-            for answer in answers
-            for name, one in answer.items()
-        ]
-        return {"names": list(answers[0])}, tuple(cut)
+        named = [pair for answer in answers for pair in answer.items()]
+        cut = tuple(one[:, :, rows] if name in of_queries else one for name, one in named)
+        return {"names": list(answers[0])}, cut
 
     def answer(
         self,
@@ -111,7 +116,7 @@ class Worker:
         """
         asked = Workload.from_dict(workload)
         self._library(asked.device)
-        self.probe = self.probe or Probe(self._backend())
+        self.probe = self.probe or Probe(_there(self.backend, "load"))
         started = time.process_time()
         found = self.probe.answer(unpack(problem, arrays), asked, layout, gradient_layout)
         return {"cpu_seconds": time.process_time() - started, "names": list(found)}, tuple(found.values())
@@ -122,7 +127,7 @@ class Worker:
         The least of at least `_CALLS` where they are short: the first of all carries a library's start-up,
         which can be a thousand times the call.
         """
-        library, call = self._library(), self._call()
+        library, call = self._library(), _there(self.call, "prepare")
         start = time.perf_counter()
         seconds, calls = library.time_calls(call, 1), 1
         while time.perf_counter() - start < warmup_seconds or (calls < _CALLS and seconds < _LONG):
@@ -133,11 +138,11 @@ class Worker:
         """The readings of an instrument, written ``module:class``, on the prepared call."""
         module, _, name = instrument.partition(":")
         found = getattr(importlib.import_module(module), name)()
-        return asdict(found.measure(self._library(), self._call(), **options)), ()
+        return asdict(found.measure(self._library(), _there(self.call, "prepare"), **options)), ()
 
     def attest(self) -> Reply:
         """The kernels that the prepared call really ran."""
-        return {"kernel": self._library().attest(self._call())}, ()
+        return {"kernel": self._library().attest(_there(self.call, "prepare"))}, ()
 
     def free_bytes(self, device: str) -> Reply:
         """Bytes that can still be taken on `device`."""
@@ -158,40 +163,17 @@ class Worker:
         """Versions, thread pools and interpreter: what decides the figures in this process."""
         from threadpoolctl import threadpool_info
 
-        pools = [
-            {
-                name: pool.get(name)
-                for name in ("user_api", "internal_api", "version", "num_threads", "architecture")
-            }
-            for pool in threadpool_info()
-        ]
-        return {
-            "versions": self._library(device).versions(),
-            "pools": pools,
-            "python": sys.version.split()[0],
-        }, ()
+        known = ("user_api", "internal_api", "version", "num_threads", "architecture")
+        pools = [{name: pool.get(name) for name in known} for pool in threadpool_info()]
+        versions = self._library(device).versions()
+        return {"versions": versions, "pools": pools, "python": sys.version.split()[0]}, ()
 
     def ceiling(self, library: str, device: str, dtype: str) -> Reply:
         """The best rates of one array library; needs no backend."""
         return {"found": ceilings.measure(open_library(library, device), dtype)}, ()
 
-    def _backend(self) -> Backend:
-        if self.backend is None:
-            raise RuntimeError("load comes first")
-        return self.backend
-
-    def _workload(self) -> Workload:
-        if self.workload is None:
-            raise RuntimeError("prepare comes first")
-        return self.workload
-
-    def _call(self) -> Callable[[], Any]:
-        if self.call is None:
-            raise RuntimeError("prepare comes first")
-        return self.call
-
     def _library(self, device: str | None = None) -> Library:
-        library = self._backend().open(device or self._workload().device)
+        library = _there(self.backend, "load").open(device or _there(self.workload, "prepare").device)
         if self.threads is not None:
             library.set_threads(self.threads)
             self.threads = None  # once, after the library is loaded
@@ -199,7 +181,7 @@ class Worker:
 
     def _named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         try:
-            return self._backend().named(workload, returned)
+            return _there(self.backend, "load").named(workload, returned)
         except ValueError as fault:
             raise Misbehaved(str(fault)) from None
 
@@ -208,12 +190,9 @@ def _refusal(fault: BaseException) -> protocol.Message:
     """The reply for an exception: what kind of end it is, and one line for a person."""
     name = type(fault).__name__
     text = " ".join(str(fault).split())[:400] or name
-    if isinstance(fault, Declined):
-        return {"error": "declined", "message": text}
-    if isinstance(fault, Unavailable):
-        return {"error": "unavailable", "message": text}
-    if isinstance(fault, Misbehaved):
-        return {"error": "wrong", "message": text}
+    for kind, error in {Declined: "declined", Unavailable: "unavailable", Misbehaved: "wrong"}.items():
+        if isinstance(fault, kind):
+            return {"error": error, "message": text}
     if isinstance(fault, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in text:
         return {"error": "memory", "message": f"ran out of memory: {text}"}
     return {"error": "raised", "message": f"raised {name}: {text}"}

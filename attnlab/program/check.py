@@ -88,8 +88,8 @@ def check(
     def told(text: str) -> None:
         on_event(f"{asked.name}: {text}")
 
-    reason: str | None = None
     passed: bool | None = False
+    reason: str | None = None
     try:
         process.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
@@ -143,15 +143,9 @@ class _BlackBox:
     questions, which come in the order of asking; some of them may not be asked.
     """
 
-    def __init__(
-        self,
-        process: WorkerProcess,
-        device: str,
-        coming: Iterator[Question],
-        coming_backward: Iterator[Question],
-    ) -> None:
+    def __init__(self, process: WorkerProcess, device: str, *coming: Iterator[Question]) -> None:
         self._process, self._device = process, device
-        self._coming = {False: coming, True: coming_backward}
+        self._coming = dict(zip((False, True), coming, strict=True))  # about outputs, and about gradients
         self._ready: deque[Question] = deque()
         self._declining = False
         self._taken = 0.0
@@ -178,10 +172,8 @@ class _BlackBox:
             if refusal.kind == "unavailable":
                 raise
             raise Misbehaved(str(refusal)) from None
-        except Died as death:
-            raise Died(f"{question.text}: {death}") from None
-        except Hung as hang:
-            raise Hung(f"{question.text}: {hang}") from None
+        except (Died, Hung) as fault:
+            raise type(fault)(f"{question.text}: {fault}") from None
         return dict(zip(reply["names"], found, strict=True))
 
     def _begin(self, question: Question) -> Callable[[], Any]:

@@ -50,11 +50,9 @@ def _slow(analysis: Analysis, group: Group) -> list[str]:
         ratios: dict[At, float] = {}
         for at, ranking in group.ranked.items():
             standing = ranking.of(name)
-            if standing is not None and standing.against_best is not None:
-                decided = standing.against_best.kind is Kind.SLOWER
-                ratios[at] = standing.against_best.ratio if decided else 1.0
-            elif standing is ranking.best:
-                ratios[at] = 1.0
+            verdict = standing and standing.against_best
+            if verdict or standing is ranking.best:
+                ratios[at] = verdict.ratio if verdict and verdict.kind is Kind.SLOWER else 1.0
         slow = {at: ratio for at, ratio in ratios.items() if ratio >= SLOW}
         if slow:
             place = _where(slow, group)
@@ -72,8 +70,8 @@ def _unranked(analysis: Analysis, group: Group) -> list[str]:
         ratios: dict[At, float] = {}
         for at, ranking in group.ranked.items():
             standing = ranking.of(name)
-            missing = standing is not None and standing is not ranking.best and not standing.against_best
-            if standing is not None and missing and ranking.decided:
+            compared = standing is ranking.best or (standing and standing.against_best)
+            if standing is not None and not compared and ranking.decided:
                 ratios[at] = standing.seconds / ranking.best.seconds
         if ratios:
             sentences.append(

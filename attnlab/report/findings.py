@@ -82,9 +82,8 @@ def conditions(facts: Mapping[str, str | float]) -> str:
             reason = re.sub(rf"^{re.escape(name)} declines .*?: ", "", str(value))
             absent.setdefault(reason, {}).setdefault(name, []).extend([dtype] if dtype else [])
         elif key == "backends":
-            plain.append(
-                f"through {wording.named(str(value).split(', ')) if value != 'none' else 'no backend'}"
-            )
+            named = wording.named(str(value).split(", "))
+            plain.append("through " + (named if value != "none" else "no backend"))
         elif key == "seconds":
             plain.append(f"in {float(value):.1f} s")
         elif key == "dtype":
@@ -118,14 +117,7 @@ def table(rows: Iterable[Row]) -> str:
         ]
         for row in rows
     ]
-    headers = [
-        "quantity",
-        *(_word(key) for key in keys),
-        "predicted",
-        "measured",
-        "standard error",
-        "verdict",
-    ]
+    headers = ["quantity", *map(_word, keys), "predicted", "measured", "standard error", "verdict"]
     return markdown(headers, cells)
 
 

@@ -43,17 +43,16 @@ def _fastest(analysis: Analysis, cell: Cell | None) -> str:
     if cell is None or cell.ranking is None:
         return NONE
     ranking = cell.ranking
-    names = {
-        one.implementation: one
-        for one in sorted(ranking.first, key=lambda s: -analysis.names.index(s.contender))
-    }
+    last_first = sorted(ranking.first, key=lambda one: -analysis.names.index(one.contender))
+    names = {one.implementation: one for one in last_first}
     shown = names.pop(ranking.best.implementation)
     text = f"`{shown.contender}`"
     if not ranking.decided and len(ranking.standings) > 1:
         return f"{text}, not decided"
     verdict = shown.against_baseline
     if verdict is not None:
-        text += f" {units.figures(1 / verdict.ratio)} {_inverted(verdict.low, verdict.high)}"
+        low, high = units.figures(1 / verdict.high), units.figures(1 / verdict.low)
+        text += f" {units.figures(1 / verdict.ratio)} [{low}, {high}]"
     return " or ".join([text, *(f"`{other.contender}`" for other in names.values())])
 
 
@@ -152,11 +151,6 @@ class Worst:
     passed: int
     judged: int
 
-    @property
-    def share(self) -> float:
-        """The relative error over its budget."""
-        return _share_of_budget(self.accuracy)
-
 
 _ACCURACY: Mapping[str, Callable[[Worst], object]] = {
     "contender": lambda worst: f"`{worst.contender}`",
@@ -165,7 +159,9 @@ _ACCURACY: Mapping[str, Callable[[Worst], object]] = {
     "of": lambda worst: worst.accuracy.of,
     "relative error": lambda worst: f"{worst.accuracy.relative_error:.2e}",
     "budget": lambda worst: f"{worst.accuracy.budget:.2e}",
-    "share": lambda worst: units.percent(worst.share) if worst.accuracy.budget > 0 else NONE,
+    "share": lambda worst: (
+        units.percent(_share_of_budget(worst.accuracy)) if worst.accuracy.budget > 0 else NONE
+    ),
     "passed": lambda worst: (
         "yes" if worst.passed == worst.judged else f"no: {worst.passed} of {worst.judged}"
     ),
@@ -259,7 +255,3 @@ def _growth(found: growth.Growth) -> list[str]:
         for value, (low, high) in zip(found.coefficients, found.intervals, strict=True)
     ]
     return [*terms, error, exponents, f"{found.label} ({max(found.shares):.0%})"]
-
-
-def _inverted(low: float, high: float) -> str:
-    return f"[{units.figures(1 / high)}, {units.figures(1 / low)}]"
