@@ -61,10 +61,7 @@ class Budget:
                 break
         if predicted is None or predicted <= limit:
             return None
-        return (
-            Outcome.OVER_BUDGET,
-            f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:g} s",
-        )
+        return Outcome.OVER_BUDGET, prediction.too_long(predicted, limit)
 
     def _out_of_memory(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
         workload = participant.workload
@@ -87,10 +84,8 @@ class Budget:
             needed = None if peak is None else peak + inputs
         if needed is None or needed <= free:
             return None
-        return (
-            Outcome.OVER_BUDGET,
-            f"predicted to need {needed / 2**30:.3g} GiB, {free / 2**30:.3g} GiB may be used",
-        )
+        said = f"predicted to need {needed / 2**30:.3g} GiB, {free / 2**30:.3g} GiB may be used"
+        return Outcome.OVER_BUDGET, said
 
     def _probe(self, participant: Participant, workload: Workload, history: History) -> float | None:
         """Seconds of one call of a smaller workload, for the history only; None where that is declined."""

@@ -128,6 +128,11 @@ def extrapolated(first: tuple[int, float], last: tuple[int, float], flops: int) 
     return seconds + max(0.0, seconds - overhead) / (size - least) * (flops - size)
 
 
+def too_long(predicted: float, limit: float) -> str:
+    """Why a call is not tried, in words: both in seconds."""
+    return f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:g} s"
+
+
 def least_peak_bytes(workload: Workload) -> int:
     """What any implementation holds at once, its inputs and a bias included."""
     bias = workload.heads * workload.queries * workload.keys if workload.bias == "normal" else 0

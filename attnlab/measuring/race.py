@@ -144,11 +144,8 @@ class Race:
     def _verdict(self, participant: Participant) -> Verdict | None:
         """The participant against the base, or None where the two share no round that counts."""
         base, disturbed = self._base(), pairing.disturbed_rounds(self._calibration)
-        if (
-            base is None
-            or not {turn["round"] for turn in base.turns}
-            & {turn["round"] for turn in participant.turns} - disturbed
-        ):
+        rounds = [{turn["round"] for turn in one.turns} for one in (base, participant) if one is not None]
+        if base is None or not set.intersection(*rounds) - disturbed:
             return None
         running = sum(one.ended is None for one in self.participants)
         return pairing.compare(

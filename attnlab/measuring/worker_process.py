@@ -121,23 +121,18 @@ class WorkerProcess:
         self._requests, self._replies, self._log, self._process = requests, replies, log, process
         self._handle = psutil.Process(process.pid)
         if op == "load":
-            arguments = {
-                "backend": self.contender.backend,
-                "folders": self._folders,
-                "threads": self.contender.threads,
-            }
+            one = self.contender
+            arguments = {"backend": one.backend, "folders": self._folders, "threads": one.threads}
         self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
 
     def finish_start(self) -> protocol.Message:
         """Wait for the answer to the first request; the process is stopped after it."""
         deadline = time.monotonic() + _START_SECONDS
         hello, _ = self._receive(deadline)
-        if hello.get("protocol") != protocol.VERSION:
+        if (spoken := hello.get("protocol")) != protocol.VERSION:
             self.end()
-            raise Refused(
-                "unavailable",
-                f"its worker speaks protocol {hello.get('protocol')}, this conductor {protocol.VERSION}",
-            )
+            said = f"its worker speaks protocol {spoken}, this conductor {protocol.VERSION}"
+            raise Refused("unavailable", said)
         answer, _ = self._answer(deadline)
         self.library = answer.get("library")
         return answer

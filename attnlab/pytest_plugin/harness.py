@@ -207,11 +207,8 @@ class Harness:
         try:
             seconds = _predicted_seconds(backend, workload, self.limits.call_seconds)
             if seconds > self.limits.call_seconds:
-                return Answer(
-                    Outcome.OVER_BUDGET,
-                    f"predicted {seconds:.3g} s a call from smaller sizes, "
-                    f"over the limit of {self.limits.call_seconds:g} s",
-                )
+                reason = prediction.too_long(seconds, self.limits.call_seconds)
+                return Answer(Outcome.OVER_BUDGET, reason)
             rows = race_check.sampled_rows(workload)
             returned = backend.bind(workload, checked_problem(workload, rows))()
         except Declined as fault:

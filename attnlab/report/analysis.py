@@ -14,6 +14,7 @@ from attnlab.report import wording
 from attnlab.statistics.ranking import Ranking, entered_once, is_second_entry, rank
 from attnlab.statistics.roofline import Rate, rate
 from attnlab.statistics.selftest import SelfTest, self_test
+from attnlab.statistics.verdicts import latencies
 
 #: a workload's place in its group: (heads, length), the length being that of the keys
 At = tuple[int, int]
@@ -118,28 +119,21 @@ def analyse(run: Run) -> Analysis:
 def _cell(workload: Workload, answers: Mapping[str, Result], run: Run, baseline: str, margin: float) -> Cell:
     once = {name: one for name, one in answers.items() if not is_second_entry(name)}
     ceiling = _ceiling(run, workload)
-    rates, faults, measured = {}, {}, {}
-    for name, result in once.items():
-        latency = result.latency
-        if latency is None:
-            continue
+    rates, faults = {}, {}
+    for name, latency in latencies(once.values()).items():
         if ceiling is not None:
             cold = latency.facts.get("cache") == "cold"
             rates[name] = rate(workload, latency.median, ceiling, cold=cold)
-            fault = rates[name].fault
-            if fault is not None:
+            if (fault := rates[name].fault) is not None:
                 faults[name] = fault
-                continue
-        measured[name] = result
+    measured = {name: one for name, one in once.items() if one.latency is not None and name not in faults}
     ranking = rank(measured, baseline=baseline, margin=margin)
     return Cell(workload, once, measured, faults, rates, ranking, margin)
 
 
 def _ceiling(run: Run, workload: Workload) -> Ceiling | None:
-    for one in run.ceilings:
-        if (one.device, one.dtype) == (workload.device, workload.dtype):
-            return one
-    return None
+    asked = workload.device, workload.dtype
+    return next((one for one in run.ceilings if (one.device, one.dtype) == asked), None)
 
 
 def _groups(cells: list[Cell]) -> tuple[str, tuple[Group, ...]]:
@@ -178,9 +172,5 @@ def conditions(workload: Workload) -> dict[str, Any]:
     }
     first = ("dtype", "device", "batch", "head_dim")
     rest = (one.name for one in fields(workload) if one.name not in (*first, "heads", "keys"))
-    return {
-        name: None
-        if name in derived and getattr(workload, name) == derived[name]
-        else getattr(workload, name)
-        for name in (*first, *rest)
-    }
+    told = {name: getattr(workload, name) for name in (*first, *rest)}
+    return {name: None if (name, value) in derived.items() else value for name, value in told.items()}

@@ -149,21 +149,12 @@ def test_every_field_of_a_workload_is_an_option_with_a_help_line() -> None:
 
 def test_a_comparison_tells_the_workload_and_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     """And exits with 0 where both could be measured: on a busy machine they may be over budget."""
-    asked = [
-        "--length",
-        "8",
-        "--heads",
-        "2",
-        "--kv-heads",
-        "1",
-        "--causal",
-        "bottom_right",
-        "--window",
-        "4,0",
-    ]
-    left = status("compare", "numpy_vectorized", "numpy_blocked", *asked, "--seconds", "0.2", "--json")
+    typed = (
+        "numpy_vectorized numpy_blocked --length 8 --heads 2 --kv-heads 1 --causal bottom_right --window 4,0"
+    )
+    left = status("compare", *typed.split(), "--seconds", "0.2", "--json")
     told = json.loads(capsys.readouterr().out)
     measured = [one["outcome"] == "measured" for one in told["contenders"]]
     assert left == (0 if all(measured) else 1) and len(measured) == 2
-    assert Workload.from_dict(told["workload"]) == said(["a", *asked])[1]
-    assert set(asked) <= set(shlex.split(told["command"]))
+    assert Workload.from_dict(told["workload"]) == said(typed.split())[1]
+    assert set(typed.split()) <= set(shlex.split(told["command"]))

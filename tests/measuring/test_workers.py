@@ -194,14 +194,8 @@ def test_samples_carry_all_that_was_noted_beside_them(folder: Path) -> None:
     """Round, calls, page faults, switches, stolen time, the calibration loop; and the state of the cache."""
     (result,) = race(folder, "good")
     assert result.latency is not None
-    assert set(result.latency.columns) == {
-        "round",
-        "iterations",
-        "minor_faults",
-        "involuntary_switches",
-        "steal_s",
-        "calibration_s",
-    }
+    noted = {"round", "iterations", "minor_faults", "involuntary_switches", "steal_s", "calibration_s"}
+    assert set(result.latency.columns) == noted
     assert result.latency.facts == {"cache": "warm"}
     assert all(sample > 0 for sample in result.latency.samples)
     assert result.accuracy is not None and result.accuracy.rows_checked == 8
@@ -250,12 +244,8 @@ def watch():
 
 def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> None:
     """A pool of processes must not compute on while another contender is on the clock."""
-    body = (
-        "import subprocess\n"
-        "    if calls == 1: subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])"
-        "\n    " + RIGHT
-    )
-    written(tmp_path, "pool", body)
+    pool = "subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])"
+    written(tmp_path, "pool", f"import subprocess\n    if calls == 1: {pool}\n    {RIGHT}")
     worker = WorkerProcess(Contender.parse("pool"), [str(tmp_path)])
     try:
         worker.start()

@@ -156,8 +156,5 @@ def test_the_calibration_of_a_race_is_gathered_from_all_its_latencies() -> None:
         columns = {"round": tuple(map(float, rounds)), "calibration_s": tuple(0.5 + one for one in rounds)}
         return Measurement("latency", "s", (1.0,) * len(rounds), columns)
 
-    assert pairing.calibration_of([with_calibration([0, 1]), with_calibration([1, 2])]) == {
-        0: 0.5,
-        1: 1.5,
-        2: 2.5,
-    }
+    found = pairing.calibration_of([with_calibration([0, 1]), with_calibration([1, 2])])
+    assert found == {0: 0.5, 1: 1.5, 2: 2.5}

@@ -47,12 +47,8 @@ def test_a_clear_winner_stands_alone_and_the_rest_follow_in_order():
 
 
 def test_a_contender_with_too_few_rounds_is_neither_first_nor_runner_up():
-    results = {
-        "a": measured("a", [1.0] * 31),
-        "b": measured("b", [2.0] * 31),
-        "few": measured("few", [9.0] * 3),
-    }
-    ranking = rank(results, baseline="a")
+    samples = {"a": [1.0] * 31, "b": [2.0] * 31, "few": [9.0] * 3}
+    ranking = rank({name: measured(name, row) for name, row in samples.items()}, baseline="a")
     assert [one.contender for one in ranking.first] == ["a"]
     assert ranking.runner_up.contender == "b"
     assert ranking.of("few").against_best is None
