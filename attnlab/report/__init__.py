@@ -6,22 +6,12 @@ the run, so that a report can be made again from its folder at any time. matplot
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from attnlab.program.store import Run
-from attnlab.report import layout, page, sentences
+from attnlab.report import layout, sentences
 from attnlab.report.analysis import analyse
+from attnlab.report.page import write
 
 __all__ = ["verdict_text", "write"]
-
-
-def write(run: Run) -> Path:
-    """Write ``report.md`` and ``figures/*.png`` into the run's folder and return the page's path.
-
-    Works on any run, be it interrupted or empty. Figures of an earlier report in that folder are replaced.
-    Raises OSError where the folder cannot be written to.
-    """
-    return page.write(analyse(run))
 
 
 def verdict_text(run: Run) -> str:

@@ -9,7 +9,7 @@ from attnlab.contract import units
 from attnlab.contract.result import Outcome
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, At
-from attnlab.report.layout import markdown, table
+from attnlab.report.layout import markdown
 from attnlab.statistics.selftest import Twin
 
 _WORDS = {
@@ -20,7 +20,8 @@ _WORDS = {
     Outcome.CRASHED: "crashed",
     Outcome.TIMED_OUT: "timed out",
 }
-_SELF_TEST: Mapping[str, Callable[[Twin], object]] = {
+#: the ratio of the second entry to the first, by column
+SELF_TEST: Mapping[str, Callable[[Twin], object]] = {
     "workload": lambda twin: twin.workload.label,
     "contender": lambda twin: f"`{twin.contender}`",
     "second / first": lambda twin: units.ratio(twin.verdict.ratio),
@@ -57,11 +58,6 @@ def left_out(analysis: Analysis) -> str:
 def _reasons(reasons: list[str]) -> str:
     distinct = list(dict.fromkeys(reasons))
     return distinct[0] if len(distinct) == 1 else f"{distinct[0]} (the first of {len(distinct)})"
-
-
-def self_test(analysis: Analysis) -> str:
-    """The ratio of the second entry to the first, workload by workload."""
-    return table(analysis.self_test.twins, _SELF_TEST, left=2)
 
 
 def environment(analysis: Analysis) -> str:

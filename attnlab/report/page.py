@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract import units
+from attnlab.program.store import Run
 from attnlab.report import appendix, findings, layout, sentences, speed_figures, tables
-from attnlab.report.analysis import Analysis, Group
+from attnlab.report.analysis import Analysis, Group, analyse
 
 REPORT = "report.md"
 FIGURES = "figures"
 
 
-def write(analysis: Analysis) -> Path:
-    """Draw the figures and write the page into the run's folder; returns the page's path."""
-    folder = analysis.run.folder
-    figures = draw(analysis, folder / FIGURES)
-    page = folder / REPORT
-    page.write_text(render(analysis, figures), encoding="utf-8")
+def write(run: Run) -> Path:
+    """Write ``report.md`` and ``figures/*.png`` into the run's folder and return the page's path.
+
+    Works on any run, be it interrupted or empty. Figures of an earlier report in that folder are replaced.
+    Raises OSError where the folder cannot be written to.
+    """
+    analysis, page = analyse(run), run.folder / REPORT
+    page.write_text(render(analysis, draw(analysis, run.folder / FIGURES)), encoding="utf-8")
     return page
 
 
@@ -59,11 +62,11 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
         "any_peaks": any(one["peaks"] for one in groups),
         "any_growth": any(one["growths"] for one in groups),
         "accuracy": tables.accuracy(analysis),
-        "ceilings": tables.ceilings(analysis),
+        "ceilings": layout.table(run.ceilings, tables.CEILINGS),
         "findings": findings.content(run.findings, figures),
         "left_out": appendix.left_out(analysis),
         "self_test_summary": sentences.self_test_summary(analysis),
-        "self_test": appendix.self_test(analysis),
+        "self_test": layout.table(analysis.self_test.twins, appendix.SELF_TEST, left=2),
         "environment": appendix.environment(analysis),
         "account": appendix.account(analysis),
         "account_summary": appendix.account_summary(analysis),

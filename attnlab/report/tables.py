@@ -192,17 +192,12 @@ def _share_of_budget(found: Accuracy) -> float:
     return math.inf if math.isnan(share) else share
 
 
-_CEILINGS: Mapping[str, Callable[[Ceiling], object]] = {
+#: what the machine reached in a run, by column
+CEILINGS: Mapping[str, Callable[[Ceiling], object]] = {
     "": lambda one: f"{one.dtype} on {one.device}",
     "best matrix product": lambda one: f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
     "best copy": lambda one: f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
 }
-
-
-def ceilings(analysis: Analysis) -> str:
-    """What the machine reached in this run."""
-    return table(analysis.run.ceilings, _CEILINGS)
-
 
 _SHARES: Mapping[str, Callable[[tuple[str, Cell, Rate]], object]] = {
     "contender": lambda row: f"`{row[0]}`",
