@@ -10,15 +10,15 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab.accuracy.form import Form
+from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.mask_part import Part, Shape
 
 #: conditions a dtype, for outputs and for gradients
 FORWARD_COUNT, BACKWARD_COUNT = 24, 12
-#: most scores of one condition, over all batches and heads, for outputs and for gradients, whose references take longer;
-#: and numbers of its query: a few milliseconds
+#: most scores of one condition, over all batches and heads: fewer for gradients, whose references take longer. And
+#: numbers of its query: a few milliseconds
 _FORWARD_SCORES, _BACKWARD_SCORES, _NUMBERS = 24_000, 8_000, 48_000
 _LARGEST_DIM = 256
 #: lengths at which a kernel changes its tile; they are drawn with their neighbours
@@ -35,16 +35,24 @@ def drawn_forms(dtype: str, seed: int, *, backward: bool = False) -> tuple[Form,
     """The conditions of a dtype and a seed, for outputs or for gradients."""
     rng = np.random.default_rng([seed, zlib.crc32(dtype.encode()), int(backward)])
     count = BACKWARD_COUNT if backward else FORWARD_COUNT
-    dims = _dims(rng, count)
-    return tuple(_drawn(rng, f"drawn {at + 1}", int(dims[at]), backward) for at in range(count))
+    dims = _dims(dtype, seed, backward)
+    return tuple(_drawn(rng, f"drawn {at + 1}", dims[at], backward) for at in range(count))
 
 
-def _dims(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
-    """Head dimensions, no two alike: half of them multiples of 8, for which kernels are compiled, half any."""
-    eights = 8 * (1 + rng.permutation(_LARGEST_DIM // 8))[: count // 2]
+def _dims(dtype: str, seed: int, backward: bool) -> list[int]:
+    """Head dimensions: half of them multiples of 8, for which kernels are compiled, half any.
+
+    Dtypes and directions share one order and follow each other in it, so that none is asked twice before all were: a
+    fault of one multiple of 8 meets an output in some dtype.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(b"dims")])
+    eights = 8 * (1 + rng.permutation(_LARGEST_DIM // 8))
     others = 1 + rng.permutation(_LARGEST_DIM)
-    others = others[~np.isin(others, eights)][: count - eights.size]
-    return rng.permutation(np.concatenate([eights, others]))
+    others = others[others % 8 != 0]
+    half = (BACKWARD_COUNT if backward else FORWARD_COUNT) // 2
+    place = DTYPES.index(dtype) * half + (len(DTYPES) * FORWARD_COUNT // 2 if backward else 0)
+    found = [int(order[(place + at) % order.size]) for order in (eights, others) for at in range(half)]
+    return [found[at] for at in rng.permutation(len(found))]
 
 
 def _drawn(rng: np.random.Generator, name: str, dim: int, backward: bool) -> Form:

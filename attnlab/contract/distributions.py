@@ -26,7 +26,7 @@ def _logit_std(std: float) -> Distribution:
     def distribution(
         q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
     ) -> tuple[Array, Array, Array]:
-        # Var(scale q.k) = scale^2 d for standard normal components (THEORY: the d_k law)
+        # Var(scale q.k) = scale^2 d for standard normal components
         now = abs(scale) * np.sqrt(q.shape[-1])
         return q * (std / now if now else 1.0), k, v
 

@@ -125,7 +125,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["my-backend", "2fast", "a b"])
 def test_a_file_name_that_no_notation_can_hold_is_refused(tmp_path: Path, name: str) -> None:
-    """At once, and not as a riddle when it is raced."""
+    """At once, and not only when it is raced."""
     with pytest.raises(ValueError, match=r"must be letters, digits and _; rename the file"):
         backends([write(tmp_path, GOOD, name)])
 
