@@ -74,8 +74,7 @@ EXPERIMENTS: Mapping[str, ExperimentInfo] = {
         "Overflow and underflow", "Which backend overflows or underflows, in which format, at which logit?"
     ),
     "error_growth": ExperimentInfo(
-        "The growth of the error",
-        "How does the rounding error grow with n, d_k and the size of the logits?",
+        "The growth of the error", "How does the rounding error grow with n, d_k and the size of the logits?"
     ),
     "multihead": ExperimentInfo(
         "Initialisation and heads",

@@ -22,12 +22,7 @@ from attnlab.numerics.finding import Row, Where
 from attnlab.numerics.observables import Array, observe
 from attnlab.numerics.responses import logit_gradients
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
-from attnlab.theory import (
-    attention_under_random_inputs,
-    critical_beta,
-    jacobian_norm_squared,
-    random_energy,
-)
+from attnlab.theory import attention_under_random_inputs, critical_beta, jacobian_norm_squared, random_energy
 
 #: a row with a smaller Jacobian norm than this passes on next to nothing
 SMALL = 1e-3

@@ -113,13 +113,7 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_xlim(-0.5, 2.5)
     panel.plot([], [], color=BLUE, label="scaled")
     panel.plot([], [], color=ORANGE, label="unscaled")
-    legend(
-        panel,
-        fontsize=9.5,
-        loc="lower left",
-        title="bars predicted, marks measured",
-        title_fontsize=8.5,
-    )
+    legend(panel, fontsize=9.5, loc="lower left", title="bars predicted, marks measured", title_fontsize=8.5)
 
 
 def _tail(panel: Axes, rows: Sequence[Row]) -> None:

@@ -43,9 +43,7 @@ def _through(one: OpenBackend, seed: int) -> list[Row]:
     for scaling, power in SCALINGS.items():
         variances = [_variance(one, seed, scaling, d, float(d) ** power) for d in HEAD_DIMS]
         slope, error = log_log_slope(
-            HEAD_DIMS,
-            [row.measured for row in variances],
-            [row.standard_error for row in variances],
+            HEAD_DIMS, [row.measured for row in variances], [row.standard_error for row in variances]
         )
         where = {"backend": one.name, "scaling": scaling}
         rows += variances

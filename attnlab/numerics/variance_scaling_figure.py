@@ -117,12 +117,7 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_yscale("symlog", linthresh=0.03)
     powers_of_two(panel, [2.0**power for power in range(9)])
     panel.axhline(0, color=BLACK, linewidth=0.8)
-    legend(
-        panel,
-        title="components",
-        ncols=2,
-        loc="lower right",
-    )
+    legend(panel, title="components", ncols=2, loc="lower right")
 
 
 def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:

@@ -130,11 +130,7 @@ def _covariance(name: str, matrix: ArrayLike | None, d: int, std: float) -> Arra
 
 
 def _independent(
-    d: int,
-    stds: tuple[float, float],
-    means: tuple[float, float],
-    kurtoses: tuple[float, float],
-    scale: float,
+    d: int, stds: tuple[float, float], means: tuple[float, float], kurtoses: tuple[float, float], scale: float
 ) -> DotProductMoments:
     """One product minus its mean is μ_q b + μ_k a + ab with a, b symmetric; odd mixed moments vanish."""
     (vq, vk), (mq, mk) = (stds[0] ** 2, stds[1] ** 2), (means[0] ** 2, means[1] ** 2)

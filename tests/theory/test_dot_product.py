@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-from attnlab.theory import (
-    dot_product_moments,
-    score_cdf,
-    score_characteristic_function,
-)
+from attnlab.theory import dot_product_moments, score_cdf, score_characteristic_function
 
 
 def uniform(rng, shape):

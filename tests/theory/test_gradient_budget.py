@@ -201,9 +201,7 @@ def test_a_softmax_that_is_written_out_has_the_error_of_the_loosest_budget(dtype
     for seed in range(3):
         arrays = draw(seed, dtype)
         for found, budget in zip(
-            written_out_pass(*arrays, dtype),
-            gradient_budgets(*arrays, dtype=dtype, scale=0.3),
-            strict=True,
+            written_out_pass(*arrays, dtype), gradient_budgets(*arrays, dtype=dtype, scale=0.3), strict=True
         ):
             error = found - budget.output
             measured = np.linalg.norm(error) / np.linalg.norm(budget.output)

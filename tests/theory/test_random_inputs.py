@@ -67,10 +67,7 @@ def test_standard_deviations_enter_as_one_factor():
     assert attention_under_random_inputs(128, 16, 0.0).entropy == pytest.approx(math.log(128))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [(1, 64, 1.0), (8, 0, 1.0), (8, 64, math.nan), (8, 1.5, 1.0)],
-)
+@pytest.mark.parametrize("arguments", [(1, 64, 1.0), (8, 0, 1.0), (8, 64, math.nan), (8, 1.5, 1.0)])
 def test_numbers_outside_the_domain_are_refused(arguments):
     with pytest.raises(ValueError, match="must be"):
         attention_under_random_inputs(*arguments)
