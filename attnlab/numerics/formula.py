@@ -108,16 +108,10 @@ def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     output = attend(q, k, v)
     turned = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
     yield Row.compare(
-        "output of reordered tokens − reordered output",
-        where,
-        predicted=0.0,
-        measured=np.abs(turned).max(),
-        slack=_ROUNDING,
+        "output of reordered tokens − reordered output", where, 0.0, np.abs(turned).max(), slack=_ROUNDING
     )
     rows = min(len(np.unique(head, axis=0)) for head in output[0])
-    yield Row.compare(
-        "different rows of the output", {**where, "queries": _TOKENS}, predicted=_TOKENS, measured=rows
-    )
+    yield Row.compare("different rows of the output", {**where, "queries": _TOKENS}, _TOKENS, rows)
     yield _share_of_pairs(one, q, k, "none", 1.0)
     sizes = [
         np.linalg.norm(attend(q, k, factor * v + 1) - attend(q, k, factor * v)) for factor in (1e-3, 1.0)
@@ -131,12 +125,7 @@ def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     )
     unscaled = np.abs(one.attend(q, k, v, causal=False, scale=1.0)).max() / np.abs(v).max()
     yield Row.compare(
-        "largest |o| / largest |v|, unscaled",
-        where,
-        predicted=1.0,
-        measured=unscaled,
-        slack=_ROUNDING,
-        relation="≤",
+        "largest |o| / largest |v|, unscaled", where, 1.0, unscaled, slack=_ROUNDING, relation="≤"
     )
 
 
@@ -144,7 +133,7 @@ def _share_of_pairs(one: OpenBackend, q: Array, k: Array, mask: str, expected: f
     seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
     where: Where = {"backend": one.name, "mask": mask}
     found = float(seen.mean())
-    return Row.compare("share of pairs with a weight", where, predicted=expected, measured=found, slack=1e-12)
+    return Row.compare("share of pairs with a weight", where, expected, found, slack=1e-12)
 
 
 def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -179,7 +168,7 @@ def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
         told = [right for right in found if right is not None]
         if told:
             where: Where = {"backend": one.name, "shapes": label}
-            yield Row.compare("share answered right", where, predicted=1.0, measured=float(np.mean(told)))
+            yield Row.compare("share answered right", where, 1.0, float(np.mean(told)))
     q, k, v = _drawn(seed, 20, 6, 6)
     attend: Callable[..., Array] = partial(one.attend, causal=False, scale=_SCALE)
     for label, arrays in (("d_q ≠ d_k", (q, k[..., :12], v)), ("n_k ≠ n_v", (q, k, v[:, :, :4]))):
@@ -188,9 +177,7 @@ def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
             answered = 1.0
         except ValueError:
             answered = 0.0
-        yield Row.compare(
-            "share answered", {"backend": one.name, "shapes": label}, predicted=0.0, measured=answered
-        )
+        yield Row.compare("share answered", {"backend": one.name, "shapes": label}, 0.0, answered)
 
 
 def _answered_right(one: OpenBackend, arrays: tuple[Array, Array, Array]) -> bool | None:

@@ -118,9 +118,7 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
     for array in changed:
         array[:, 3] += 1.0
     others = np.delete(attend(*changed) != together, 3, axis=1)
-    yield Row.compare(
-        "elements of other heads changed by one head", where, predicted=0.0, measured=others.sum()
-    )
+    yield Row.compare("elements of other heads changed by one head", where, 0.0, others.sum())
     alone = np.concatenate(
         [attend(*(array[:, h : h + 1] for array in (q, k, v))) for h in range(count)], axis=1
     )
@@ -136,17 +134,11 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
     # W_O with independent unit-variance-preserving entries turns the vector: |z − zW|² = |z|² + |zW|² on average
     distance = float(np.linalg.norm(block - concatenated) / np.linalg.norm(concatenated))
     error = 4 / math.sqrt(MODEL_DIM)  # a random projection of a few independent rows, at most
-    yield Row.compare(
-        "‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖",
-        where,
-        predicted=math.sqrt(2),
-        measured=distance,
-        slack=error,
-    )
+    yield Row.compare("‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", where, math.sqrt(2), distance, slack=error)
 
 
 def _exact(quantity: str, where: Mapping[str, str | float], found: float) -> Row:
-    return Row.compare(quantity, where, predicted=0.0, measured=found, slack=_ROUNDING)
+    return Row.compare(quantity, where, 0.0, found, slack=_ROUNDING)
 
 
 def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -178,9 +170,7 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
             slack=1e-12,
         )
         ratio = min(seconds[count]) / min(seconds[1])
-        yield Row.compare(
-            "time / time of one head", where, predicted=_LEAST_TIME, measured=ratio, relation="≥"
-        )
+        yield Row.compare("time / time of one head", where, _LEAST_TIME, ratio, relation="≥")
 
 
 def _counted_flops(one: OpenBackend, workload: Workload, x: NDArray[Any]) -> int:

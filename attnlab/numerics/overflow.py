@@ -85,7 +85,6 @@ def _textbook_overflow(dtype: str) -> Row:
         {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype},
         predicted=expected,
         measured=last_before(finite, 1.0, 4 * expected),
-        standard_error=0.0,
         slack=spacing(dtype, expected),
     )
 
@@ -99,7 +98,6 @@ def _through(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
         {"backend": one.name, "dtype": dtype, "logit": logit},
         predicted=0.5,
         measured=_two_equal(one.attend, dtype, logit),
-        standard_error=0.0,
         slack=2 * float_format(dtype).unit_roundoff,
     )
 
@@ -121,7 +119,6 @@ def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
         {"backend": one.name, "dtype": dtype, "keys": keys, "subnormals": subnormals},
         predicted=kept if subnormals == "kept" else flushed,
         measured=found,
-        standard_error=0.0,
         slack=step if subnormals == "kept" else max(step, _FLUSH_SLACK),
     )
 
