@@ -97,13 +97,12 @@ def _map_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
     for keys in MAP_KEYS:
         for head_dim in MAP_HEAD_DIMS:
             seen = _rows_of(one, keys, head_dim, 1.0, generator(seed, 400, keys, head_dim))
-            yield mean_row(
-                "largest_weight on the map",
-                {"backend": one.name, "keys": keys, "head_dim": head_dim},
+            where: Where = {"backend": one.name, "keys": keys, "head_dim": head_dim}
+            values, predicted = (
                 seen.largest_weight[0],
-                predicted=random_energy(keys, math.sqrt(head_dim)).largest_weight,
-                slack=_SLACK,
+                random_energy(keys, math.sqrt(head_dim)).largest_weight,
             )
+            yield mean_row("largest_weight on the map", where, values, predicted=predicted, slack=_SLACK)
 
 
 def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -123,9 +122,8 @@ def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
             expected = frozen_fraction(_KEYS, beta)
             # where nearly all rows are frozen, those that were seen not to be are too few to tell the error
             error = max(error, math.sqrt(expected * (1 - expected) / seen.largest_weight.size))
-            yield Row.compare(
-                "frozen fraction", where, expected, frozen, standard_error=error, slack=FROZEN_SLACK
-            )
+            room = {"standard_error": error, "slack": FROZEN_SLACK}
+            yield Row.compare("frozen fraction", where, expected, frozen, **room)
 
 
 def frozen_fraction(keys: int, beta: float) -> float:

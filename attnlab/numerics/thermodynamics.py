@@ -61,9 +61,7 @@ def _identities(one: OpenBackend, seed: int) -> Iterator[Row]:
         rng = generator(seed, 900, number)
         q, k, v = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (_QUERIES, _KEYS, _KEYS))
         for found in violations(one.attend, q, k, v, beta / np.sqrt(_HEAD_DIM)):
-            yield Row.compare(
-                found.identity, {"backend": one.name, "beta": beta}, 0.0, found.largest, slack=found.tolerance
-            )
+            yield one.row(found.identity, {"beta": beta}, 0.0, found.largest, slack=found.tolerance)
 
 
 def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:

@@ -71,26 +71,24 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
         means.append(mean_row("mean ‖J‖²", where, squares, predicted=expected, slack=1e-12))
         yield means[-1]
         reference = _reference(keys, scale, (seed, keys, 600 + number))
+        norms = np.sqrt(squares)
         for quantity, statistic in STATISTICS.items():
-            yield _against(quantity, where, np.sqrt(squares), reference, statistic)
+            yield _against(quantity, where, norms, reference, statistic)
         for threshold in THRESHOLDS:
+            at = {**where, "norm": threshold}
             yield _against(
-                "share of rows below",
-                {**where, "norm": threshold},
-                np.sqrt(squares),
-                reference,
-                lambda norms, threshold=threshold: float(np.mean(norms < threshold)),  # type: ignore[misc]
-                share=True,
+                "share of rows below", at, norms, reference, partial(_share_below, threshold), share=True
             )
     unscaled, scaled = means
     ratio = math.sqrt(unscaled.measured / scaled.measured)
-    yield Row.compare(
-        "rms ‖J‖, unscaled over scaled",
-        {"backend": one.name, "keys": keys, "head_dim": _HEAD_DIM},
-        predicted=math.sqrt(unscaled.predicted / scaled.predicted),
-        measured=ratio,
-        standard_error=ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2,
-    )
+    expected = math.sqrt(unscaled.predicted / scaled.predicted)
+    error = ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2
+    where = {"keys": keys, "head_dim": _HEAD_DIM}
+    yield one.row("rms ‖J‖, unscaled over scaled", where, expected, ratio, standard_error=error)
+
+
+def _share_below(threshold: float, norms: Array) -> float:
+    return float(np.mean(norms < threshold))
 
 
 def _against(
@@ -106,18 +104,12 @@ def _against(
     Where a `share` of rows is small, few were seen or none, and their spread says nothing of what might have been: the
     error is then that of the predicted share, and some four rows are too few to judge by.
     """
-    measured, error = statistic_over_clusters(norms, statistic)
+    found, error = statistic_over_clusters(norms, statistic)
     predicted, own_error = statistic_over_clusters(reference, statistic)
     if share:
         error = max(error, float(np.sqrt(predicted * (1 - predicted) / norms.size)))
-    return Row.compare(
-        quantity,
-        where,
-        predicted=predicted,
-        measured=measured,
-        standard_error=float(np.hypot(error, own_error)),
-        slack=4 / norms.size if share else 0.0,
-    )
+    error, slack = math.hypot(error, own_error), 4 / norms.size if share else 0.0
+    return Row.compare(quantity, where, predicted, found, standard_error=error, slack=slack)
 
 
 @lru_cache(maxsize=8)
@@ -140,21 +132,15 @@ def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Ite
     shapes = (_AUTOGRAD_QUERIES, _AUTOGRAD_KEYS)
     q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in shapes)
     # values of one dimension and an upstream gradient of 1: then g = v has independent unit components
-    v, upstream = (
-        rng.standard_normal((1, _HEADS, _AUTOGRAD_KEYS, 1)),
-        np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1)),
-    )
+    v = rng.standard_normal((1, _HEADS, _AUTOGRAD_KEYS, 1))
+    upstream = np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1))
     for scaling, scale in _SCALES.items():
         try:
             gradients = logit_gradients(load(one.name, folders), q, k, v, upstream, scale=scale)
         except Declined:
             return  # no automatic differentiation: nothing to measure, and nothing wrong
-        where: Where = {
-            "backend": one.name,
-            "scaling": scaling,
-            "keys": _AUTOGRAD_KEYS,
-            "head_dim": _HEAD_DIM,
-        }
+        sizes: Where = {"keys": _AUTOGRAD_KEYS, "head_dim": _HEAD_DIM}
+        where: Where = {"backend": one.name, "scaling": scaling, **sizes}
         expected = attention_under_random_inputs(_AUTOGRAD_KEYS, _HEAD_DIM, scale).jacobian_norm_squared
         squares = (gradients**2).sum(axis=-1)[0]
         yield mean_row("mean ‖dL/ds‖² by autograd", where, squares, predicted=expected)

@@ -61,17 +61,13 @@ def measure(survey: Survey) -> None:
 
 def _through(one: OpenBackend, seed: int) -> list[Row]:
     """Variances at every d_k and scaling through one backend, and the slopes on d_k."""
-    rows = []
+    rows: list[Row] = []
     for scaling, power in SCALINGS.items():
         variances = [_variance(one, seed, scaling, d, float(d) ** power) for d in HEAD_DIMS]
-        slope, error = log_log_slope(
-            HEAD_DIMS, [row.measured for row in variances], [row.standard_error for row in variances]
-        )
-        where = {"backend": one.name, "scaling": scaling}
-        rows += variances
-        rows.append(
-            Row.compare("slope of ln variance on ln d_k", where, 1 + 2 * power, slope, standard_error=error)
-        )
+        found, errors = ([getattr(row, name) for row in variances] for name in ("measured", "standard_error"))
+        slope, error = log_log_slope(HEAD_DIMS, found, errors)
+        quantity, where = "slope of ln variance on ln d_k", {"scaling": scaling}
+        rows += [*variances, one.row(quantity, where, 1 + 2 * power, slope, standard_error=error)]
     return rows
 
 
@@ -82,13 +78,10 @@ def _variance(one: OpenBackend, seed: int, scaling: str, head_dim: int, scale: f
     q, k = (rng.standard_normal((1, heads, n, head_dim)) for n in (n_q, n_k))
     logits: Array = read_logits(one.attend, q, k, scale=scale)
     moments = dot_product_moments(head_dim, scale=scale)
-    return Row.compare(
-        "variance",
-        {"backend": one.name, "scaling": scaling, "head_dim": head_dim},
-        predicted=moments.variance,
-        measured=float(np.mean((logits - moments.mean) ** 2)),
-        standard_error=moments.variance_standard_error(n_q, n_k) / np.sqrt(heads),
-    )
+    found = float(np.mean((logits - moments.mean) ** 2))
+    error = moments.variance_standard_error(n_q, n_k) / math.sqrt(heads)
+    where = {"scaling": scaling, "head_dim": head_dim}
+    return one.row("variance", where, moments.variance, found, standard_error=error)
 
 
 def conclusion(rows: Sequence[Row]) -> str:
@@ -96,8 +89,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     slopes = [row for row in rows if row.quantity.startswith("slope")]
 
     def power(scaling: str) -> str:
-        found = [row for row in slopes if row.where["scaling"] == scaling]
-        best = min(found, key=lambda row: row.standard_error)
+        best = min(pick(slopes, scaling=scaling), key=lambda row: row.standard_error)
         return f"{best.measured:.3f} ± {2 * best.standard_error:.3f}".replace("-", "−")
 
     through = len({str(row.where["backend"]) for row in slopes if "backend" in row.where})

@@ -19,14 +19,11 @@ class DotProductMoments:
 
     mean, variance : of s, in units of the score and their square.
     kurtosis : E(s − E s)⁴ / variance²; NaN if the variance is 0.
-    effective_dim : tr(Σ_qΣ_k)²/tr((Σ_qΣ_k)²), the number of equal components the sum amounts to; d for
-        identical components. NaN if the variance of the zero-mean part is 0.
     """
 
     mean: float
     variance: float
     kurtosis: float
-    effective_dim: float
     # Var E[(s − E s)² | q] and the same given k, in units of variance²: what sharing q or k contributes
     query_share: float = field(repr=False)
     key_share: float = field(repr=False)
@@ -152,7 +149,6 @@ def _independent(
         mean=scale * d * means[0] * means[1],
         variance=scale**2 * variance,
         kurtosis=3 + (fourth / one**2 - 3) / d,
-        effective_dim=float(d) if vq * vk > 0 else math.nan,
         query_share=share(vq, fq, mq, vk, mk) / variance**2,
         key_share=share(vk, fk, mk, vq, mq) / variance**2,
     )
@@ -179,7 +175,6 @@ def _correlated(
         mean=mean,
         variance=scale**2 * variance,
         kurtosis=kurtosis,
-        effective_dim=float(d) if sq * sk > 0 else math.nan,
         query_share=0.0,
         key_share=0.0,
         paired=True,
@@ -210,11 +205,10 @@ def _normal_vectors(
         mean=scale * d * means[0] * means[1],
         variance=scale**2 * variance,
         kurtosis=3 + fourth / variance**2,
-        effective_dim=first**2 / second if second > 0 else math.nan,
         query_share=share(left, right, mq, mk) / variance**2,
         key_share=share(right, left, mk, mq) / variance**2,
     )
 
 
 def _constant(mean: float) -> DotProductMoments:
-    return DotProductMoments(mean, 0.0, math.nan, math.nan, 0.0, 0.0)
+    return DotProductMoments(mean, 0.0, math.nan, 0.0, 0.0)

@@ -130,7 +130,7 @@ class Rows(NamedTuple):
     sink: bool
 
     def onto_keys(self, x: Array) -> Array:
-        """The sums of x, (batches, heads, ...), over the query heads that share a key head: (batches, key heads, ...)."""
+        """The sums of x, (batches, heads, ...), over the query heads of each key head: (batches, key heads, ...)."""
         key_heads = self.at_keys[1].stop - self.at_keys[1].start
         if key_heads == x.shape[1]:
             return x
