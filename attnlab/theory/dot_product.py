@@ -34,8 +34,8 @@ class DotProductMoments:
 
         Rows share q and columns share k, so the nm squares are not independent:
         (SE/Var)² = [(κ_s − 1) + (m − 1)c_q + (n − 1)c_k]/(nm), c_q = Var E[(s − E s)²|q]/Var², which is
-        (κ_q − 1)/d for zero means, and 2/d_eff for normal vectors. Leading order for a variance about the
-        sample mean instead.
+        (κ_q − 1)/d for zero means, and 2 tr((Σ_qΣ_k)²)/tr(Σ_qΣ_k)² for normal vectors. Leading order for a variance
+        about the sample mean instead.
 
         With correlated q and k no query is correlated with every key: n_keys must be 1, meaning n_queries
         independent pairs. Raises ValueError for counts below 1 and for that.

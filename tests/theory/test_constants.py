@@ -1,8 +1,6 @@
 """Thresholds, scalings and initialisations: figures in closed form."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -127,9 +125,3 @@ def test_largest_weights_and_the_gap_they_need():
 def test_scalings_without_meaning_are_refused(function, arguments):
     with pytest.raises(ValueError, match="must be"):
         function(*arguments)
-
-
-def test_importing_the_theory_loads_neither_torch_nor_pandas_nor_scipy():
-    probe = "import sys, attnlab.theory; print([m for m in ('torch', 'pandas', 'scipy') if m in sys.modules])"
-    shown = subprocess.run([sys.executable, "-P", "-c", probe], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"

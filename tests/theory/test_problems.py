@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem
-from attnlab.theory import (
-    error_budget,
-    exact_gradients,
-    gradient_budgets,
-    precision_classes,
-    worst_case_bound,
-)
+from attnlab.theory import error_budget, exact_gradients, gradient_budgets, precision_classes
 
 
 def draw(seed: int, dtype: str = "float64", *, std: float = 1.0, **features) -> Problem:
@@ -100,9 +94,8 @@ def test_arrays_and_their_problem_are_one():
     for name, expected in precision_classes(problem, worst_case=True).items():
         np.testing.assert_array_equal(found[name].rms, expected.rms)
         np.testing.assert_array_equal(found[name].worst_case, expected.worst_case)
-    np.testing.assert_array_equal(
-        worst_case_bound(q=arrays[0], k=arrays[1], v=arrays[2], **options), worst_case_bound(problem)
-    )
+    named = error_budget(q=arrays[0], k=arrays[1], v=arrays[2], **options)
+    np.testing.assert_array_equal(named.rms, error_budget(problem).rms)
     upstream = problem.output_gradient
     for mine, theirs in zip(
         gradient_budgets(*arrays, upstream, **options), gradient_budgets(problem), strict=True
