@@ -123,12 +123,12 @@ def _judged(one: OpenBackend, seed: int, point: _Point) -> Iterator[Row]:
 
 def conclusion(rows: Sequence[Row]) -> str:
     """What each backend rounds inside, and what large logits cost."""
-    errors = [row for row in rows if row.quantity == "relative error"]
+    errors = pick(rows, "relative error")
     if not errors:
         return "No backend could be measured."
 
     # long rows of moderate logits, where the budgets of the classes lie furthest apart
-    usual = [row for row in errors if (row.where["axis"], row.where["value"]) == ("keys", AXES["keys"][-1])]
+    usual = pick(errors, axis="keys", value=AXES["keys"][-1])
     low = {"float16", "bfloat16"}  # the formats in which the classes differ
     found: dict[str, set[str]] = {}
     for row in usual:
@@ -148,12 +148,8 @@ def _against_size(errors: Sequence[Row]) -> str:
     low, high = AXES["logit_std"][0], AXES["logit_std"][-1]
 
     def span(backend: str) -> str:
-        of = {
-            float(row.where["value"]): row.measured
-            for row in errors
-            if (row.where["dtype"], row.where["axis"], row.where["backend"])
-            == ("bfloat16", "logit_std", backend)
-        }
+        mine = pick(errors, dtype="bfloat16", axis="logit_std", backend=backend)
+        of = {float(row.where["value"]): row.measured for row in mine}
         return f"from {of[low]:.1e} to {of[high]:.1e} with {backend}" if {low, high} <= of.keys() else ""
 
     spans = [text for text in map(span, ("torch_eager", "torch_sdpa")) if text]
@@ -187,6 +183,6 @@ def draw(finding: Finding) -> Figure:
         entitle(panel, f"{dtype}: {change}", label, "relative error" if axis == "keys" else "")
     if errors:
         for panel, place, columns in ((panels[1], "upper", 4), (panels[2], "lower", 7)):
-            handles, style = panel.get_legend_handles_labels(), {"fontsize": 9, "frameon": False}
-            figure.legend(*handles, loc=f"outside {place} center", ncols=columns, **style)
+            handles, where = panel.get_legend_handles_labels(), f"outside {place} center"
+            figure.legend(*handles, loc=where, ncols=columns, fontsize=9, frameon=False)
     return figure

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.errors import Declined
+from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
 from attnlab.numerics.estimates import mean_row
-from attnlab.numerics.finding import Finding, Row, Where
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.responses import read_logits, weights_of
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import precision_classes
@@ -157,7 +158,7 @@ def _answered_right(one: OpenBackend, arrays: tuple[Array, Array, Array]) -> boo
 
 def conclusion(rows: Sequence[Row]) -> str:
     """The largest error over its budget."""
-    errors = [row for row in rows if row.quantity == "error / error budget"]
+    errors = pick(rows, "error / error budget")
     if not errors:
         return "No backend could be measured." + (f" {agreement(rows, 'the formula')}." if rows else "")
     worst = max(errors, key=lambda row: row.measured)
@@ -169,10 +170,8 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 def draw(finding: Finding) -> Figure:
     """Errors over their budgets, and the share of pairs that have a weight, by backend."""
-    from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
-
     figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.4, sharey=True)
-    by_error = [row for row in finding.rows if row.quantity == "error / error budget"]
+    by_error = pick(finding.rows, "error / error budget")
     names = list(dict.fromkeys(str(row.where["backend"]) for row in by_error))
     shown = (
         (errors, "error / error budget", ("dtype", "mask")),
@@ -180,8 +179,8 @@ def draw(finding: Finding) -> Figure:
     )
     for panel, quantity, keys in shown:
         kinds: dict[str, list[Row]] = {}
-        for row in finding.rows:
-            if row.quantity == quantity and row.where["backend"] in names:
+        for row in pick(finding.rows, quantity):
+            if row.where["backend"] in names:
                 kinds.setdefault(", ".join(str(row.where[key]) for key in keys), []).append(row)
         for (kind, rows), colour in zip(kinds.items(), CYCLE, strict=False):
             places = [names.index(str(row.where["backend"])) for row in rows]

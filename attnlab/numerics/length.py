@@ -85,8 +85,8 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
     (short, low, low_error), (long, high, high_error) = ends
     quantity = "H/ln n of long rows over that of short ones"
     error = high / low * math.hypot(low_error / low, high_error / high)
-    of = {"rule": next(iter(RULES)), "lengths": " and ".join(map(str, ENDS))}
-    yield one.row(quantity, of, long / short, high / low, standard_error=error, slack=_SLACK)
+    ends_of = {"rule": next(iter(RULES)), "lengths": " and ".join(map(str, ENDS))}
+    yield one.row(quantity, ends_of, long / short, high / low, standard_error=error, slack=_SLACK)
 
 
 def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -105,10 +105,12 @@ def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
         # one key a dimension: any logits at all can be given to a backend
         unit = np.eye(_CAPPED_KEYS)[None, None]
         weights = one.attend(logits[None, None], unit, unit, causal=False, scale=1.0)
-        largest = float(weights.max()) or math.nan  # no weight at all is no small one
+        largest = float(weights.max())
         where = {"keys": _CAPPED_KEYS, "cap": cap}
         room = {"slack": 1e-12 * bound, "relation": "≤"}
-        yield one.row("largest weight under a soft cap", where, bound, largest, **room)
+        yield one.row(
+            "largest weight under a soft cap", where, bound, largest if largest > 0 else math.nan, **room
+        )
 
 
 def _weight_at_gap(one: OpenBackend, keys: int, gap: float) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attnlab.contract.dtypes import DTYPES, carrier, round_to
 from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 from attnlab.numerics.black_box import Attend
-from attnlab.numerics.finding import Finding, Row, pick
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.survey import OpenBackend, Survey, agreement
 from attnlab.theory import float_format, overflow_threshold, underflow_threshold
 
@@ -109,7 +109,7 @@ def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
     subnormals, expected, slack = "flushed", flushed, max(step, _FLUSH_SLACK)
     if abs(found - kept) <= step:
         subnormals, expected, slack = "kept", kept, step
-    where = {"dtype": dtype, "keys": keys, "subnormals": subnormals}
+    where: Where = {"dtype": dtype, "keys": keys, "subnormals": subnormals}
     return one.row("gap at which a weight becomes 0", where, expected, found, slack=slack)
 
 
@@ -173,6 +173,6 @@ def draw(finding: Finding) -> Figure:
     panels[-1].plot([], [], color=BLACK, linewidth=1.2, label="predicted, subnormals kept")
     panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, flushed to zero")
     panels[-1].plot([], [], color=RED, linestyle="--", label="e^x overflows: ln(max)")
-    where = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    legend(panels[-1], fontsize=8.5, title="a weight becomes 0 at", title_fontsize=8.5, **where)
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    legend(panels[-1], fontsize=8.5, title="a weight becomes 0 at", title_fontsize=8.5, **beside)
     return figure

@@ -123,7 +123,7 @@ def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
             # where nearly all rows are frozen, those that were seen not to be are too few to tell the error
             error = max(error, math.sqrt(expected * (1 - expected) / seen.largest_weight.size))
             room = {"standard_error": error, "slack": FROZEN_SLACK}
-            yield Row.compare("frozen fraction", where, expected, frozen, **room)
+            yield one.row("frozen fraction", where, expected, frozen, **room)
 
 
 def frozen_fraction(keys: int, beta: float) -> float:
@@ -218,7 +218,7 @@ def _by_scaling(
             first = of_first_backend(mine)
             x, exact = list(numbers(first, "head_dim")), [form(row.predicted) for row in first]
             panel.plot(*smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
-            style = {"textcoords": "offset points", "color": colour, "fontsize": 10}
+            style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
             panel.annotate(scaling, (x[-3], exact[-3]), offset, **style)
         by_backend(panel, mine, "head_dim", colour, form=form, named=scaling == "scaled")
     powers_of_two(panel, sorted(set(numbers(rows, "head_dim"))) or [1.0])
@@ -241,7 +241,8 @@ def _map(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_yticks(dims, [str(d) for d in dims])
     line = np.geomspace(min(keys), max(keys), 100)
     panel.plot(line, 2 * np.log(line), color="white", linewidth=2.2)
-    middle, white = line[55], {"color": "white", "fontsize": 10, "ha": "center", "va": "bottom"}
+    middle = line[55]
+    white: dict[str, Any] = {"color": "white", "fontsize": 10, "ha": "center", "va": "bottom"}
     panel.text(middle, 2 * math.log(middle) * 1.25, "d_k = 2 ln n", **white)
     for dim, text, colour in ((dims[-2], "frozen", BLACK), (dims[0], "all keys take part", "white")):
         panel.text(keys[-2], dim, text, color=colour, fontsize=12, ha="right", va="center")

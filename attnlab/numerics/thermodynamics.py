@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -135,7 +135,12 @@ def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
             continue
         _exact_and_measured(panel, mine, unit, colour)
         at = float(mine[-3].where["beta / critical"]), mine[-3].predicted / unit
-        style = {"textcoords": "offset points", "color": colour, "fontsize": 10, "ha": "right"}
+        style: dict[str, Any] = {
+            "textcoords": "offset points",
+            "color": colour,
+            "fontsize": 10,
+            "ha": "right",
+        }
         panel.annotate(label, at, (-8, 9), **style)
     boundary(panel, 1.0)
 
@@ -164,7 +169,7 @@ def _violations(panel: Axes, rows: Sequence[Row]) -> None:
     for index, (backend, style) in enumerate(styles.items()):
         worst = [max(row.measured for row in pick(rows, name, backend=backend)) for name in names]
         heights = np.arange(len(names)) + 0.09 * (index - (len(styles) - 1) / 2)
-        look = {"color": style["color"], "markersize": 4, "linestyle": ""}
+        look: dict[str, Any] = {"color": style["color"], "markersize": 4, "linestyle": ""}
         panel.plot(np.maximum(worst, _FLOOR), heights, style["marker"], label=backend, **look)
     panel.set_yticks(range(len(names)), names)
     panel.invert_yaxis()

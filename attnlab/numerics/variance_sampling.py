@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from attnlab.numerics.estimates import log_log_slope
-from attnlab.numerics.finding import Row
+from attnlab.numerics.finding import Row, Where
 from attnlab.numerics.score_sampling import (
     BLOCK,
     FAMILIES,
@@ -82,7 +82,7 @@ def _row(
     slack: float = 0.0,
     **where: float,
 ) -> Row:
-    at = {"family": family.label, "head_dim": head_dim, **where}
+    at: Where = {"family": family.label, "head_dim": head_dim, **where}
     return Row.compare(quantity, at, predicted, measured, standard_error=float(error), slack=slack)
 
 

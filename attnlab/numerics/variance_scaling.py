@@ -29,7 +29,7 @@ from attnlab.figures.drawing import (
     powers_of_two,
 )
 from attnlab.numerics.estimates import log_log_slope
-from attnlab.numerics.finding import Finding, Row, pick
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.panels import by_backend, numbers
 from attnlab.numerics.responses import Array, read_logits
 from attnlab.numerics.score_sampling import FAMILIES
@@ -80,7 +80,7 @@ def _variance(one: OpenBackend, seed: int, scaling: str, head_dim: int, scale: f
     moments = dot_product_moments(head_dim, scale=scale)
     found = float(np.mean((logits - moments.mean) ** 2))
     error = moments.variance_standard_error(n_q, n_k) / math.sqrt(heads)
-    where = {"scaling": scaling, "head_dim": head_dim}
+    where: Where = {"scaling": scaling, "head_dim": head_dim}
     return one.row("variance", where, moments.variance, found, standard_error=error)
 
 

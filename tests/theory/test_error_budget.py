@@ -94,15 +94,6 @@ def relative(result, budget):
     return float(np.linalg.norm(error) / np.linalg.norm(budget.output))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_exact_output_is_that_of_the_definition(causal):
-    tensors = draw(0, "float64", n=70, d=8)
-    budget = error_budget(*arrays(tensors), causal=causal, output_dtype="float64")
-    assert budget.output == pytest.approx(eager(*tensors, causal=causal).numpy(), abs=1e-13)
-    assert budget.output.dtype == budget.rms.dtype == np.float64
-    assert budget.worst_case is None
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("std", [1.0, 4.0])
 @pytest.mark.parametrize("causal", [False, True])
@@ -268,9 +259,8 @@ def test_chosen_rows_are_those_of_the_whole():
     options = {"output_dtype": "bfloat16", "causal": True, "worst_case": True}
     whole, part = error_budget(*inputs, **options), error_budget(*inputs, rows=[49, 0, 17], **options)
     for name in ("output", "rms", "worst_case"):
-        assert getattr(part, name) == pytest.approx(
-            getattr(whole, name)[:, :, [49, 0, 17]], rel=1e-12, abs=1e-18
-        )
+        expected = getattr(whole, name)[:, :, [49, 0, 17]]
+        assert getattr(part, name) == pytest.approx(expected, rel=1e-12, abs=1e-18)
 
 
 def test_blocks_of_rows_leave_no_seam(monkeypatch):
@@ -283,37 +273,15 @@ def test_blocks_of_rows_leave_no_seam(monkeypatch):
     assert parts.relative_scatter == pytest.approx(whole.relative_scatter, rel=1e-12)
 
 
-def test_grouped_heads_repeat_each_key_head_in_order():
-    q, k, v = arrays(draw(5, "float32", n=20, heads=4))
-    grouped = error_budget(q, k[:, :2], v[:, :2], output_dtype="float32")
-    k, v = (np.repeat(one[:, :2], 2, axis=1) for one in (k, v))
-    repeated = error_budget(q, k, v, output_dtype="float32")
-    assert grouped.output == pytest.approx(repeated.output, rel=1e-12)
-
-
 def test_alignment_and_masks_show_the_stated_keys():
     q, k, v = arrays(draw(6, "float32", n=6, d=4))
     few = q[:, :, :2]
-    expected = {"top_left": 1, "bottom_right": 5}
-    for alignment, first in expected.items():
+    for alignment, first in (("top_left", 1), ("bottom_right", 5)):
         seen = np.arange(6)[None, :] <= np.arange(2)[:, None] + first - 1
         aligned = error_budget(few, k, v, causal=alignment, output_dtype="float32", worst_case=True)
         masked = error_budget(few, k, v, mask=seen, output_dtype="float32", worst_case=True)
         for name in ("output", "rms", "worst_case"):
             assert getattr(aligned, name) == pytest.approx(getattr(masked, name), rel=1e-12)
-
-
-def test_a_row_that_sees_no_key_is_zero_without_error():
-    q, k, v = arrays(draw(7, "float32", n=4, d=4))
-    seen = np.ones((4, 4), dtype=bool)
-    seen[2] = False
-    seen[1, 0] = False  # no prefix, so that ranges are taken key by key
-    budget = error_budget(
-        q, k, v, mask=seen, output_dtype="float32", weights_dtype="float32", worst_case=True
-    )
-    for found in (budget.output, budget.rms, budget.worst_case):
-        assert (found[:, :, 2] == 0).all()
-        assert (found[:, :, 1] != 0).all()
 
 
 def test_zero_values_have_no_relative_error():
