@@ -219,7 +219,8 @@ def _by_scaling(
             x, exact = list(numbers(first, "head_dim")), [form(row.predicted) for row in first]
             panel.plot(*smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
             style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
-            panel.annotate(scaling, (x[-3], exact[-3]), offset, **style)
+            named = max(0, len(x) - 3)
+            panel.annotate(scaling, (x[named], exact[named]), offset, **style)
         by_backend(panel, mine, "head_dim", colour, form=form, named=scaling == "scaled")
     powers_of_two(panel, sorted(set(numbers(rows, "head_dim"))) or [1.0])
 

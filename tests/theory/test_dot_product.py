@@ -181,17 +181,6 @@ def test_two_components_follow_the_laplace_law():
     assert score_cdf(s, 2) == pytest.approx(np.where(s < 0, np.exp(s) / 2, 1 - np.exp(-s) / 2), rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_kolmogorov_distance_of_a_sample_is_that_of_its_law(seed):
-    rng = np.random.default_rng(seed)
-    d, count = 7, 20_000
-    s = np.sort((rng.standard_normal((count, d)) * rng.standard_normal((count, d))).sum(axis=1))
-    step = np.arange(count + 1) / count
-    law = score_cdf(s, d)
-    distance = max(np.abs(law - step[1:]).max(), np.abs(law - step[:-1]).max())
-    assert distance * math.sqrt(count) < 2.2  # P < 1.3e-4
-
-
 @pytest.mark.parametrize("function", [score_cdf, score_characteristic_function])
 @pytest.mark.parametrize("arguments", [(0.0, 0), (math.nan, 4), (0.0, 4, 0.0), (0.0, 4, math.inf)])
 def test_a_law_without_meaning_is_refused(function, arguments):

@@ -14,13 +14,9 @@ from attnlab.theory import exact_gradients
 def draw(seed: int, heads=2, key_heads=2, queries=7, keys=9, dim=5, dim_v=3):
     """q, k, v and the output's gradient."""
     rng = np.random.default_rng(seed)
-    shapes = (
-        (heads, queries, dim),
-        (key_heads, keys, dim),
-        (key_heads, keys, dim_v),
-        (heads, queries, dim_v),
-    )
-    return tuple(rng.standard_normal((1, *shape)) for shape in shapes)
+    rows, columns = (1, heads, queries), (1, key_heads, keys)
+    shapes = ((*rows, dim), (*columns, dim), (*columns, dim_v), (*rows, dim_v))
+    return tuple(rng.standard_normal(shape) for shape in shapes)
 
 
 def by_autograd(q, k, v, g, *, causal: bool, scale: float):

@@ -48,20 +48,6 @@ def test_tabled_figures():
     assert attention_under_random_inputs(128, 16, 0.0).entropy == pytest.approx(math.log(128))
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13])
-def test_sampled_attention_meets_the_expectations(seed):
-    rng = np.random.default_rng(seed)
-    calls, n, d = 400, 64, 8
-    entropy = []
-    for _ in range(calls):  # one query a set of keys, so that rows are independent
-        s = rng.standard_normal((n, d)) @ rng.standard_normal(d)
-        p = np.exp(s - s.max())
-        p /= p.sum()
-        entropy.append(-(p * np.log(np.maximum(p, 1e-300))).sum())
-    expected = attention_under_random_inputs(n, d, 1.0).entropy
-    assert abs(np.mean(entropy) - expected) < 5 * np.std(entropy) / math.sqrt(calls)
-
-
 @pytest.mark.parametrize("arguments", [(1, 64, 1.0), (8, 0, 1.0), (8, 64, math.nan), (8, 1.5, 1.0)])
 def test_numbers_outside_the_domain_are_refused(arguments):
     with pytest.raises(ValueError, match="must be"):
