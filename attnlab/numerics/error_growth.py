@@ -182,7 +182,7 @@ def draw(finding: Finding) -> Figure:
         label, change = words[axis]
         entitle(panel, f"{dtype}: {change}", label, "relative error" if axis == "keys" else "")
     if errors:
-        for panel, place, columns in ((panels[1], "upper", 4), (panels[2], "lower", 7)):
-            handles, where = panel.get_legend_handles_labels(), f"outside {place} center"
-            figure.legend(*handles, loc=where, ncols=columns, fontsize=9, frameon=False)
+        style: dict[str, Any] = {"fontsize": 9, "frameon": False}
+        figure.legend(*panels[1].get_legend_handles_labels(), loc="outside upper center", ncols=4, **style)
+        figure.legend(*panels[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **style)
     return figure

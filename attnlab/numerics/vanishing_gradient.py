@@ -205,7 +205,7 @@ def _average(panel: Axes, rows: Sequence[Row]) -> None:
     critical = critical_beta(keys)
 
     def exact(ratio: float) -> float:
-        return random_energy(keys, ratio * critical).jacobian_norm_squared ** 0.5
+        return math.sqrt(random_energy(keys, ratio * critical).jacobian_norm_squared)
 
     fine = [float(one) for one in np.geomspace(x.min(), x.max(), 120)]
     curve = [exact(one) for one in fine]
