@@ -182,7 +182,7 @@ def draw(finding: Finding) -> Figure:
         label, change = words[axis]
         entitle(panel, f"{dtype}: {change}", label, "relative error" if axis == "keys" else "")
     if errors:
-        style: dict[str, Any] = {"fontsize": 9, "frameon": False}
-        figure.legend(*panels[1].get_legend_handles_labels(), loc="outside upper center", ncols=4, **style)
-        figure.legend(*panels[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **style)
+        look: dict[str, Any] = {"fontsize": 9, "frameon": False}
+        figure.legend(*panels[1].get_legend_handles_labels(), loc="outside upper center", ncols=4, **look)
+        figure.legend(*panels[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **look)
     return figure
