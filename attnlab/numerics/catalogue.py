@@ -1,8 +1,7 @@
 """The experiments by name, with their titles and questions; the module of that name is imported when asked for.
 
 An experiment is a module of `attnlab.numerics` that is listed here. It has ``measure(survey)``, which takes rows
-through a `Survey`, ``conclusion(rows)``, a sentence made from them, and ``draw(finding)``, a Matplotlib figure, in this
-module or in the one that its line names.
+through a `Survey`, ``conclusion(rows)``, a sentence made from them, and ``draw(finding)``, a Matplotlib figure.
 """
 
 from __future__ import annotations
@@ -31,14 +30,16 @@ class Experiment(Protocol):
     def conclusion(self, rows: Sequence[Row]) -> str:
         """What was found, in a sentence."""
 
+    def draw(self, finding: Finding) -> Figure:
+        """What was found, in a figure."""
+
 
 @dataclass(frozen=True)
 class ExperimentInfo:
-    """What an experiment is called and asks, for a list that imports nothing. `drawn_by`: the module of its figure."""
+    """What an experiment is called and asks, for a list that imports nothing."""
 
     title: str
     question: str
-    drawn_by: str = ""
 
 
 #: in the order in which they are read
@@ -48,24 +49,19 @@ EXPERIMENTS: Mapping[str, ExperimentInfo] = {
         "What does softmax(scale · q kᵀ) v compute, and which shapes does it take?",
     ),
     "variance_scaling": ExperimentInfo(
-        "The variance of the logits",
-        "Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?",
-        "variance_scaling_figure",
+        "The variance of the logits", "Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?"
     ),
     "saturation": ExperimentInfo(
         "Saturation of the softmax",
         "Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?",
-        "saturation_figure",
     ),
     "vanishing_gradient": ExperimentInfo(
         "The vanishing gradient",
         "Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
-        "vanishing_gradient_figure",
     ),
     "thermodynamics": ExperimentInfo(
         "The softmax as thermodynamics",
         "Do the identities of statistical mechanics hold for every row of every backend?",
-        "thermodynamics_figure",
     ),
     "length": ExperimentInfo(
         "The softmax and the length of the sequence", "Can a softmax stay sharp as the sequence grows?"
@@ -74,8 +70,7 @@ EXPERIMENTS: Mapping[str, ExperimentInfo] = {
         "Overflow and underflow", "Which backend overflows or underflows, in which format, at which logit?"
     ),
     "error_growth": ExperimentInfo(
-        "The growth of the error",
-        "How does the rounding error grow with n, d_k and the size of the logits?",
+        "The growth of the error", "How does the rounding error grow with n, d_k and the size of the logits?"
     ),
     "multihead": ExperimentInfo(
         "Initialisation and heads",
@@ -166,6 +161,4 @@ def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[P
 
 def figure(finding: Finding) -> Figure:
     """The finding drawn by its own experiment. Raises ValueError for one that is not in `EXPERIMENTS`."""
-    drawn_by = known(finding.experiment).drawn_by or finding.experiment
-    drawn: Figure = importlib.import_module(f"attnlab.numerics.{drawn_by}").draw(finding)
-    return drawn
+    return experiment(finding.experiment).draw(finding)

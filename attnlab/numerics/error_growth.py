@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.dtypes import round_to
-from attnlab.numerics.finding import Finding, Row, Where
+from attnlab.figures.drawing import BLACK, entitle, new_figure, powers_of_two
+from attnlab.numerics.finding import Finding, Row, Where, pick
+from attnlab.numerics.panels import by_backend
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import ErrorBudget, classify, precision_classes
 
@@ -116,19 +118,17 @@ def _judged(one: OpenBackend, seed: int, point: _Point) -> Iterator[Row]:
     assert loosest.worst_case is not None  # it was asked for
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(error > 0, error / loosest.worst_case, 0.0)
-    yield Row.compare(
-        "largest error / worst-case bound", where, predicted=1.0, measured=share.max(), relation="≤"
-    )
+    yield Row.compare("largest error / worst-case bound", where, 1.0, share.max(), relation="≤")
 
 
 def conclusion(rows: Sequence[Row]) -> str:
     """What each backend rounds inside, and what large logits cost."""
-    errors = [row for row in rows if row.quantity == "relative error"]
+    errors = pick(rows, "relative error")
     if not errors:
         return "No backend could be measured."
 
     # long rows of moderate logits, where the budgets of the classes lie furthest apart
-    usual = [row for row in errors if (row.where["axis"], row.where["value"]) == ("keys", AXES["keys"][-1])]
+    usual = pick(errors, axis="keys", value=AXES["keys"][-1])
     low = {"float16", "bfloat16"}  # the formats in which the classes differ
     found: dict[str, set[str]] = {}
     for row in usual:
@@ -148,12 +148,8 @@ def _against_size(errors: Sequence[Row]) -> str:
     low, high = AXES["logit_std"][0], AXES["logit_std"][-1]
 
     def span(backend: str) -> str:
-        of = {
-            float(row.where["value"]): row.measured
-            for row in errors
-            if (row.where["dtype"], row.where["axis"], row.where["backend"])
-            == ("bfloat16", "logit_std", backend)
-        }
+        mine = pick(errors, dtype="bfloat16", axis="logit_std", backend=backend)
+        of = {float(row.where["value"]): row.measured for row in mine}
         return f"from {of[low]:.1e} to {of[high]:.1e} with {backend}" if {low, high} <= of.keys() else ""
 
     spans = [text for text in map(span, ("torch_eager", "torch_sdpa")) if text]
@@ -167,59 +163,26 @@ def _against_size(errors: Sequence[Row]) -> str:
 
 def draw(finding: Finding) -> Figure:
     """Relative error along the three axes, a row of panels a format; budgets as lines, backends as points."""
-    from attnlab.figures.drawing import (
-        BLACK,
-        backend_styles,
-        entitle,
-        nested_sizes,
-        new_figure,
-        powers_of_two,
-    )
-
     figure, panels = new_figure(3, len(NUMBER_FORMATS), width=14.0, height=10.5)
-    errors = [row for row in finding.rows if row.quantity == "relative error"]
-    styles = backend_styles([str(row.where["backend"]) for row in errors])
-    labels = {
-        "keys": "keys n",
-        "head_dim": "head dimension d_k",
-        "logit_std": "standard deviation of the logits",
+    errors = pick(finding.rows, "relative error")
+    words = {
+        "keys": ("keys n", "more keys"),
+        "head_dim": ("head dimension d_k", "wider heads"),
+        "logit_std": ("standard deviation of the logits", "larger logits"),
     }
     for index, panel in enumerate(panels):
         dtype, axis = NUMBER_FORMATS[index // 3], list(AXES)[index % 3]
         lines = budget_lines(dtype, axis, int(finding.facts["seed"]))
         for (name, line), style in zip(lines.items(), ("-", "--", "-.", ":"), strict=True):
-            panel.plot(
-                AXES[axis], line, style, color=BLACK, linewidth=1.1, label=name if index == 1 else None
-            )
-        mine = [row for row in errors if (row.where["dtype"], row.where["axis"]) == (dtype, axis)]
-        for (name, style_of), size in zip(styles.items(), nested_sizes(len(styles)), strict=True):
-            points = [row for row in mine if row.where["backend"] == name]
-            panel.plot(
-                [float(row.where["value"]) for row in points],
-                [row.measured for row in points],
-                style_of["marker"],
-                color=style_of["color"],
-                markerfacecolor="none",
-                markersize=size,
-                label=name if index == 2 else None,
-            )
+            label = name if index == 1 else None
+            panel.plot(AXES[axis], line, style, color=BLACK, linewidth=1.1, label=label)
+        by_backend(panel, pick(errors, dtype=dtype, axis=axis), "value", named=index == 2)
         panel.set_yscale("log")
         powers_of_two(panel, AXES[axis])
-        change = {"keys": "more keys", "head_dim": "wider heads", "logit_std": "larger logits"}[axis]
-        entitle(panel, f"{dtype}: {change}", labels[axis], "relative error" if axis == "keys" else "")
+        label, change = words[axis]
+        entitle(panel, f"{dtype}: {change}", label, "relative error" if axis == "keys" else "")
     if errors:
-        figure.legend(
-            *panels[1].get_legend_handles_labels(),
-            loc="outside upper center",
-            ncols=4,
-            fontsize=9,
-            frameon=False,
-        )
-        figure.legend(
-            *panels[2].get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=7,
-            fontsize=9,
-            frameon=False,
-        )
+        look: dict[str, Any] = {"fontsize": 9, "frameon": False}
+        figure.legend(*panels[1].get_legend_handles_labels(), loc="outside upper center", ncols=4, **look)
+        figure.legend(*panels[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **look)
     return figure

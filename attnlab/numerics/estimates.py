@@ -35,7 +35,7 @@ def mean_row(
 ) -> Row:
     """The mean of `values`, (clusters, members), held against `predicted`, with the error of `mean_over_clusters`."""
     mean, error = mean_over_clusters(values.astype(np.float64))
-    return Row.compare(quantity, where, predicted=predicted, measured=mean, standard_error=error, slack=slack)
+    return Row.compare(quantity, where, predicted, mean, standard_error=error, slack=slack)
 
 
 def statistic_over_clusters(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,15 +23,8 @@ def meets(measured: float, relation: str, expected: float, room: float) -> bool:
     if measured == expected:
         return relation in "=≤≥"
     above = measured - expected
-    return bool(
-        {
-            "=": abs(above) <= room,
-            "≤": above <= room,
-            "≥": above >= -room,
-            "<": above < -room,
-            ">": above > room,
-        }[relation]
-    )
+    reached = {"=": abs(above) <= room, "≤": above <= room, "≥": above >= -room}
+    return bool((reached | {"<": above < -room, ">": above > room})[relation])
 
 
 #: the conditions that tell a row apart
@@ -60,9 +53,9 @@ class Row:
         cls,
         quantity: str,
         where: Mapping[str, str | float],
-        *,
         predicted: float,
         measured: float,
+        *,
         standard_error: float = 0.0,
         slack: float = 0.0,
         relation: str = "=",
@@ -71,6 +64,15 @@ class Row:
         measured, predicted = float(measured), float(predicted)
         passed = meets(measured, relation, predicted, max(STANDARD_ERRORS * standard_error, slack))
         return cls(quantity, where, predicted, measured, standard_error, passed, relation, slack)
+
+
+def pick(rows: Iterable[Row], quantity: str = "", **where: str | float) -> list[Row]:
+    """The rows of that quantity, of any where none is named, whose conditions have these values."""
+    return [
+        row
+        for row in rows
+        if quantity in ("", row.quantity) and all(row.where.get(name) == one for name, one in where.items())
+    ]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.errors import Declined
+from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
 from attnlab.numerics.estimates import mean_row
-from attnlab.numerics.finding import Finding, Row, Where
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.responses import read_logits, weights_of
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import precision_classes
@@ -70,81 +71,43 @@ def _error(
 def _errors(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
     for causal in (False, True):
         error, scatter = _error(one, _drawn(seed, 1, 48, 64), dtype, causal)
-        yield Row.compare(
-            "error / error budget",
-            {"backend": one.name, "dtype": dtype, "mask": "causal" if causal else "none"},
-            predicted=1.0,
-            measured=error,
-            standard_error=scatter,
-            slack=_ABOVE_BUDGET,
-            relation="≤",
-        )
+        where = {"dtype": dtype, "mask": "causal" if causal else "none"}
+        room = {"standard_error": scatter, "slack": _ABOVE_BUDGET}
+        yield one.row("error / error budget", where, 1.0, error, **room, relation="≤")
 
 
 def _causal_properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     """What a causal mask does, in float64."""
-    where: Where = {"backend": one.name}
     q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
     attend, half = partial(one.attend, causal=True, scale=_SCALE), _TOKENS // 2
     prefix = attend(*(array[:, :, :half] for array in (q, k, v))) - attend(q, k, v)[:, :, :half]
-    yield Row.compare(
-        "causal output of the first half alone − of the whole",
-        where,
-        predicted=0.0,
-        measured=np.abs(prefix).max(),
-        slack=_ROUNDING,
-    )
+    quantity = "causal output of the first half alone − of the whole"
+    yield one.row(quantity, {}, 0.0, np.abs(prefix).max(), slack=_ROUNDING)
     yield _share_of_pairs(one, q, k, "causal", (_TOKENS + 1) / (2 * _TOKENS))
 
 
 def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     """What the output as a whole obeys, in float64."""
-    where: Where = {"backend": one.name}
     q, k, v = _drawn(seed, 2, _TOKENS, _TOKENS)
-    attend, order = (
-        partial(one.attend, causal=False, scale=_SCALE),
-        generator(seed, 1600, 3).permutation(_TOKENS),
-    )
+    attend = partial(one.attend, causal=False, scale=_SCALE)
+    order = generator(seed, 1600, 3).permutation(_TOKENS)
     output = attend(q, k, v)
     turned = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
-    yield Row.compare(
-        "output of reordered tokens − reordered output",
-        where,
-        predicted=0.0,
-        measured=np.abs(turned).max(),
-        slack=_ROUNDING,
-    )
+    quantity = "output of reordered tokens − reordered output"
+    yield one.row(quantity, {}, 0.0, np.abs(turned).max(), slack=_ROUNDING)
     rows = min(len(np.unique(head, axis=0)) for head in output[0])
-    yield Row.compare(
-        "different rows of the output", {**where, "queries": _TOKENS}, predicted=_TOKENS, measured=rows
-    )
+    yield one.row("different rows of the output", {"queries": _TOKENS}, _TOKENS, rows)
     yield _share_of_pairs(one, q, k, "none", 1.0)
-    sizes = [
-        np.linalg.norm(attend(q, k, factor * v + 1) - attend(q, k, factor * v)) for factor in (1e-3, 1.0)
-    ]
-    yield Row.compare(
-        "change of the output with V, at V/1000 over at V",
-        where,
-        predicted=1.0,
-        measured=float(sizes[0] / sizes[1]),
-        slack=_DIFFERENCE,
-    )
+    small, large = (np.linalg.norm(attend(q, k, by * v + 1) - attend(q, k, by * v)) for by in (1e-3, 1.0))
+    quantity = "change of the output with V, at V/1000 over at V"
+    yield one.row(quantity, {}, 1.0, float(small / large), slack=_DIFFERENCE)
     unscaled = np.abs(one.attend(q, k, v, causal=False, scale=1.0)).max() / np.abs(v).max()
-    yield Row.compare(
-        "largest |o| / largest |v|, unscaled",
-        where,
-        predicted=1.0,
-        measured=unscaled,
-        slack=_ROUNDING,
-        relation="≤",
-    )
+    yield one.row("largest |o| / largest |v|, unscaled", {}, 1.0, unscaled, slack=_ROUNDING, relation="≤")
 
 
 def _share_of_pairs(one: OpenBackend, q: Array, k: Array, mask: str, expected: float) -> Row:
     seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
-    where: Where = {"backend": one.name, "mask": mask}
-    found = float(seen.mean())
-    return Row.compare("share of pairs with a weight", where, predicted=expected, measured=found, slack=1e-12)
+    return one.row("share of pairs with a weight", {"mask": mask}, expected, float(seen.mean()), slack=1e-12)
 
 
 def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -154,22 +117,15 @@ def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
     q, other = rng.standard_normal((2, 1, heads, n, _DIM))
     for keys, k, expected in (("k = q", q, 0.0), ("independent", other, 2 * (n - 1) / n)):
         s = read_logits(one.attend, q, k, scale=_SCALE)[0]
-        squares, where = (
-            ((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1),
-            {"backend": one.name, "keys are": keys},
-        )
+        squares = ((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1)
+        where: Where = {"backend": one.name, "keys are": keys}
         yield mean_row("‖S − Sᵀ‖² / n²", where, squares, predicted=expected, slack=_ROUNDING)
     for lengths, long in (("equal", 1.0), ("1 and 4", 4.0)):
         # the query along the first axis; one key in its direction, one at 60°
         two = np.array([[1.0, 0.0], [long / 2, long * math.sqrt(3) / 2]])[None, None]
         weight = weights_of(one.attend, two[:, :, :1], two, scale=1.0)[0, 0, 0, 0]
-        yield Row.compare(
-            "weight of the better aligned of two keys",
-            {"backend": one.name, "lengths": lengths},
-            predicted=1 / (1 + math.exp(long / 2 - 1)),
-            measured=float(weight),
-            slack=_ROUNDING,
-        )
+        quantity, expected = "weight of the better aligned of two keys", 1 / (1 + math.exp(long / 2 - 1))
+        yield one.row(quantity, {"lengths": lengths}, expected, float(weight), slack=_ROUNDING)
 
 
 def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -179,7 +135,7 @@ def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
         told = [right for right in found if right is not None]
         if told:
             where: Where = {"backend": one.name, "shapes": label}
-            yield Row.compare("share answered right", where, predicted=1.0, measured=float(np.mean(told)))
+            yield Row.compare("share answered right", where, 1.0, float(np.mean(told)))
     q, k, v = _drawn(seed, 20, 6, 6)
     attend: Callable[..., Array] = partial(one.attend, causal=False, scale=_SCALE)
     for label, arrays in (("d_q ≠ d_k", (q, k[..., :12], v)), ("n_k ≠ n_v", (q, k, v[:, :, :4]))):
@@ -188,9 +144,7 @@ def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
             answered = 1.0
         except ValueError:
             answered = 0.0
-        yield Row.compare(
-            "share answered", {"backend": one.name, "shapes": label}, predicted=0.0, measured=answered
-        )
+        yield Row.compare("share answered", {"backend": one.name, "shapes": label}, 0.0, answered)
 
 
 def _answered_right(one: OpenBackend, arrays: tuple[Array, Array, Array]) -> bool | None:
@@ -204,13 +158,9 @@ def _answered_right(one: OpenBackend, arrays: tuple[Array, Array, Array]) -> boo
 
 def conclusion(rows: Sequence[Row]) -> str:
     """The largest error over its budget."""
-    errors = [row for row in rows if row.quantity == "error / error budget"]
+    errors = pick(rows, "error / error budget")
     if not errors:
-        return (
-            f"No backend could be measured. {agreement(rows, 'the formula')}."
-            if rows
-            else "No backend could be measured."
-        )
+        return "No backend could be measured." + (f" {agreement(rows, 'the formula')}." if rows else "")
     worst = max(errors, key=lambda row: row.measured)
     return (
         f"No error exceeds {worst.measured:.2f} of what its roundings predict ({worst.where['backend']}, "
@@ -220,10 +170,8 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 def draw(finding: Finding) -> Figure:
     """Errors over their budgets, and the share of pairs that have a weight, by backend."""
-    from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
-
     figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.4, sharey=True)
-    by_error = [row for row in finding.rows if row.quantity == "error / error budget"]
+    by_error = pick(finding.rows, "error / error budget")
     names = list(dict.fromkeys(str(row.where["backend"]) for row in by_error))
     shown = (
         (errors, "error / error budget", ("dtype", "mask")),
@@ -231,8 +179,8 @@ def draw(finding: Finding) -> Figure:
     )
     for panel, quantity, keys in shown:
         kinds: dict[str, list[Row]] = {}
-        for row in finding.rows:
-            if row.quantity == quantity and row.where["backend"] in names:
+        for row in pick(finding.rows, quantity):
+            if row.where["backend"] in names:
                 kinds.setdefault(", ".join(str(row.where[key]) for key in keys), []).append(row)
         for (kind, rows), colour in zip(kinds.items(), CYCLE, strict=False):
             places = [names.index(str(row.where["backend"])) for row in rows]

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlab.figures.drawing import CYCLE, GREY, entitle, new_figure, powers_of_two, smooth
 from attnlab.numerics.estimates import mean_over_clusters, mean_row
-from attnlab.numerics.finding import Finding, Row, Where
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.observables import observe
+from attnlab.numerics.panels import boundary, measured, numbers
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import (
     largest_possible_weight,
@@ -81,34 +83,21 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
                     (exact.entropy / math.log(keys), *mean_over_clusters(seen.entropy[0] / math.log(keys)))
                 )
     (short, low, low_error), (long, high, high_error) = ends
-    yield Row.compare(
-        "H/ln n of long rows over that of short ones",
-        {"backend": one.name, "rule": next(iter(RULES)), "lengths": " and ".join(map(str, ENDS))},
-        predicted=long / short,
-        measured=high / low,
-        standard_error=high / low * math.hypot(low_error / low, high_error / high),
-        slack=_SLACK,
-    )
+    quantity = "H/ln n of long rows over that of short ones"
+    error = high / low * math.hypot(low_error / low, high_error / high)
+    ends_of = {"rule": next(iter(RULES)), "lengths": " and ".join(map(str, ENDS))}
+    yield one.row(quantity, ends_of, long / short, high / low, standard_error=error, slack=_SLACK)
 
 
 def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Logits of two values attain the bound; the gap that a weight of .9 needs, and soft caps."""
     for keys in GAP_LENGTHS:
-        gap = required_gap(keys, WEIGHT)
-        yield Row.compare(
-            "weight at the gap that .9 needs",
-            {"backend": one.name, "keys": keys, "gap": gap},
-            predicted=largest_possible_weight(keys, gap),
-            measured=_weight_at_gap(one, keys, gap),
-            slack=1e-10,
-        )
-        yield Row.compare(
-            "weight at a fixed gap",
-            {"backend": one.name, "keys": keys, "fixed gap": FIXED_GAP},
-            predicted=largest_possible_weight(keys, FIXED_GAP),
-            measured=_weight_at_gap(one, keys, FIXED_GAP),
-            slack=1e-10,
-        )
+        for quantity, kind, gap in (
+            ("weight at the gap that .9 needs", "gap", required_gap(keys, WEIGHT)),
+            ("weight at a fixed gap", "fixed gap", FIXED_GAP),
+        ):
+            expected, found = largest_possible_weight(keys, gap), _weight_at_gap(one, keys, gap)
+            yield one.row(quantity, {"keys": keys, kind: gap}, expected, found, slack=1e-10)
     rng = generator(seed, 1100)
     for cap in CAPS:
         logits = cap * np.tanh(8 * rng.standard_normal((64, _CAPPED_KEYS)) / cap)
@@ -117,14 +106,10 @@ def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
         unit = np.eye(_CAPPED_KEYS)[None, None]
         weights = one.attend(logits[None, None], unit, unit, causal=False, scale=1.0)
         largest = float(weights.max())
-        where: Where = {"backend": one.name, "keys": _CAPPED_KEYS, "cap": cap}
-        yield Row.compare(
-            "largest weight under a soft cap",
-            where,
-            predicted=bound,
-            measured=largest if largest > 0 else math.nan,
-            slack=1e-12 * bound,
-            relation="≤",
+        where = {"keys": _CAPPED_KEYS, "cap": cap}
+        room = {"slack": 1e-12 * bound, "relation": "≤"}
+        yield one.row(
+            "largest weight under a soft cap", where, bound, largest if largest > 0 else math.nan, **room
         )
 
 
@@ -140,9 +125,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     """H/ln n at both ends of the lengths, at a fixed β and at one that grows with ln n."""
 
     def at(rule: str, keys: int, quantity: str) -> float:
-        wanted = (quantity, rule, keys)
-        found = [r.measured for r in rows if (r.quantity, r.where.get("rule"), r.where.get("keys")) == wanted]
-        return found[0] if found else float("nan")
+        return next((row.measured for row in pick(rows, quantity, rule=rule, keys=keys)), math.nan)
 
     if not any("rule" in row.where for row in rows):
         return f"No backend could be measured against the length. {agreement(rows, 'the predictions')}."
@@ -160,11 +143,9 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 def draw(finding: Finding) -> Figure:
     """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
-    from attnlab.figures.drawing import GREY, entitle, new_figure
-
     figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.9)
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
-        _by_rule(panel, [row for row in finding.rows if row.quantity == quantity])
+        _by_rule(panel, pick(finding.rows, quantity))
     note = "β = ½ ln n freezes beyond"
     place = scalable_softmax_freezing_length(SLOPE) * 0.9, 0.02
     entropy.text(*place, note, transform=entropy.get_xaxis_transform(), color=GREY, fontsize=9, ha="right")
@@ -180,28 +161,21 @@ def draw(finding: Finding) -> Figure:
 
 def _by_rule(panel: Axes, rows: Sequence[Row]) -> None:
     """A curve and points a rule, entropies in units of ln n, and the length at which the last rule freezes."""
-    from attnlab.figures.drawing import CYCLE, GREY, points, powers_of_two, smooth
-
     for rule, colour in zip(RULES, CYCLE, strict=False):
-        mine = [row for row in rows if row.where["rule"] == rule]
+        mine = pick(rows, rule=rule)
         if not mine:
             continue
-        x = np.array([float(row.where["keys"]) for row in mine])
+        x = numbers(mine, "keys")
         unit = np.log(x) if mine[0].quantity == "entropy" else np.ones_like(x)
         exact = smooth(list(x), [row.predicted for row in mine] / unit)
         panel.plot(*exact, color=colour, linewidth=1.7, label=rule)
-        measured, error = (
-            np.array([getattr(row, name) for row in mine]) for name in ("measured", "standard_error")
-        )
-        points(panel, x, measured / unit, error / unit, colour, markersize=4)
+        measured(panel, mine, "keys", colour, unit, markersize=4)
     powers_of_two(panel, LENGTHS[::2])
-    panel.axvline(scalable_softmax_freezing_length(SLOPE), color=GREY, linestyle="--", linewidth=1.1)
+    boundary(panel, scalable_softmax_freezing_length(SLOPE))
 
 
 def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
     """The largest possible weight against n for four gaps, and the gaps that a weight of .9 needs."""
-    from attnlab.figures.drawing import CYCLE, powers_of_two
-
     line = np.geomspace(2, 2**20, 200)
     for gap, colour in zip((4.0, 8.0, 12.0, 16.0), CYCLE, strict=False):
         panel.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)

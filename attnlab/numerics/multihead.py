@@ -11,14 +11,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.workload import Workload
+from attnlab.figures.drawing import BLACK, BLUE, backend_styles, entitle, legend, new_figure, powers_of_two
 from attnlab.numerics.estimates import mean_row
-from attnlab.numerics.finding import Finding, Row, Where
+from attnlab.numerics.finding import Finding, Row, Where, pick
+from attnlab.numerics.panels import numbers
 from attnlab.numerics.responses import read_logits
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import initial_logit_variance
@@ -94,12 +97,9 @@ def _initialisation(one: OpenBackend, seed: int) -> Iterator[Row]:
             q, k = (_heads_of(tokens @ draw(rng)[:, : x.shape[-1]].T, heads) for tokens in x)
             logits = read_logits(one.attend, q, k, scale=HEAD_DIM**-0.5)
             squares.append(np.mean(logits**2))
-        yield mean_row(
-            "variance of the logits at initialisation",
-            {"backend": one.name, "scheme": label},
-            np.array(squares)[:, None],
-            predicted=initial_logit_variance(MODEL_DIM, scheme, weight_std),
-        )
+        quantity, where = "variance of the logits at initialisation", {"backend": one.name, "scheme": label}
+        expected = initial_logit_variance(MODEL_DIM, scheme, weight_std)
+        yield mean_row(quantity, where, np.array(squares)[:, None], predicted=expected)
 
 
 def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -107,46 +107,33 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
     rng = generator(seed, 1400)
     count, length = MODEL_DIM // HEAD_DIM, 12
     q, k, v = (_heads_of(rng.standard_normal((1, length, MODEL_DIM)), count) for _ in range(3))
-    scale = HEAD_DIM**-0.5
-
-    def attend(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
-        return one.attend(q, k, v, causal=False, scale=scale)
-
+    attend = partial(one.attend, causal=False, scale=HEAD_DIM**-0.5)
     together = attend(q, k, v)
     where: Where = {"backend": one.name, "heads": count}
     changed = [array.copy() for array in (q, k, v)]
     for array in changed:
         array[:, 3] += 1.0
     others = np.delete(attend(*changed) != together, 3, axis=1)
-    yield Row.compare(
-        "elements of other heads changed by one head", where, predicted=0.0, measured=others.sum()
+    yield Row.compare("elements of other heads changed by one head", where, 0.0, others.sum())
+    alone = [attend(*(array[:, h : h + 1] for array in (q, k, v))) for h in range(count)]
+    yield _exact(
+        "all heads at once − a loop over heads", where, np.abs(np.concatenate(alone, axis=1) - together).max()
     )
-    alone = np.concatenate(
-        [attend(*(array[:, h : h + 1] for array in (q, k, v))) for h in range(count)], axis=1
-    )
-    yield _exact("all heads at once − a loop over heads", where, np.abs(alone - together).max())
     concatenated = _joined(together)
     w_o = rng.standard_normal((MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
     block = concatenated @ w_o
     parts = sum(together[:, h] @ w_o[h * HEAD_DIM : (h + 1) * HEAD_DIM] for h in range(count))
     yield _exact("Concat(z) W_O − Σ_h z^h W_O^h", where, np.abs(block - parts).max())
-    yield _exact(
-        "Concat(z) I − Concat(z)", where, np.abs(concatenated @ np.eye(MODEL_DIM) - concatenated).max()
-    )
+    unchanged = concatenated @ np.eye(MODEL_DIM)
+    yield _exact("Concat(z) I − Concat(z)", where, np.abs(unchanged - concatenated).max())
     # W_O with independent unit-variance-preserving entries turns the vector: |z − zW|² = |z|² + |zW|² on average
     distance = float(np.linalg.norm(block - concatenated) / np.linalg.norm(concatenated))
     error = 4 / math.sqrt(MODEL_DIM)  # a random projection of a few independent rows, at most
-    yield Row.compare(
-        "‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖",
-        where,
-        predicted=math.sqrt(2),
-        measured=distance,
-        slack=error,
-    )
+    yield Row.compare("‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", where, math.sqrt(2), distance, slack=error)
 
 
 def _exact(quantity: str, where: Mapping[str, str | float], found: float) -> Row:
-    return Row.compare(quantity, where, predicted=0.0, measured=found, slack=_ROUNDING)
+    return Row.compare(quantity, where, 0.0, found, slack=_ROUNDING)
 
 
 def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -170,17 +157,11 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
         where: Where = {"backend": one.name, "heads": count, "length": n}
         workload = Workload(heads=count, queries=n, keys=n, head_dim=MODEL_DIM // count)
         flops = _counted_flops(one, workload, x)
-        yield Row.compare(
-            "FLOPs / (4 n² d_model)",
-            {**where, "counted": "by PyTorch" if flops else "by arithmetic"},
-            predicted=1.0,
-            measured=(flops or workload.flops) / (4 * n * n * MODEL_DIM),
-            slack=1e-12,
-        )
+        counted = {**where, "counted": "by PyTorch" if flops else "by arithmetic"}
+        share = (flops or workload.flops) / (4 * n * n * MODEL_DIM)
+        yield Row.compare("FLOPs / (4 n² d_model)", counted, 1.0, share, slack=1e-12)
         ratio = min(seconds[count]) / min(seconds[1])
-        yield Row.compare(
-            "time / time of one head", where, predicted=_LEAST_TIME, measured=ratio, relation="≥"
-        )
+        yield Row.compare("time / time of one head", where, _LEAST_TIME, ratio, relation="≥")
 
 
 def _counted_flops(one: OpenBackend, workload: Workload, x: NDArray[Any]) -> int:
@@ -201,15 +182,10 @@ def conclusion(rows: Sequence[Row]) -> str:
         f"{row.measured:.3f} with {row.where['scheme']}"
         for row in {row.where["scheme"]: row for row in rows if "scheme" in row.where}.values()
     )
-    others = [row for row in rows if row.quantity.startswith("elements of other heads")]
-    independent = (
-        " To the last bit, no head changes another." if others and all(row.passed for row in others) else ""
-    )
-    many = [
-        row.measured
-        for row in rows
-        if row.quantity.startswith("time") and row.where["heads"] == HEAD_COUNTS[-1]
-    ]
+    others = pick(rows, "elements of other heads changed by one head")
+    independent = others and all(row.passed for row in others)
+    untouched = " To the last bit, no head changes another." if independent else ""
+    many = [row.measured for row in pick(rows, "time / time of one head", heads=HEAD_COUNTS[-1])]
     cost = (
         f" At the same d_model {HEAD_COUNTS[-1]} heads take {min(many):.1f} to "
         f"{max(many):.1f} times the processor time of one, by backend."
@@ -217,15 +193,13 @@ def conclusion(rows: Sequence[Row]) -> str:
         else ""
     )
     return (
-        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{independent}{cost} "
+        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{untouched}{cost} "
         f"{agreement(rows, 'theory')}."
     )
 
 
 def draw(finding: Finding) -> Figure:
     """Variance at initialisation, and FLOPs and time against the number of heads."""
-    from attnlab.figures.drawing import entitle, new_figure
-
     figure, (start, cost) = new_figure(2, 1, width=12.5, height=4.6)
     _by_scheme(start, [row for row in finding.rows if "scheme" in row.where])
     _by_heads(cost, finding.rows)
@@ -237,8 +211,6 @@ def draw(finding: Finding) -> Figure:
 
 
 def _by_scheme(panel: Axes, rows: Sequence[Row]) -> None:
-    from attnlab.figures.drawing import BLACK, BLUE
-
     names = list(SCHEMES)
     for row in rows:
         place, error = names.index(str(row.where["scheme"])), [5 * row.standard_error]
@@ -250,15 +222,12 @@ def _by_scheme(panel: Axes, rows: Sequence[Row]) -> None:
 
 
 def _by_heads(panel: Axes, rows: Sequence[Row]) -> None:
-    from attnlab.figures.drawing import BLACK, backend_styles, legend, powers_of_two
-
-    times, flops = ([row for row in rows if row.quantity.startswith(what)] for what in ("time", "FLOPs"))
+    times, flops = pick(rows, "time / time of one head"), pick(rows, "FLOPs / (4 n² d_model)")
     for name, style in backend_styles([str(row.where["backend"]) for row in times]).items():
-        mine = [row for row in times if row.where["backend"] == name]
-        x, y = [float(row.where["heads"]) for row in mine], [row.measured for row in mine]
-        panel.plot(x, y, label=name, mfc="none", **style)
-    x, y = [float(row.where["heads"]) for row in flops], [row.measured for row in flops]
-    panel.plot(x, y, "_", color=BLACK, ms=22, mew=2, label="FLOPs")
+        mine = pick(times, backend=name)
+        panel.plot(numbers(mine, "heads"), [row.measured for row in mine], label=name, mfc="none", **style)
+    y = [row.measured for row in flops]
+    panel.plot(numbers(flops, "heads"), y, "_", color=BLACK, ms=22, mew=2, label="FLOPs")
     powers_of_two(panel, HEAD_COUNTS)
     panel.set_ylim(bottom=0)
     legend(panel, fontsize=8.5)

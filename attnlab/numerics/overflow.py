@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.dtypes import DTYPES, carrier, round_to
+from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 from attnlab.numerics.black_box import Attend
-from attnlab.numerics.finding import Finding, Row
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.survey import OpenBackend, Survey, agreement
 from attnlab.theory import float_format, overflow_threshold, underflow_threshold
 
@@ -80,28 +81,18 @@ def _textbook_overflow(dtype: str) -> Row:
         return bool(np.isfinite(unshifted_softmax(np.array([logit, 0.0]).astype(dtype))).all())
 
     expected = overflow_threshold(dtype)
-    return Row.compare(
-        "unshifted softmax overflows above",
-        {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype},
-        predicted=expected,
-        measured=last_before(finite, 1.0, 4 * expected),
-        standard_error=0.0,
-        slack=spacing(dtype, expected),
-    )
+    where = {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype}
+    found, step = last_before(finite, 1.0, 4 * expected), spacing(dtype, expected)
+    return Row.compare("unshifted softmax overflows above", where, expected, found, slack=step)
 
 
 def _through(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
     for keys in KEYS:
         yield _vanishing(one, dtype, keys)
     logit = 2 * overflow_threshold(dtype)
-    yield Row.compare(
-        "weight of two equal logits at twice ln(max)",
-        {"backend": one.name, "dtype": dtype, "logit": logit},
-        predicted=0.5,
-        measured=_two_equal(one.attend, dtype, logit),
-        standard_error=0.0,
-        slack=2 * float_format(dtype).unit_roundoff,
-    )
+    quantity, weight = "weight of two equal logits at twice ln(max)", _two_equal(one.attend, dtype, logit)
+    room = 2 * float_format(dtype).unit_roundoff
+    yield one.row(quantity, {"dtype": dtype, "logit": logit}, 0.5, weight, slack=room)
 
 
 def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
@@ -115,15 +106,11 @@ def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
     kept = underflow_threshold(dtype) - math.log(keys - 1)
     flushed = -math.log(float_format(dtype).smallest_normal)
     step = spacing(dtype, kept)
-    subnormals = "kept" if abs(found - kept) <= step else "flushed"
-    return Row.compare(
-        "gap at which a weight becomes 0",
-        {"backend": one.name, "dtype": dtype, "keys": keys, "subnormals": subnormals},
-        predicted=kept if subnormals == "kept" else flushed,
-        measured=found,
-        standard_error=0.0,
-        slack=step if subnormals == "kept" else max(step, _FLUSH_SLACK),
-    )
+    subnormals, expected, slack = "flushed", flushed, max(step, _FLUSH_SLACK)
+    if abs(found - kept) <= step:
+        subnormals, expected, slack = "kept", kept, step
+    where: Where = {"dtype": dtype, "keys": keys, "subnormals": subnormals}
+    return one.row("gap at which a weight becomes 0", where, expected, found, slack=slack)
 
 
 def lowest_weight(attend: Attend, dtype: str, keys: int, gap: float) -> float:
@@ -135,12 +122,8 @@ def lowest_weight(attend: Attend, dtype: str, keys: int, gap: float) -> float:
 
 def _two_equal(attend: Attend, dtype: str, logit: float) -> float:
     """Weight of the first of two keys with the same large logit; the scale makes it, not the product."""
-    q, k, v = (
-        np.ones((1, 1, 1, 8), carrier(dtype)),
-        np.ones((1, 1, 2, 8), carrier(dtype)),
-        np.zeros((1, 1, 2, 8), carrier(dtype)),
-    )
-    v[0, 0, 0] = 1
+    q, k, v = (np.ones((1, 1, n, 8), carrier(dtype)) for n in (1, 2, 2))
+    v[0, 0, 1] = 0
     return float(attend(q, k, v, causal=False, scale=logit / 8)[0, 0, 0, 0])
 
 
@@ -171,22 +154,17 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 def draw(finding: Finding) -> Figure:
     """For each format the gaps at which weights vanish, by backend, with the thresholds as lines."""
-    from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
-
     figure, panels = new_figure(4, 1, width=15.0, height=4.5, sharey=True)
     rows = [row for row in finding.rows if row.quantity.startswith("gap")]
     names = sorted({str(row.where["backend"]) for row in rows})
     for panel, dtype in zip(panels, DTYPES, strict=True):
         for keys, marker, colour in zip(KEYS, ("o", "s"), CYCLE, strict=False):
-            mine = [row for row in rows if (row.where["dtype"], row.where["keys"]) == (dtype, keys)]
-            heights = [
-                names.index(str(row.where["backend"])) + (0.14 if keys == KEYS[0] else -0.14) for row in mine
-            ]
+            mine, lift = pick(rows, dtype=dtype, keys=keys), 0.14 if keys == KEYS[0] else -0.14
+            heights = [names.index(str(row.where["backend"])) + lift for row in mine]
             panel.plot([row.measured for row in mine], heights, marker, color=colour, label=f"n = {keys}")
             panel.axvline(underflow_threshold(dtype) - math.log(keys - 1), color=colour, linewidth=1.2)
-        panel.axvline(
-            -math.log(float_format(dtype).smallest_normal), color=GREY, linestyle=":", linewidth=1.6
-        )
+        flushed = -math.log(float_format(dtype).smallest_normal)
+        panel.axvline(flushed, color=GREY, linestyle=":", linewidth=1.6)
         panel.axvline(overflow_threshold(dtype), color=RED, linestyle="--", linewidth=1.2)
         entitle(panel, dtype, "gap Δ below the other logits", "")
         panel.set_yticks(range(len(names)), names)
@@ -195,12 +173,6 @@ def draw(finding: Finding) -> Figure:
     panels[-1].plot([], [], color=BLACK, linewidth=1.2, label="predicted, subnormals kept")
     panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, flushed to zero")
     panels[-1].plot([], [], color=RED, linestyle="--", label="e^x overflows: ln(max)")
-    legend(
-        panels[-1],
-        fontsize=8.5,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        title="a weight becomes 0 at",
-        title_fontsize=8.5,
-    )
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    legend(panels[-1], fontsize=8.5, title="a weight becomes 0 at", title_fontsize=8.5, **beside)
     return figure

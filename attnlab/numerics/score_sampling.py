@@ -53,9 +53,8 @@ class ScoreMoments:
     def kurtosis(self) -> tuple[float, float]:
         """E(s − m)⁴/Var² and its standard error by the jackknife over blocks (Efron and Tibshirani 1993, ch. 11)."""
         count = len(self.second)
-        rest_2, rest_4 = (
-            (one.sum() - one) / (count - 1) for one in (self.second, self.fourth)
-        )  # the means without each block in turn
+        # the means without each block in turn
+        rest_2, rest_4 = ((one.sum() - one) / (count - 1) for one in (self.second, self.fourth))
         without = rest_4 / rest_2**2
         error = math.sqrt((count - 1) * float(np.var(without)))
         return float(self.fourth.mean() / self.second.mean() ** 2), error
@@ -150,6 +149,11 @@ def correlated(rho: float) -> Family:
     return Family(f"correlated, ρ = {rho:g}", draw, lambda d: dot_product_moments(d, correlation=rho))
 
 
+def _of_kurtosis(label: str, draw: Callable[..., Any], kurtosis: float) -> Family:
+    both = {"query_kurtosis": kurtosis, "key_kurtosis": kurtosis}
+    return Family(label, _independent(draw), lambda d: dot_product_moments(d, **both))
+
+
 NORMAL = Family("normal", _independent(_normal), dot_product_moments)
 #: the standard deviation of the components of `WIDE`
 WIDTH = 2.0
@@ -162,21 +166,9 @@ WIDE = Family(
 #: zero mean and unit variance a component, but for the shifted ones, whose mean is ½
 FAMILIES: Mapping[str, Family] = {
     "normal": NORMAL,
-    "uniform": Family(
-        "uniform",
-        _independent(_uniform),
-        lambda d: dot_product_moments(d, query_kurtosis=1.8, key_kurtosis=1.8),
-    ),
-    "Rademacher": Family(
-        "Rademacher",
-        _independent(_rademacher),
-        lambda d: dot_product_moments(d, query_kurtosis=1.0, key_kurtosis=1.0),
-    ),
-    "Laplace": Family(
-        "Laplace",
-        _independent(_laplace),
-        lambda d: dot_product_moments(d, query_kurtosis=6.0, key_kurtosis=6.0),
-    ),
+    "uniform": _of_kurtosis("uniform", _uniform, 1.8),
+    "Rademacher": _of_kurtosis("Rademacher", _rademacher, 1.0),
+    "Laplace": _of_kurtosis("Laplace", _laplace, 6.0),
     "shifted means": Family(
         "shifted means",
         _independent(lambda rng, shape: _normal(rng, shape) + np.float32(_MEAN)),

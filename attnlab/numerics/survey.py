@@ -6,10 +6,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,12 @@ class OpenBackend:
     name: str
     attend: Attend
     slow: bool
+
+    def row(
+        self, quantity: str, where: Mapping[str, str | float], predicted: float, measured: float, **room: Any
+    ) -> Row:
+        """`Row.compare` of what was measured through this backend."""
+        return Row.compare(quantity, {"backend": self.name, **where}, predicted, measured, **room)
 
 
 #: the rows that a backend gives with a seed

@@ -7,17 +7,36 @@ so that a backend which misses an identity is wrong, whatever its inputs were.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnlab.figures.drawing import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    backend_styles,
+    entitle,
+    legend,
+    new_figure,
+    note,
+    smooth,
+)
 from attnlab.numerics.estimates import mean_row
-from attnlab.numerics.finding import Row, Where
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.identities import violations
 from attnlab.numerics.observables import observe
-from attnlab.numerics.responses import energy_variance
+from attnlab.numerics.panels import boundary, measured, numbers
+from attnlab.numerics.responses import Array, derivative, energy_variance
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import critical_beta, random_energy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: heads, queries, keys, head dimension of the identities; β is the logits' standard deviation
 _HEADS, _QUERIES, _KEYS, _HEAD_DIM = 4, 8, 48, 16
@@ -42,14 +61,7 @@ def _identities(one: OpenBackend, seed: int) -> Iterator[Row]:
         rng = generator(seed, 900, number)
         q, k, v = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (_QUERIES, _KEYS, _KEYS))
         for found in violations(one.attend, q, k, v, beta / np.sqrt(_HEAD_DIM)):
-            yield Row.compare(
-                found.identity,
-                {"backend": one.name, "beta": beta},
-                predicted=0.0,
-                measured=found.largest,
-                standard_error=0.0,
-                slack=found.tolerance,
-            )
+            yield one.row(found.identity, {"beta": beta}, 0.0, found.largest, slack=found.tolerance)
 
 
 def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -61,18 +73,14 @@ def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:
         q /= np.linalg.norm(q, axis=-1, keepdims=True)
         seen = observe(one.attend, q, k, scale=beta)
         exact = random_energy(CURVE_KEYS, beta)
-        for quantity, values, expected in (
-            ("log_partition", seen.log_partition, exact.log_partition),
-            ("mean_energy", seen.mean_energy, exact.log_partition - exact.entropy),
-            ("entropy", seen.entropy, exact.entropy),
-            (
-                "heat_capacity",
-                energy_variance(one.attend, q, k, scale=beta),
-                exact_heat_capacity(CURVE_KEYS, beta),
-            ),
-        ):
-            where: Where = {"backend": one.name, "beta / critical": ratio, "keys": CURVE_KEYS}
-            yield mean_row(quantity, where, values[0], predicted=expected)
+        where: Where = {"backend": one.name, "beta / critical": ratio, "keys": CURVE_KEYS}
+        for quantity in ("log_partition", "mean_energy", "entropy"):
+            yield mean_row(quantity, where, getattr(seen, quantity)[0], predicted=getattr(exact, quantity))
+        capacity, expected = (
+            energy_variance(one.attend, q, k, scale=beta),
+            exact_heat_capacity(CURVE_KEYS, beta),
+        )
+        yield mean_row("heat_capacity", where, capacity[0], predicted=expected)
 
 
 def exact_heat_capacity(keys: int, beta: float) -> float:
@@ -80,15 +88,11 @@ def exact_heat_capacity(keys: int, beta: float) -> float:
 
     The derivative by a central difference of the exact quadrature, relative error about 1e-5.
     """
-    step = 0.02 * beta
 
-    def energy(b: float) -> float:
-        return b * (1 - random_energy(keys, b).participation)
+    def energy(b: float) -> Array:
+        return np.array(b * (1 - random_energy(keys, b).participation))
 
-    def central(h: float) -> float:
-        return (energy(beta + h) - energy(beta - h)) / (2 * h)
-
-    return beta**2 * (4 * central(step / 2) - central(step)) / 3
+    return beta**2 * float(derivative(energy, beta, 0.02 * beta))
 
 
 def conclusion(rows: Sequence[Row]) -> str:
@@ -103,3 +107,74 @@ def conclusion(rows: Sequence[Row]) -> str:
         f"Of {identities} identities of a Boltzmann distribution, tried through {through} backends, the largest "
         f"violation is {worst.measured:.1e} ({worst.quantity}, {worst.where['backend']}). {agreement(rows, 'theory')}."
     )
+
+
+#: what rounding can do to nothing at all: violations below are drawn here
+_FLOOR = 1e-17
+_BETA = "inverse temperature β / β_c"
+
+
+def draw(finding: Finding) -> Figure:
+    """Potentials and heat capacity against β on the left, violations of the identities on the right."""
+    figure, panels = new_figure(3, 1, width=15.0, height=5.0, width_ratios=[1, 1, 1.25])
+    _potentials(panels[0], finding.rows)
+    _capacity(panels[1], pick(finding.rows, "heat_capacity"))
+    _violations(panels[2], [row for row in finding.rows if "beta" in row.where])
+    return figure
+
+
+def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
+    entitle(panel, "Above β_c ln Z grows linearly and H is small", _BETA, "ln Z, β⟨s⟩ and H, over ln n")
+    for quantity, label, colour in (
+        ("log_partition", "ln Z", BLUE),
+        ("mean_energy", "β⟨s⟩ = β d ln Z/dβ", ORANGE),
+        ("entropy", "H", GREEN),
+    ):
+        mine, unit = pick(rows, quantity), math.log(CURVE_KEYS)
+        if not mine:
+            continue
+        _exact_and_measured(panel, mine, unit, colour)
+        at = float(mine[-3].where["beta / critical"]), mine[-3].predicted / unit
+        style: dict[str, Any] = {
+            "textcoords": "offset points",
+            "color": colour,
+            "fontsize": 10,
+            "ha": "right",
+        }
+        panel.annotate(label, at, (-8, 9), **style)
+    boundary(panel, 1.0)
+
+
+def _exact_and_measured(panel: Axes, rows: Sequence[Row], unit: float, colour: str) -> None:
+    x = list(numbers(rows, "beta / critical"))
+    panel.plot(*smooth(x, [row.predicted / unit for row in rows]), color=colour, linewidth=1.8)
+    measured(panel, rows, "beta / critical", colour, unit)
+
+
+def _capacity(panel: Axes, rows: Sequence[Row]) -> None:
+    entitle(panel, "The heat capacity peaks near freezing", _BETA, "β² Var_p(s)")
+    if not rows:
+        return
+    _exact_and_measured(panel, rows, 1.0, RED)
+    boundary(panel, 1.0)
+    last, top = float(rows[-1].where["beta / critical"]), max(row.measured for row in rows)
+    text = f"exact, n = {rows[0].where['keys']}\nbars: 5 standard errors"
+    note(panel, last, top, text, RED, ha="right", va="top")
+
+
+def _violations(panel: Axes, rows: Sequence[Row]) -> None:
+    entitle(panel, "How exactly the identities hold", "largest violation over all rows", "")
+    names = list(dict.fromkeys(row.quantity for row in rows))
+    styles = backend_styles([str(row.where["backend"]) for row in rows])
+    for index, (backend, style) in enumerate(styles.items()):
+        worst = [max(row.measured for row in pick(rows, name, backend=backend)) for name in names]
+        heights = np.arange(len(names)) + 0.09 * (index - (len(styles) - 1) / 2)
+        look: dict[str, Any] = {"color": style["color"], "markersize": 4, "linestyle": ""}
+        panel.plot(np.maximum(worst, _FLOOR), heights, style["marker"], label=backend, **look)
+    panel.set_yticks(range(len(names)), names)
+    panel.invert_yaxis()
+    panel.set_xscale("log")
+    panel.set_xlim(_FLOOR / 3, 1e-5)
+    powers = range(-15, -4, 2)
+    panel.set_xticks([_FLOOR, *(10.0**p for p in powers)], ["0", *(f"$10^{{{p}}}$" for p in powers)])
+    legend(panel, fontsize=8, loc="upper right")

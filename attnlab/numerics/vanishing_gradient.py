@@ -12,22 +12,24 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined
+from attnlab.figures.drawing import BLUE, ORANGE, entitle, legend, new_figure, note, points
 from attnlab.numerics.estimates import mean_row, statistic_over_clusters
-from attnlab.numerics.finding import Row, Where
+from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.observables import Array, observe
+from attnlab.numerics.panels import boundary, by_backend, measured, numbers, of_first_backend
 from attnlab.numerics.responses import logit_gradients
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
-from attnlab.theory import (
-    attention_under_random_inputs,
-    critical_beta,
-    jacobian_norm_squared,
-    random_energy,
-)
+from attnlab.theory import attention_under_random_inputs, critical_beta, jacobian_norm_squared, random_energy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: a row with a smaller Jacobian norm than this passes on next to nothing
 SMALL = 1e-3
@@ -69,26 +71,24 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
         means.append(mean_row("mean ‖J‖²", where, squares, predicted=expected, slack=1e-12))
         yield means[-1]
         reference = _reference(keys, scale, (seed, keys, 600 + number))
+        norms = np.sqrt(squares)
         for quantity, statistic in STATISTICS.items():
-            yield _against(quantity, where, np.sqrt(squares), reference, statistic)
+            yield _against(quantity, where, norms, reference, statistic)
         for threshold in THRESHOLDS:
+            at = {**where, "norm": threshold}
             yield _against(
-                "share of rows below",
-                {**where, "norm": threshold},
-                np.sqrt(squares),
-                reference,
-                lambda norms, threshold=threshold: float(np.mean(norms < threshold)),  # type: ignore[misc]
-                share=True,
+                "share of rows below", at, norms, reference, partial(_share_below, threshold), share=True
             )
     unscaled, scaled = means
     ratio = math.sqrt(unscaled.measured / scaled.measured)
-    yield Row.compare(
-        "rms ‖J‖, unscaled over scaled",
-        {"backend": one.name, "keys": keys, "head_dim": _HEAD_DIM},
-        predicted=math.sqrt(unscaled.predicted / scaled.predicted),
-        measured=ratio,
-        standard_error=ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2,
-    )
+    expected = math.sqrt(unscaled.predicted / scaled.predicted)
+    error = ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2
+    where = {"keys": keys, "head_dim": _HEAD_DIM}
+    yield one.row("rms ‖J‖, unscaled over scaled", where, expected, ratio, standard_error=error)
+
+
+def _share_below(threshold: float, norms: Array) -> float:
+    return float(np.mean(norms < threshold))
 
 
 def _against(
@@ -104,18 +104,12 @@ def _against(
     Where a `share` of rows is small, few were seen or none, and their spread says nothing of what might have been: the
     error is then that of the predicted share, and some four rows are too few to judge by.
     """
-    measured, error = statistic_over_clusters(norms, statistic)
+    found, error = statistic_over_clusters(norms, statistic)
     predicted, own_error = statistic_over_clusters(reference, statistic)
     if share:
         error = max(error, float(np.sqrt(predicted * (1 - predicted) / norms.size)))
-    return Row.compare(
-        quantity,
-        where,
-        predicted=predicted,
-        measured=measured,
-        standard_error=float(np.hypot(error, own_error)),
-        slack=4 / norms.size if share else 0.0,
-    )
+    error, slack = math.hypot(error, own_error), 4 / norms.size if share else 0.0
+    return Row.compare(quantity, where, predicted, found, standard_error=error, slack=slack)
 
 
 @lru_cache(maxsize=8)
@@ -138,21 +132,15 @@ def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Ite
     shapes = (_AUTOGRAD_QUERIES, _AUTOGRAD_KEYS)
     q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in shapes)
     # values of one dimension and an upstream gradient of 1: then g = v has independent unit components
-    v, upstream = (
-        rng.standard_normal((1, _HEADS, _AUTOGRAD_KEYS, 1)),
-        np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1)),
-    )
+    v = rng.standard_normal((1, _HEADS, _AUTOGRAD_KEYS, 1))
+    upstream = np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1))
     for scaling, scale in _SCALES.items():
         try:
             gradients = logit_gradients(load(one.name, folders), q, k, v, upstream, scale=scale)
         except Declined:
             return  # no automatic differentiation: nothing to measure, and nothing wrong
-        where: Where = {
-            "backend": one.name,
-            "scaling": scaling,
-            "keys": _AUTOGRAD_KEYS,
-            "head_dim": _HEAD_DIM,
-        }
+        sizes: Where = {"keys": _AUTOGRAD_KEYS, "head_dim": _HEAD_DIM}
+        where: Where = {"backend": one.name, "scaling": scaling, **sizes}
         expected = attention_under_random_inputs(_AUTOGRAD_KEYS, _HEAD_DIM, scale).jacobian_norm_squared
         squares = (gradients**2).sum(axis=-1)[0]
         yield mean_row("mean ‖dL/ds‖² by autograd", where, squares, predicted=expected)
@@ -173,26 +161,17 @@ def _sweep(one: OpenBackend, seed: int) -> Iterator[Row]:
 
 def conclusion(rows: Sequence[Row]) -> str:
     """The root mean square and the tail, with and without the scale."""
-
-    def average(quantity: str, scaling: str, norm: float | None = None) -> float:
-        wanted = (quantity, scaling, _KEYS, norm)
-        found = [
-            row.measured
-            for row in rows
-            if (row.quantity, *(row.where.get(key) for key in ("scaling", "keys", "norm"))) == wanted
-        ]
-        return float(np.mean(found)) if found else float("nan")
-
-    rms = {scaling: average("mean ‖J‖²", scaling) ** 0.5 for scaling in _SCALES}
-    if np.isnan(rms["unscaled"]):
+    mine = pick(rows, keys=_KEYS)
+    squares, below = pick(mine, "mean ‖J‖²"), pick(mine, "share of rows below", norm=SMALL)
+    if not squares:
         return f"No backend could be measured at n = {_KEYS}. {agreement(rows, 'the predictions')}."
-    tail = {scaling: 100 * average("share of rows below", scaling, SMALL) for scaling in _SCALES}
-    expected = next(
-        row
-        for row in rows
-        if (row.quantity, *(row.where.get(key) for key in ("scaling", "keys", "norm")))
-        == ("share of rows below", "unscaled", _KEYS, SMALL)
-    )
+
+    def average(found: Sequence[Row], scaling: str) -> float:
+        return float(np.mean([row.measured for row in pick(found, scaling=scaling)]))
+
+    rms = {scaling: average(squares, scaling) ** 0.5 for scaling in _SCALES}
+    tail = {scaling: 100 * average(below, scaling) for scaling in _SCALES}
+    expected = pick(below, scaling="unscaled")[0]
     direction = "larger" if rms["unscaled"] > rms["scaled"] else "smaller"
     return (
         f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "
@@ -200,3 +179,79 @@ def conclusion(rows: Sequence[Row]) -> str:
         f"{100 * expected.standard_error:.1f} % of its rows (predicted: {100 * expected.predicted:.1f} %) lie below "
         f"{SMALL:g}, against {tail['scaled']:.1f} %. {agreement(rows, 'the predictions')}."
     )
+
+
+def draw(finding: Finding) -> Figure:
+    """Root mean square against β; rms, median and 5 % quantile by scaling; the share of rows below 1e-3."""
+    figure, (average, spread, tail) = new_figure(3, 1, width=14.0, height=4.6)
+    _average(average, pick(finding.rows, "mean ‖J‖² against β"))
+    compared = [row for row in finding.rows if "scaling" in row.where and row.where.get("head_dim")]
+    compared = pick(compared, keys=max((int(row.where["keys"]) for row in compared), default=0))
+    _spread(spread, compared)
+    _tail(tail, pick(compared, "share of rows below"))
+    return figure
+
+
+def _average(panel: Axes, rows: Sequence[Row]) -> None:
+    entitle(
+        panel,
+        "The average is largest beyond freezing",
+        "standard deviation of the logits, β / β_c",
+        "rms ‖J‖_F",
+    )
+    if not rows:
+        return
+    keys, x = int(rows[0].where["keys"]), numbers(rows, "beta / critical")
+    critical = critical_beta(keys)
+
+    def exact(ratio: float) -> float:
+        return math.sqrt(random_energy(keys, ratio * critical).jacobian_norm_squared)
+
+    fine = [float(one) for one in np.geomspace(x.min(), x.max(), 120)]
+    curve = [exact(one) for one in fine]
+    panel.plot(fine, curve, color=BLUE, linewidth=1.8)
+    root = np.sqrt([row.measured for row in rows])
+    points(panel, x, root, np.array([row.standard_error for row in rows]) / (2 * root), BLUE)
+    for beta, label, lift in ((1.0, "scaled, any d_k", -13), (8.0, "unscaled, d_k = 64", 7)):
+        at = beta / critical, exact(beta / critical)
+        panel.plot(*([one] for one in at), "D", color=ORANGE, markersize=8, zorder=5)
+        panel.annotate(label, at, (9, lift), textcoords="offset points", color=ORANGE, fontsize=9.5)
+    boundary(panel, 1.0)
+    note(panel, 0.6 * x[-1], 0.75 * max(curve), f"exact, n = {keys}", BLUE)
+
+
+def _spread(panel: Axes, rows: Sequence[Row]) -> None:
+    entitle(panel, "Unscaled rows differ by orders of magnitude", "", "‖J‖_F of a row")
+    for scaling, colour, shift in (("scaled", BLUE, -0.12), ("unscaled", ORANGE, 0.12)):
+        for place, (quantity, power) in enumerate((("mean ‖J‖²", 0.5), *((one, 1.0) for one in STATISTICS))):
+            mine, x = pick(rows, quantity, scaling=scaling), place + shift
+            by_backend(panel, mine, x, colour, form=lambda one, power=power: one**power, named=False)  # type: ignore[misc]
+            for row in of_first_backend(mine):  # all are given the same rows: one error bar stands for all
+                error = power * row.measured ** (power - 1) * row.standard_error
+                points(panel, [x], [row.measured**power], [error], colour, fmt="none")
+                panel.plot([x - 0.1, x + 0.1], [row.predicted**power] * 2, color=colour, lw=1.6)
+        panel.plot([], [], color=colour, label=scaling)
+    panel.set_yscale("log")
+    panel.set_xticks(range(3), ["root mean\nsquare", "median", "5 % quantile"])
+    panel.set_xlim(-0.5, 2.5)
+    legend(panel, fontsize=9.5, loc="lower left", title="bars predicted, marks measured", title_fontsize=8.5)
+
+
+def _tail(panel: Axes, rows: Sequence[Row]) -> None:
+    entitle(panel, "A tail of rows gets next to nothing", "x", "share of rows with ‖J‖_F < x")
+    if not rows:
+        return
+    for scaling, colour in (("scaled", BLUE), ("unscaled", ORANGE)):
+        mine = pick(rows, scaling=scaling)
+        first = of_first_backend(mine)
+        panel.plot(numbers(first, "norm"), [row.predicted for row in first], color=colour, linewidth=1.0)
+        measured(panel, first, "norm", colour, fmt="none")
+        by_backend(panel, mine, "norm", colour, named=scaling == "scaled")
+    panel.set_xscale("log")
+    panel.set_yscale("symlog", linthresh=1e-3)
+    panel.set_yticks([0, 1e-3, 1e-2, 1e-1, 1], ["0", "0.1 %", "1 %", "10 %", "100 %"])
+    boundary(panel, 1e-3)
+    note(panel, 1.4e-3, 6e-3, "unscaled", ORANGE)
+    note(panel, 2e-3, 1.5e-4, "scaled", BLUE)
+    panel.set_ylim(-2e-4, 1.3)
+    legend(panel, fontsize=8, title="through", title_fontsize=8, loc="upper left")

@@ -72,41 +72,36 @@ def sampled_rows(seed: int, scalings: Mapping[str, float]) -> Iterator[Row]:
         yield from _law(head_dim, seed)
 
 
+def _row(
+    quantity: str,
+    family: Family,
+    head_dim: int,
+    predicted: float,
+    measured: float,
+    error: float,
+    slack: float = 0.0,
+    **where: float,
+) -> Row:
+    at: Where = {"family": family.label, "head_dim": head_dim, **where}
+    return Row.compare(quantity, at, predicted, measured, standard_error=float(error), slack=slack)
+
+
 def _moments(family: Family, head_dim: int, drawn: ScoreMoments) -> Iterator[Row]:
     """Mean, variance and kurtosis of one family at one d_k."""
     exact = family.moments(head_dim)
-    where: Where = {"family": family.label, "head_dim": head_dim}
-    count = len(drawn.first)
     if exact.mean:
-        yield Row.compare(
-            "mean of q·k",
-            where,
-            predicted=exact.mean,
-            measured=exact.mean + float(drawn.first.mean()),
-            standard_error=float(drawn.first.std(ddof=1)) / math.sqrt(count),
-        )
+        found, error = exact.mean + drawn.first.mean(), drawn.first.std(ddof=1) / math.sqrt(len(drawn.first))
+        yield _row("mean of q·k", family, head_dim, exact.mean, found, error)
     yield _variance(family, head_dim, drawn)
-    kurtosis, error = drawn.kurtosis
-    yield Row.compare(
-        "kurtosis of q·k",
-        where,
-        predicted=exact.kurtosis,
-        measured=kurtosis,
-        standard_error=error,
-        slack=_ROUNDING * exact.kurtosis,
-    )
+    slack = _ROUNDING * exact.kurtosis
+    yield _row("kurtosis of q·k", family, head_dim, exact.kurtosis, *drawn.kurtosis, slack)
 
 
 def _variance(family: Family, head_dim: int, drawn: ScoreMoments, **where: float) -> Row:
     exact = family.moments(head_dim)
-    return Row.compare(
-        "variance of q·k",
-        {"family": family.label, "head_dim": head_dim, **where},
-        predicted=exact.variance,
-        measured=drawn.variance,
-        standard_error=exact.variance_standard_error(BLOCK, BLOCK) / math.sqrt(len(drawn.second)),
-        slack=_ROUNDING * exact.variance,
-    )
+    error = exact.variance_standard_error(BLOCK, BLOCK) / math.sqrt(len(drawn.second))
+    slack = _ROUNDING * exact.variance
+    return _row("variance of q·k", family, head_dim, exact.variance, drawn.variance, error, slack, **where)
 
 
 def _slope(drawn: Mapping[int, ScoreMoments], scaling: str, power: float) -> Row:
@@ -118,34 +113,18 @@ def _slope(drawn: Mapping[int, ScoreMoments], scaling: str, power: float) -> Row
         [factor * one.variance for factor, one in zip(factors, drawn.values(), strict=True)],
         [factor * one for factor, one in zip(factors, errors, strict=True)],
     )
-    return Row.compare(
-        "slope of ln variance on ln d_k",
-        {"family": NORMAL.label, "scaling": scaling},
-        predicted=1 + 2 * power,
-        measured=slope,
-        standard_error=error,
-    )
+    where = {"family": NORMAL.label, "scaling": scaling}
+    return Row.compare("slope of ln variance on ln d_k", where, 1 + 2 * power, slope, standard_error=error)
 
 
 def _correlated(head_dim: int, seed: int) -> Iterator[Row]:
     family = correlated(_CORRELATION)
     exact = family.moments(head_dim)
-    where: Where = {"family": family.label, "head_dim": head_dim}
     scores = sample_pairs(family, head_dim, PAIRS, generator(seed, 200, head_dim))
-    yield Row.compare(
-        "mean of q·k",
-        where,
-        predicted=exact.mean,
-        measured=float(scores.mean()),
-        standard_error=math.sqrt(exact.variance / PAIRS),
-    )
-    yield Row.compare(
-        "variance of q·k",
-        where,
-        predicted=exact.variance,
-        measured=float(np.mean((scores - exact.mean) ** 2)),
-        standard_error=exact.variance_standard_error(PAIRS, 1),
-    )
+    found, error = scores.mean(), math.sqrt(exact.variance / PAIRS)
+    yield _row("mean of q·k", family, head_dim, exact.mean, found, error)
+    found, error = ((scores - exact.mean) ** 2).mean(), exact.variance_standard_error(PAIRS, 1)
+    yield _row("variance of q·k", family, head_dim, exact.variance, found, error)
 
 
 def _law(head_dim: int, seed: int) -> Iterator[Row]:
@@ -155,30 +134,14 @@ def _law(head_dim: int, seed: int) -> Iterator[Row]:
     for t in (0.5, 1.0, 1.5, 2.0, 3.0):
         # cos² = (1 + cos 2t)/2, so that the variance of the mean is known exactly
         value, double = score_characteristic_function([t, 2 * t], head_dim, unit)
-        yield Row.compare(
-            "characteristic function",
-            {"family": NORMAL.label, "head_dim": head_dim, "t": t},
-            predicted=float(value),
-            measured=float(np.cos(t * scores).mean()),
-            standard_error=math.sqrt(((1 + double) / 2 - value**2) / PAIRS),
-        )
+        error = math.sqrt(((1 + double) / 2 - value**2) / PAIRS)
+        found = float(np.cos(t * scores).mean())
+        yield _row("characteristic function", NORMAL, head_dim, value, found, error, t=t)
     points = np.array([-3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0])
     below = np.searchsorted(scores, points, side="right") / PAIRS
     for x, expected, share in zip(points, score_cdf(points, head_dim, unit), below, strict=True):
-        yield Row.compare(
-            "distribution function",
-            {"family": NORMAL.label, "head_dim": head_dim, "x": float(x)},
-            predicted=float(expected),
-            measured=float(share),
-            standard_error=math.sqrt(expected * (1 - expected) / PAIRS),
-        )
-    expected = score_cdf(scores, head_dim, unit)
-    rank = np.arange(PAIRS + 1) / PAIRS
-    distance = max(float((rank[1:] - expected).max()), float((expected - rank[:-1]).max()))
-    yield Row.compare(
-        "Kolmogorov distance × √N",
-        {"family": NORMAL.label, "head_dim": head_dim},
-        predicted=_DISTANCE[0],
-        measured=distance * math.sqrt(PAIRS),
-        standard_error=_DISTANCE[1],
-    )
+        error = math.sqrt(expected * (1 - expected) / PAIRS)
+        yield _row("distribution function", NORMAL, head_dim, expected, share, error, x=float(x))
+    law, rank = score_cdf(scores, head_dim, unit), np.arange(PAIRS + 1) / PAIRS
+    distance = max(float((rank[1:] - law).max()), float((law - rank[:-1]).max())) * math.sqrt(PAIRS)
+    yield _row("Kolmogorov distance × √N", NORMAL, head_dim, _DISTANCE[0], distance, _DISTANCE[1])

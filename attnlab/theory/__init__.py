@@ -4,7 +4,7 @@ NumPy alone is imported here; SciPy loads with the first formula that needs it.
 """
 
 from .dot_product import DotProductMoments, dot_product_moments
-from .error_budget import ErrorBudget, error_budget, worst_case_bound
+from .error_budget import ErrorBudget, error_budget
 from .exact_gradients import exact_gradients
 from .floating_point import (
     ROUNDING_RMS,
@@ -25,7 +25,7 @@ from .random_energy import (
     random_energy_frozen,
     random_energy_high_temperature,
 )
-from .random_inputs import attention_under_random_inputs, average_over_query_norm
+from .random_inputs import attention_under_random_inputs
 from .scalings import (
     initial_logit_variance,
     largest_possible_weight,
@@ -53,7 +53,6 @@ __all__ = [
     "GradientBudgets",
     "RandomEnergy",
     "attention_under_random_inputs",
-    "average_over_query_norm",
     "classify",
     "critical_beta",
     "dot_product_moments",
@@ -82,5 +81,4 @@ __all__ = [
     "soft_cap_largest_weight",
     "underflow_threshold",
     "unit_roundoff",
-    "worst_case_bound",
 ]

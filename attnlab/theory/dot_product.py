@@ -19,14 +19,11 @@ class DotProductMoments:
 
     mean, variance : of s, in units of the score and their square.
     kurtosis : E(s − E s)⁴ / variance²; NaN if the variance is 0.
-    effective_dim : tr(Σ_qΣ_k)²/tr((Σ_qΣ_k)²), the number of equal components the sum amounts to; d for
-        identical components. NaN if the variance of the zero-mean part is 0.
     """
 
     mean: float
     variance: float
     kurtosis: float
-    effective_dim: float
     # Var E[(s − E s)² | q] and the same given k, in units of variance²: what sharing q or k contributes
     query_share: float = field(repr=False)
     key_share: float = field(repr=False)
@@ -37,8 +34,8 @@ class DotProductMoments:
 
         Rows share q and columns share k, so the nm squares are not independent:
         (SE/Var)² = [(κ_s − 1) + (m − 1)c_q + (n − 1)c_k]/(nm), c_q = Var E[(s − E s)²|q]/Var², which is
-        (κ_q − 1)/d for zero means, and 2/d_eff for normal vectors. Leading order for a variance about the
-        sample mean instead.
+        (κ_q − 1)/d for zero means, and 2 tr((Σ_qΣ_k)²)/tr(Σ_qΣ_k)² for normal vectors. Leading order for a variance
+        about the sample mean instead.
 
         With correlated q and k no query is correlated with every key: n_keys must be 1, meaning n_queries
         independent pairs. Raises ValueError for counts below 1 and for that.
@@ -130,11 +127,7 @@ def _covariance(name: str, matrix: ArrayLike | None, d: int, std: float) -> Arra
 
 
 def _independent(
-    d: int,
-    stds: tuple[float, float],
-    means: tuple[float, float],
-    kurtoses: tuple[float, float],
-    scale: float,
+    d: int, stds: tuple[float, float], means: tuple[float, float], kurtoses: tuple[float, float], scale: float
 ) -> DotProductMoments:
     """One product minus its mean is μ_q b + μ_k a + ab with a, b symmetric; odd mixed moments vanish."""
     (vq, vk), (mq, mk) = (stds[0] ** 2, stds[1] ** 2), (means[0] ** 2, means[1] ** 2)
@@ -156,7 +149,6 @@ def _independent(
         mean=scale * d * means[0] * means[1],
         variance=scale**2 * variance,
         kurtosis=3 + (fourth / one**2 - 3) / d,
-        effective_dim=float(d) if vq * vk > 0 else math.nan,
         query_share=share(vq, fq, mq, vk, mk) / variance**2,
         key_share=share(vk, fk, mk, vq, mq) / variance**2,
     )
@@ -183,7 +175,6 @@ def _correlated(
         mean=mean,
         variance=scale**2 * variance,
         kurtosis=kurtosis,
-        effective_dim=float(d) if sq * sk > 0 else math.nan,
         query_share=0.0,
         key_share=0.0,
         paired=True,
@@ -214,11 +205,10 @@ def _normal_vectors(
         mean=scale * d * means[0] * means[1],
         variance=scale**2 * variance,
         kurtosis=3 + fourth / variance**2,
-        effective_dim=first**2 / second if second > 0 else math.nan,
         query_share=share(left, right, mq, mk) / variance**2,
         key_share=share(right, left, mk, mq) / variance**2,
     )
 
 
 def _constant(mean: float) -> DotProductMoments:
-    return DotProductMoments(mean, 0.0, math.nan, math.nan, 0.0, 0.0)
+    return DotProductMoments(mean, 0.0, math.nan, 0.0, 0.0)

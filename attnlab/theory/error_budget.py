@@ -32,6 +32,18 @@ The last term is a loss and no scatter: of a sum that has grown, what is below h
 In float16 and bfloat16 the inner term is invisible beside the first three. Where the inner precision is float64 the
 truth has the same error, and the term counts twice.
 
+The worst case, first order in the unit roundoffs outside tanh:
+
+    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
+
+η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku), l = Σe^{s−m},
+L = u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is ln l at most), ε_exp = 4u_i (an exp
+good to 2u_i, in numerator and denominator), 2n for the two sums over keys, τ half the smallest subnormal of the
+weights' and the output's format; for normalised weights stored in a low precision τ_P Σ|v_j|, without the division by
+l. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed softmax. With any_unfused it has 3u_P,
+2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m| more. What a soft cap and a bias add says
+`roundings.largest_score_error`.
+
 What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, say `score_variance` and
 `stored_score_variance` in `roundings`. A sink is one more key whose value is 0.
 """
@@ -147,7 +159,7 @@ def error_budget(
     bfloat16 values in float32 arrays.
 
     rows : indexes of the query rows to judge; None for all.
-    worst_case : also compute the bound (see `worst_case_bound`), some 60 % more work.
+    worst_case : also compute the bound that every correct implementation meets, some 60 % more work.
 
     `roundings` are where an implementation rounds:
 
@@ -194,27 +206,6 @@ def error_budget(
         if bound is not None:
             bound[part.at] = _bound(part, soft, rounded)
     return ErrorBudget(output, variances, scatters, bound, exponent_error, tilt)
-
-
-@takes_problem
-def worst_case_bound(problem: Problem, **options: Any) -> Array:
-    """The bound on |ô − o| per component that every correct implementation meets.
-
-    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
-    η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku),
-    l = Σe^{s−m}, L = u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is ln l at most),
-    ε_exp = 4u_i (an exp good to 2u_i, in numerator and denominator), 2n for the two sums over keys, τ half the
-    smallest subnormal of the weights' and the output's format; for normalised weights stored in a low precision
-    τ_P Σ|v_j|, without the division by l. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a
-    perturbed softmax. First order in the unit roundoffs outside tanh. The bound of `error_budget` with any_unfused
-    has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m| more. What a soft cap and
-    a bias add says `roundings.largest_score_error`.
-
-    Arguments, shapes and errors as `error_budget`; returns (batch, heads, rows, value_dim).
-    """
-    bound = error_budget(problem, worst_case=True, **options).worst_case
-    assert bound is not None
-    return bound
 
 
 def _variances(

@@ -1,6 +1,6 @@
 """Requirement: how far roundings may carry a gradient at the very most, whatever the inputs.
 
-Per row, with η, γ, τ and L as in `error_budget.worst_case_bound`, A, D and T as in `exact_gradients`, and
+Per row, with η, γ, τ and L as in `error_budget`, A, D and T as in `exact_gradients`, and
 |g||v|ᵀ = B:
 
     |δp_j| <= b_j = min(p_j(e^{2η} − 1), tanh(η/2)) + (3u_P + (2n + 6)u_i + L) p_j + τ_P

@@ -45,10 +45,7 @@ def precision_classes(
 
 
 def classify(
-    relative_error: float,
-    budgets: Mapping[str, ErrorBudget],
-    slack: float = 1.25,
-    deviations: float = 3.0,
+    relative_error: float, budgets: Mapping[str, ErrorBudget], slack: float = 1.25, deviations: float = 3.0
 ) -> str | None:
     """The first class whose budget covers the error, or None: outside every budget.
 

@@ -6,7 +6,6 @@ expectations are smooth in β >= 0, but not in β², where E p_max has a root at
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -24,55 +23,33 @@ FIELDS = ("log_partition", "entropy", "participation", "largest_weight", "jacobi
 
 
 @lru_cache(maxsize=1024)
-def attention_under_random_inputs(
-    keys: int, head_dim: int, scale: float, *, query_std: float = 1.0, key_std: float = 1.0
-) -> RandomEnergy:
-    """Expectations over a row of softmax(scale · q·k) for q ~ N(0, σ_q² I), k ~ N(0, σ_k² I), exactly.
+def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> RandomEnergy:
+    """Expectations over a row of softmax(scale · q·k) for q and k ~ N(0, I), exactly.
 
     keys : number of keys a query sees, >= 2.
     head_dim : d, number of components of q and k, >= 1.
-    scale : factor on q·k, for instance 1/√d, or 1 for unscaled attention. Its sign has no effect.
-    query_std, key_std : σ_q and σ_k, >= 0.
+    scale : factor on q·k, for instance 1/√d, or 1 for unscaled attention; times σ_q σ_k where these are not 1. Its
+    sign has no effect.
 
-    E f = E[f(β)], β = |scale| σ_q σ_k χ_d, with f from `random_energy` (Derrida 1981) and the average a
-    Gauss rule whose order rises until two agree to 5e-7. The `beta` of the result is the root
-    mean square, |scale| σ_q σ_k √d.
+    E f = E[f(β)], β = |scale| χ_d, with f from `random_energy` (Derrida 1981) and the average a Gauss rule whose order
+    rises until two agree to 5e-7. The `beta` of the result is the root mean square, |scale| √d.
 
     Raises ValueError for numbers outside these domains and where the average does not converge.
     """
-    keys = whole("keys", keys, 2)
-    head_dim = whole("head_dim", head_dim, 1)
-    unit = abs(real("scale", scale))
-    unit *= real("query_std", query_std, least=0.0) * real("key_std", key_std, least=0.0)
-
-    def at(norm: float) -> Array:
-        row = random_energy(keys, unit * norm)
-        return np.array([getattr(row, field) for field in FIELDS])
-
-    values = average_over_query_norm(at, head_dim)
-    return RandomEnergy(keys, unit * math.sqrt(head_dim), *(float(v) for v in values))
-
-
-def average_over_query_norm(function: Callable[[float], Array], head_dim: int) -> Array:
-    """E f(‖q‖) over q ~ N(0, I) of `head_dim` components, for a smooth vector-valued f on [0, ∞).
-
-    The order of the Gauss rule rises until two agree to 5e-7 of the result. Raises ValueError where the
-    largest two do not.
-    """
-    head_dim = whole("head_dim", head_dim, 1)
-    change, previous = math.inf, None
+    keys, head_dim = whole("keys", keys, 2), whole("head_dim", head_dim, 1)
+    unit, change, previous = abs(real("scale", scale)), math.inf, None
     for order in _ORDERS:
         nodes, weights = chi_rule(head_dim, order)
         kept = weights > _NEGLIGIBLE
-        total = weights[kept] @ np.array([function(float(r)) for r in nodes[kept]])
+        rows = (random_energy(keys, unit * float(norm)) for norm in nodes[kept])
+        total = weights[kept] @ np.array([[getattr(row, field) for field in FIELDS] for row in rows])
         if previous is not None:
             change = float(np.max(np.abs(total - previous) / np.maximum(np.abs(total), 1e-300)))
             if change <= _TOLERANCE:
-                return np.asarray(total)
+                return RandomEnergy(keys, unit * math.sqrt(head_dim), *(float(one) for one in total))
         previous = total
     raise ValueError(
-        f"the average over |q| did not converge at head_dim={head_dim}: "
-        f"last change {change:.1e} > {_TOLERANCE:g}"
+        f"the average over |q| did not converge at head_dim={head_dim}: last change {change:.1e} > {_TOLERANCE:g}"
     )
 
 

@@ -27,25 +27,24 @@ def scaled_log_partition_bounds(logits: ArrayLike, beta: float) -> Bounds:
 
     logits : (..., keys). Raises ValueError for β <= 0, for NaN and +∞, and for a row without a key.
     """
-    beta = real("beta", beta, above=0.0)
-    _, s = _shifted(logits, beta)
+    beta, s = real("beta", beta, above=0.0), _logits(logits)
     top = s.max(axis=-1)
     return Bounds(top, top + np.log(np.isfinite(s).sum(axis=-1)) / beta)
 
 
-def log_partition_bounds(logits: ArrayLike, beta: float = 1.0) -> Bounds:
-    """ln n + βs̄ <= ln Z <= ln n + βs̄ + β²Δ²/8, Δ = max s − min s (Jensen 1906; Hoeffding 1963).
+def log_partition_bounds(logits: ArrayLike) -> Bounds:
+    """ln n + s̄ <= ln Z <= ln n + s̄ + Δ²/8, Δ = max s − min s (Jensen 1906; Hoeffding 1963).
 
     logits : (..., keys), of which masked keys count in no term. Shapes (...). Raises ValueError as
     `scaled_log_partition_bounds` does.
     """
-    _, s = _shifted(logits, beta)
+    s = _logits(logits)
     open_keys = np.isfinite(s)
     count = open_keys.sum(axis=-1)
     mean = np.where(open_keys, s, 0.0).sum(axis=-1) / count
     spread = s.max(axis=-1) - np.where(open_keys, s, math.inf).min(axis=-1)
-    lower = np.log(count) + beta * mean
-    return Bounds(lower, lower + (beta * spread) ** 2 / 8)
+    lower = np.log(count) + mean
+    return Bounds(lower, lower + spread**2 / 8)
 
 
 def output_response(weights: ArrayLike, values: ArrayLike) -> Array:
@@ -56,31 +55,22 @@ def output_response(weights: ArrayLike, values: ArrayLike) -> Array:
 
     Raises ValueError for values that are not finite, or shapes that do not match.
     """
-    p, v, output = _weighted(weights, values)
-    return np.asarray(p[..., None] * (v - output[..., None, :]))
+    p, v = probability_rows("weights", weights), finite_array("values", values, 2)
+    if v.shape[-2] != p.shape[-1]:
+        raise ValueError(f"values must have {p.shape[-1]} keys on axis -2 as weights do, got shape {v.shape}")
+    return np.asarray(p[..., None] * (v - p[..., None, :] @ v))
 
 
-def _shifted(logits: ArrayLike, beta: float) -> tuple[Array, Array]:
-    """β(s − max s), with −∞ at masked keys also at β = 0, and s itself in float64."""
-    beta = real("beta", beta, least=0.0)
+def _logits(logits: ArrayLike) -> Array:
+    """In float64, with −∞ at masked keys and at least one other key a row."""
     s = np.asarray(logits, dtype=np.float64)
     if s.ndim == 0 or s.shape[-1] == 0 or s.size == 0:
         raise ValueError(f"logits must have at least one key along the last axis, got shape {s.shape}")
     if np.isnan(s).any() or (s == math.inf).any():
         raise ValueError("logits must be finite or -inf, got a NaN or +inf")
-    top = s.max(axis=-1, keepdims=True)
-    if (top == -math.inf).any():
+    if (s.max(axis=-1) == -math.inf).any():
         raise ValueError("logits must leave one key unmasked in every row, got a row of -inf only")
-    open_keys = np.isfinite(s)
-    return np.where(open_keys, beta * (np.where(open_keys, s, top) - top), -math.inf), s
-
-
-def _weighted(weights: ArrayLike, values: ArrayLike) -> tuple[Array, Array, Array]:
-    p = probability_rows("weights", weights)
-    v = finite_array("values", values, 2)
-    if v.shape[-2] != p.shape[-1]:
-        raise ValueError(f"values must have {p.shape[-1]} keys on axis -2 as weights do, got shape {v.shape}")
-    return p, v, np.asarray((p[..., None, :] @ v)[..., 0, :])
+    return s
 
 
 def jacobian_norm_squared(weights: ArrayLike) -> Array:
@@ -95,7 +85,9 @@ def jacobian_norm_squared(weights: ArrayLike) -> Array:
     Raises ValueError for weights that are empty, not finite, negative, or whose rows do not sum to 1.
     """
     p = probability_rows("weights", weights)
-    largest, others = _split(p)
+    at = np.expand_dims(p.argmax(axis=-1), -1)
+    largest, others = np.take_along_axis(p, at, axis=-1)[..., 0], p.copy()
+    np.put_along_axis(others, at, 0.0, axis=-1)
     rest = others.sum(axis=-1)
     squares = others * others
     second = squares.sum(axis=-1)
@@ -103,12 +95,3 @@ def jacobian_norm_squared(weights: ArrayLike) -> Array:
     pairs = np.maximum(second * second - (squares * squares).sum(axis=-1), 0.0)
     diagonal = (largest * rest) ** 2 + (squares * (1 - others) ** 2).sum(axis=-1)
     return np.asarray(diagonal + 2 * largest * largest * second + pairs)
-
-
-def _split(p: Array) -> tuple[Array, Array]:
-    """The largest weight of each row, and the row with one copy of it set to 0."""
-    at = np.expand_dims(p.argmax(axis=-1), -1)
-    largest = np.take_along_axis(p, at, axis=-1)[..., 0]
-    others = p.copy()
-    np.put_along_axis(others, at, 0.0, axis=-1)
-    return largest, others

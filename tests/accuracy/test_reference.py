@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from attnlab.accuracy.reference import refer
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.problem import Alibi, Problem
 
+GRADIENTS = ("query gradient", "key gradient", "value gradient")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 RNG = np.random.default_rng(1)
 FEATURES = {
@@ -64,11 +66,8 @@ def eager(problem: Problem, dtype: str | None = None) -> dict[str, np.ndarray]:
         weights = torch.where(torch.tensor(seen.any(-1, keepdims=True)), weights, 0.0)
     output = weights[..., : k.shape[2]] @ v
     found = torch.autograd.grad(output, leaves, torch.tensor(problem.output_gradient).to(kind))
-    names = ("output", "query gradient", "key gradient", "value gradient")
-    return {
-        name: torch.nan_to_num(x.detach().double()).numpy()
-        for name, x in zip(names, (output, *found), strict=True)
-    }
+    found = (torch.nan_to_num(x.detach().double()).numpy() for x in (output, *found))
+    return dict(zip(("output", *GRADIENTS), found, strict=True))
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -98,15 +97,8 @@ def test_right_answers_are_within_their_budgets(feature: str, dtype: str) -> Non
 def test_the_answer_to_another_problem_is_refused(feature: str, dtype: str) -> None:
     """Each named result tells on a feature that was left out."""
     problem = draw(dtype, **FEATURES[feature])
-    plain = Problem.of(
-        problem.query,
-        problem.key,
-        problem.value,
-        output_gradient=problem.output_gradient,
-        scale=problem.scale,
-        dtype=dtype,
-    )
-    wrong = eager(plain, "float64")
+    arrays, g = (problem.query, problem.key, problem.value), problem.output_gradient
+    wrong = eager(Problem.of(*arrays, output_gradient=g, scale=problem.scale, dtype=dtype), "float64")
     for name, reference in refer(problem).items():
         assert weigh(reference, round_to(wrong[name], dtype), directions=None).fault is not None
 
@@ -142,15 +134,9 @@ def test_rows_are_those_of_the_whole(feature: str) -> None:
     whole, part = refer(problem), refer(problem, rows)
     for name in ("output", "query gradient"):
         assert part[name].row(1) == 7
-        for found, expected in (
-            (part[name].output, whole[name].output),
-            (part[name].bound, whole[name].bound),
-            (part[name].lenient.rms, whole[name].lenient.rms),
-            (part[name].low, whole[name].low),
-            (part[name].hull_slack, whole[name].hull_slack),
-            (part[name].tilt, whole[name].tilt),
-        ):
-            np.testing.assert_allclose(found, expected[:, :, rows], rtol=1e-9, atol=1e-18)
+        for what in map(attrgetter, ("output", "bound", "lenient.rms", "low", "hull_slack", "tilt")):
+            found, expected = what(part[name]), what(whole[name])[:, :, rows]
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-18)
     others = [row for row in range(37) if row not in rows]
     assert (whole["query gradient"].bound[:, :, others] == 0).all()
     for name in ("key gradient", "value gradient"):
@@ -190,13 +176,7 @@ def online(problem: Problem, block: int, last_first: bool) -> dict[str, np.ndarr
     found = torch.autograd.grad(
         (output / total).to(kind), leaves, torch.tensor(problem.output_gradient).to(kind)
     )
-    return dict(
-        zip(
-            ("query gradient", "key gradient", "value gradient"),
-            (x.double().numpy() for x in found),
-            strict=True,
-        )
-    )
+    return dict(zip(GRADIENTS, (x.double().numpy() for x in found), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -208,10 +188,7 @@ def test_what_cancels_to_nothing_is_judged_by_what_cancelled(
 ) -> None:
     """V = 1: ∂L/∂q and ∂L/∂k are 0, and the error of each maximum on the way lies on its key, wherever that is."""
     rng = np.random.default_rng(seed)
-    q, k, g = (
-        round_to(rng.standard_normal(shape), dtype)
-        for shape in ((2, 3, 40, 16), (2, 3, 77, 16), (2, 3, 40, 16))
-    )
+    q, k, g = (round_to(rng.standard_normal((2, 3, n, 16)), dtype) for n in (40, 77, 40))
     problem = Problem.of(q, k, np.ones_like(k), output_gradient=g, scale=0.25, dtype=dtype)
     answers, references = online(problem, block, last_first), refer(problem)
     for name, answer in answers.items():

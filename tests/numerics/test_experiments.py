@@ -104,6 +104,13 @@ def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
 
 
 @pytest.mark.usefixtures("drawn_once")
+@pytest.mark.parametrize("name", ["saturation", "vanishing_gradient"])
+def test_the_small_sizes_of_a_slow_backend_are_drawn(name: str) -> None:
+    (finding,) = run_experiments([name], ["naive_loop"])
+    assert finding.passed and len(figure(finding).axes) >= 1
+
+
+@pytest.mark.usefixtures("drawn_once")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_without_a_usable_backend_says_so(name: str) -> None:
     (finding,) = run_experiments([name], ["torch_sdpa_cudnn"])

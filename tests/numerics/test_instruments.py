@@ -96,7 +96,7 @@ HEAVY = (
     ("modules", "loads_heavy"),
     [
         ("attnlab.numerics.observables, attnlab.numerics.catalogue, attnlab.figures.drawing", False),
-        ("attnlab.numerics.variance_scaling, attnlab.numerics.saturation", False),
+        ("attnlab.theory, attnlab.numerics.variance_scaling, attnlab.numerics.saturation", False),
         ("torch", True),  # the test can fail
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from typing import Any
 
@@ -14,7 +15,7 @@ from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.mask_part import Shape
 from attnlab.contract.problem import Problem
 from attnlab.numerics.black_box import black_box
-from attnlab.numerics.observables import Observables, observe
+from attnlab.numerics.observables import observe
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 LOGIT_SIZED = ("log_partition", "mean_energy", "entropy", "largest_logit")
@@ -47,23 +48,20 @@ def direct(q: np.ndarray, k: np.ndarray, scale: float, **masks: Any) -> dict[str
     }
 
 
-def assert_agree(seen: Observables, true: dict[str, np.ndarray], dtype: str, logit_size: float) -> None:
-    unit = UNIT_ROUNDOFF[dtype] * (1 + logit_size)
+def assert_agrees(
+    name: str, q: np.ndarray, k: np.ndarray, scale: float, dtype: str = "float64", **masks: Any
+) -> None:
+    """What is observed is what the definitions say, as far as the rounding of the largest possible logit allows."""
+    try:
+        seen = observe(name, q, k, scale=scale, dtype=dtype, **masks)
+    except (Declined, Unavailable) as reason:
+        pytest.skip(str(reason))
+    true, lengths = direct(q, k, scale, **masks), (np.linalg.norm(one, axis=-1).max() for one in (q, k))
+    unit = UNIT_ROUNDOFF[dtype] * (1 + abs(scale) * math.prod(lengths))
     for field in LOGIT_SIZED:
         assert np.abs(getattr(seen, field) - true[field]).max() <= 16 * unit, field
     for field in WEIGHT_SIZED:
         assert np.abs(getattr(seen, field) - true[field]).max() <= 64 * unit, field
-
-
-def largest_possible(q: np.ndarray, k: np.ndarray, scale: float) -> float:
-    return abs(scale) * np.linalg.norm(q, axis=-1).max() * np.linalg.norm(k, axis=-1).max()
-
-
-def observed(name: str, *arrays: np.ndarray, **options: Any) -> Observables:
-    try:
-        return observe(name, *arrays, **options)
-    except (Declined, Unavailable) as reason:
-        pytest.skip(str(reason))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -74,8 +72,7 @@ def test_every_backend_in_every_format_agrees_with_direct_sums(
     name: str, dtype: str, scale: float, causal: bool
 ) -> None:
     q, k = round_to(normal(2, 2, 24, 64), dtype), round_to(normal(2, 2, 40, 64), dtype)
-    seen = observed(name, q, k, scale=scale, causal=causal, dtype=dtype)
-    assert_agree(seen, direct(q, k, scale, causal=causal), dtype, largest_possible(q, k, scale))
+    assert_agrees(name, q, k, scale, dtype, causal=causal)
 
 
 MASKS: dict[str, dict[str, Any]] = {
@@ -90,9 +87,7 @@ MASKS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("name", backends())
 def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[str, Any]) -> None:
-    q, k = normal(2, 4, 24, 16), normal(2, 2, 40, 16)
-    seen = observed(name, q, k, scale=0.5, **masks)
-    assert_agree(seen, direct(q, k, 0.5, **masks), "float64", largest_possible(q, k, 0.5))
+    assert_agrees(name, normal(2, 4, 24, 16), normal(2, 2, 40, 16), 0.5, **masks)
 
 
 @pytest.mark.parametrize("offset", [1200.0, -52000.0])
@@ -100,31 +95,17 @@ def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[st
 def test_logits_far_from_zero_are_observed_as_well_as_their_rounding_allows(name: str, offset: float) -> None:
     q, k = normal(1, 2, 16, 8), normal(1, 2, 32, 8)
     q[..., 0], k[..., 0] = 100.0, offset / 100.0
-    q, k = q.astype(np.float32), k.astype(np.float32)
-    seen = observed(name, q, k, scale=1.0)
-    assert_agree(seen, direct(q, k, 1.0), "float32", largest_possible(q, k, 1.0))
+    assert_agrees(name, q.astype(np.float32), k.astype(np.float32), 1.0, "float32")
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.7, 1e-6])
 def test_zero_negative_and_tiny_scales(scale: float) -> None:
-    q, k = normal(1, 1, 6, 5), normal(1, 1, 9, 5)
-    assert_agree(
-        observe("numpy_vectorized", q, k, scale=scale),
-        direct(q, k, scale),
-        "float64",
-        largest_possible(q, k, scale),
-    )
+    assert_agrees("numpy_vectorized", normal(1, 1, 6, 5), normal(1, 1, 9, 5), scale)
 
 
 @pytest.mark.parametrize(("n_q", "n_k", "dim"), [(1, 1, 1), (3, 1, 2), (1, 50, 6), (5, 7, 7)])
 def test_small_and_odd_shapes(n_q: int, n_k: int, dim: int) -> None:
-    q, k = normal(1, 1, n_q, dim), normal(1, 1, n_k, dim, seed=1)
-    assert_agree(
-        observe("torch_sdpa_flash", q, k, scale=1.0),
-        direct(q, k, 1.0),
-        "float64",
-        largest_possible(q, k, 1.0),
-    )
+    assert_agrees("torch_sdpa_flash", normal(1, 1, n_q, dim), normal(1, 1, n_k, dim, seed=1), 1.0)
 
 
 def test_zero_inputs_give_the_uniform_row() -> None:

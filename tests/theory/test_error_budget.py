@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.theory import classify, error_budget, precision_classes, worst_case_bound
+from attnlab.theory import classify, error_budget, precision_classes
 
 DTYPES = {
     "float16": torch.float16,
@@ -34,18 +34,22 @@ def arrays(tensors):
 
 
 def eager(q, k, v, causal=False):
-    s = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]))
+    return softmax((q @ k.mT) * (1 / math.sqrt(q.shape[-1])), causal) @ v
+
+
+def softmax(s, causal):
     if causal:
         s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
-    return torch.softmax(s, -1) @ v
+    return torch.softmax(s, -1)
 
 
 def stored_eager(q, k, v, causal=False):
     """Each step stored in the dtype of the tensors, sums in float32; a scale that is a power of two rounds nothing."""
-    s = stored(stored(q.float() @ k.float().transpose(-1, -2), q) * (1 / math.sqrt(q.shape[-1])), q)
-    if causal:
-        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
-    return stored(stored(torch.softmax(s, -1), q) @ v.float(), q)
+    return stored(stored(softmax(stored_scores(q, k), causal), q) @ v.float(), q)
+
+
+def stored_scores(q, k):
+    return stored(stored(q.float() @ k.float().mT, q) * (1 / math.sqrt(q.shape[-1])), q)
 
 
 def stored(x, like):
@@ -54,10 +58,8 @@ def stored(x, like):
 
 
 def weights_rounded(q, k, v, causal=False):
-    s = q.float() @ k.float().transpose(-1, -2) / math.sqrt(q.shape[-1])
-    if causal:
-        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), -math.inf)
-    return (torch.softmax(s, -1).to(v.dtype).float() @ v.float()).to(v.dtype)
+    weights = softmax(q.float() @ k.float().mT / math.sqrt(q.shape[-1]), causal)
+    return (weights.to(v.dtype).float() @ v.float()).to(v.dtype)
 
 
 def output_rounded(q, k, v, causal=False):
@@ -90,15 +92,6 @@ def relative(result, budget):
     found = result.double().numpy() if isinstance(result, torch.Tensor) else result
     error = found - budget.output
     return float(np.linalg.norm(error) / np.linalg.norm(budget.output))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_exact_output_is_that_of_the_definition(causal):
-    tensors = draw(0, "float64", n=70, d=8)
-    budget = error_budget(*arrays(tensors), causal=causal, output_dtype="float64")
-    assert budget.output == pytest.approx(eager(*tensors, causal=causal).numpy(), abs=1e-13)
-    assert budget.output.dtype == budget.rms.dtype == np.float64
-    assert budget.worst_case is None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -204,10 +197,9 @@ def test_no_correct_result_exceeds_the_worst_case(dtype, std, causal, seed):
     tensors = draw(seed, dtype, n=96, d=16, std=std)
     inputs = arrays(tensors)
     budget = error_budget(*inputs, causal=causal, output_dtype=dtype)
-    loose = worst_case_bound(
-        *inputs, causal=causal, output_dtype=dtype, weights_dtype=dtype, scores_dtype=dtype, score_roundings=2
-    )
-    tight = worst_case_bound(*inputs, causal=causal, output_dtype=dtype)
+    low = {"weights_dtype": dtype, "scores_dtype": dtype, "score_roundings": 2}
+    options = {"causal": causal, "output_dtype": dtype, "worst_case": True}
+    loose, tight = (error_budget(*inputs, **options, **one).worst_case for one in (low, {}))
     if dtype in HALVES:
         assert (np.abs(output_rounded(*tensors, causal).double().numpy() - budget.output) <= tight).all()
     assert (np.abs(eager(*tensors, causal=causal).double().numpy() - budget.output) <= loose).all()
@@ -216,7 +208,7 @@ def test_no_correct_result_exceeds_the_worst_case(dtype, std, causal, seed):
 
 def written_out(q, k, v):
     """Softmax as its formula reads; each step is stored in the dtype of the tensors."""
-    s = stored(stored(q.float() @ k.float().transpose(-1, -2), q) * (1 / math.sqrt(q.shape[-1])), q)
+    s = stored_scores(q, k)
     e = stored(torch.exp(stored(s - s.amax(-1, keepdim=True), q)), q)
     return stored(stored(e / stored(e.sum(-1, keepdim=True), q), q) @ v.float(), q)
 
@@ -267,9 +259,8 @@ def test_chosen_rows_are_those_of_the_whole():
     options = {"output_dtype": "bfloat16", "causal": True, "worst_case": True}
     whole, part = error_budget(*inputs, **options), error_budget(*inputs, rows=[49, 0, 17], **options)
     for name in ("output", "rms", "worst_case"):
-        assert getattr(part, name) == pytest.approx(
-            getattr(whole, name)[:, :, [49, 0, 17]], rel=1e-12, abs=1e-18
-        )
+        expected = getattr(whole, name)[:, :, [49, 0, 17]]
+        assert getattr(part, name) == pytest.approx(expected, rel=1e-12, abs=1e-18)
 
 
 def test_blocks_of_rows_leave_no_seam(monkeypatch):
@@ -282,38 +273,15 @@ def test_blocks_of_rows_leave_no_seam(monkeypatch):
     assert parts.relative_scatter == pytest.approx(whole.relative_scatter, rel=1e-12)
 
 
-def test_grouped_heads_repeat_each_key_head_in_order():
-    q, k, v = arrays(draw(5, "float32", n=20, heads=4))
-    grouped = error_budget(q, k[:, :2], v[:, :2], output_dtype="float32")
-    repeated = error_budget(
-        q, np.repeat(k[:, :2], 2, axis=1), np.repeat(v[:, :2], 2, axis=1), output_dtype="float32"
-    )
-    assert grouped.output == pytest.approx(repeated.output, rel=1e-12)
-
-
 def test_alignment_and_masks_show_the_stated_keys():
     q, k, v = arrays(draw(6, "float32", n=6, d=4))
     few = q[:, :, :2]
-    expected = {"top_left": 1, "bottom_right": 5}
-    for alignment, first in expected.items():
+    for alignment, first in (("top_left", 1), ("bottom_right", 5)):
         seen = np.arange(6)[None, :] <= np.arange(2)[:, None] + first - 1
         aligned = error_budget(few, k, v, causal=alignment, output_dtype="float32", worst_case=True)
         masked = error_budget(few, k, v, mask=seen, output_dtype="float32", worst_case=True)
         for name in ("output", "rms", "worst_case"):
             assert getattr(aligned, name) == pytest.approx(getattr(masked, name), rel=1e-12)
-
-
-def test_a_row_that_sees_no_key_is_zero_without_error():
-    q, k, v = arrays(draw(7, "float32", n=4, d=4))
-    seen = np.ones((4, 4), dtype=bool)
-    seen[2] = False
-    seen[1, 0] = False  # no prefix, so that ranges are taken key by key
-    budget = error_budget(
-        q, k, v, mask=seen, output_dtype="float32", weights_dtype="float32", worst_case=True
-    )
-    for found in (budget.output, budget.rms, budget.worst_case):
-        assert (found[:, :, 2] == 0).all()
-        assert (found[:, :, 1] != 0).all()
 
 
 def test_zero_values_have_no_relative_error():

@@ -11,23 +11,11 @@ from hypothesis import strategies as st
 from attnlab.theory import exact_gradients
 
 
-def draw(
-    seed: int,
-    heads: int = 2,
-    key_heads: int = 2,
-    queries: int = 7,
-    keys: int = 9,
-    dim: int = 5,
-    dim_v: int = 3,
-):
+def draw(seed: int, heads=2, key_heads=2, queries=7, keys=9, dim=5, dim_v=3):
     """q, k, v and the output's gradient."""
     rng = np.random.default_rng(seed)
-    shapes = (
-        (1, heads, queries, dim),
-        (1, key_heads, keys, dim),
-        (1, key_heads, keys, dim_v),
-        (1, heads, queries, dim_v),
-    )
+    rows, columns = (1, heads, queries), (1, key_heads, keys)
+    shapes = ((*rows, dim), (*columns, dim), (*columns, dim_v), (*rows, dim_v))
     return tuple(rng.standard_normal(shape) for shape in shapes)
 
 

@@ -27,7 +27,7 @@ def test_the_partition_function_keeps_its_bounds(s, beta):
     log_z = logsumexp(beta * s)
     low, high = scaled_log_partition_bounds(s, beta)
     assert low - 1e-12 <= log_z / beta <= high + 1e-12
-    low, high = log_partition_bounds(s, beta)
+    low, high = log_partition_bounds(beta * s)
     assert low - 1e-12 <= log_z <= high + 1e-12
 
 
