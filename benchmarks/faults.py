@@ -186,7 +186,7 @@ def _alarms(ones: list[GateResult]) -> str:
         told = [one for one in precisions if one]
         if told:
             kind = Counter(one.kind for one in told).most_common(1)[0][0]
-            said.append(f"{kind} {sorted(one.budget_ratio for one in told)[len(told) // 2]:.2f}")
+            said.append(f"{kind} {sorted(one.ratio for one in told)[len(told) // 2]:.2f}")
     return ", ".join(said)
 
 

@@ -37,7 +37,7 @@ What a soft cap and a bias add, and how the errors of x = scale q·k pass the ca
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -139,7 +139,12 @@ class ErrorBudget:
 
 @takes_problem
 def error_budget(
-    problem: Problem, *, rows: ArrayLike | None = None, worst_case: bool = False, **roundings: Any
+    problem: Problem,
+    *,
+    rows: ArrayLike | None = None,
+    worst_case: bool = False,
+    on_block: Callable[[Rows, Softmax, tuple[Array, Array]], None] = lambda part, soft, extremes: None,
+    **roundings: Any,
 ) -> ErrorBudget:
     """The exact output of `problem` and the error that its roundings predict.
 
@@ -148,6 +153,7 @@ def error_budget(
 
     rows : indexes of the query rows to judge; None for all.
     worst_case : also compute the bound (see `worst_case_bound`), some 60 % more work.
+    on_block : told of each block of rows, with its least and greatest values, where the bound is computed.
 
     `roundings` are where an implementation rounds:
 
@@ -192,7 +198,9 @@ def error_budget(
             variances[source][part.at] = found[source]
             scatters[source] += scatter[source]
         if bound is not None:
-            bound[part.at] = _bound(part, soft, rounded)
+            extremes = visible_extremes(part)
+            bound[part.at] = _bound(part, soft, extremes, rounded)
+            on_block(part, soft, extremes)
     return ErrorBudget(output, variances, scatters, bound, exponent_error, tilt)
 
 
@@ -278,9 +286,8 @@ def _moved(mass: Array, v: Array, o: Array) -> Array:
     return np.asarray(np.maximum(mass @ (v * v) - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
-def _bound(part: Rows, soft: Softmax, roundings: Roundings) -> Array:
-    v, u = part.v, roundings.inner_roundoff
-    low, high = visible_extremes(part)
+def _bound(part: Rows, soft: Softmax, extremes: tuple[Array, Array], roundings: Roundings) -> Array:
+    v, u, (low, high) = part.v, roundings.inner_roundoff, extremes
     shown: Any = True
     counted: Array | float = float(part.k.shape[-2])
     if part.visible is None:

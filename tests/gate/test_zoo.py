@@ -86,7 +86,7 @@ def test_the_class_is_told(name: str, kind: str | None, gradient_kind: str | Non
     for precision, expected in ((found.precision, kind), (found.gradient_precision, gradient_kind)):
         if expected:
             assert precision.kind == expected
-            assert 0.3 < precision.budget_ratio <= 1.25
+            assert 0.3 < precision.ratio <= 1.25
 
 
 def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
