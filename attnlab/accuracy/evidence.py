@@ -10,7 +10,6 @@ that do not sum to 1) and the derivative in the scale (a wrong scale).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,14 +159,12 @@ def allowance(budget: ErrorBudget) -> float:
     return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
 
 
-def told_apart(answers: Sequence[NDArray[Any]], when: Sequence[str], reference: Reference) -> str | None:
-    """Whether answers to one question differ from the first; `when` says in words when each other one was given."""
-    first, *others = (np.asarray(one, dtype=np.float64) for one in answers)
-    allowed = 2**0.5 * allowance(reference.lenient)
-    for again, asked in zip(others, when, strict=True):
-        off = _relative(again - first, first)
-        if off > allowed:
-            return f"asked again {asked}, the answer differs by {off:.3g} relative"
+def told_apart(first: NDArray[Any], again: NDArray[Any], asked: str, reference: Reference) -> str | None:
+    """Whether two answers to one question differ; `asked` says in words when the second was given."""
+    was, off = (one.astype(np.float64) for one in (first, again))
+    relative = _relative(off - was, was)
+    if relative > 2**0.5 * allowance(reference.lenient):
+        return f"asked again {asked}, the answer differs by {relative:.3g} relative"
     return None
 
 

@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 from attnlab.accuracy import metamorphic
 from attnlab.accuracy.evidence import told_apart, weigh
 from attnlab.accuracy.form import Form
-from attnlab.accuracy.forms import (
-    BACKWARD_CLASS_FORM,
-    CLASS_FORM,
-    FIRST,
-    REPEATED,
-    REPEATED_OFTEN,
-    SEQUENCES,
-)
+from attnlab.accuracy.forms import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
 from attnlab.accuracy.question_budget import QuestionBudget
 from attnlab.accuracy.questions import Question, gradient_questions, posed, questions
 from attnlab.accuracy.random_conditions import is_drawn
@@ -211,7 +204,7 @@ class _Examination:
         if again is None or isinstance(again, str):
             return again and f"{first.text}: {again}, when asked again {asked}"
         for name, answer in was.items():
-            told = told_apart((answer, again[name]), (asked,), first.references[name])
+            told = told_apart(answer, again[name], asked, first.references[name])
             if told:
                 return f"{first.text}: {name + ': ' if first.backward else ''}{told}"
         return None

@@ -17,8 +17,8 @@ from attnlab.contract.mask_part import Part, Shape
 
 #: conditions a dtype, for outputs and for gradients
 FORWARD_COUNT, BACKWARD_COUNT = 24, 12
-#: most scores of one condition, over all batches and heads, for outputs and for gradients, whose references take longer;
-#: and numbers of its query: a few milliseconds
+#: most scores of one condition, over all batches and heads, for outputs and for gradients, whose references take
+#: longer; and numbers of its query: a few milliseconds
 _FORWARD_SCORES, _BACKWARD_SCORES, _NUMBERS = 24_000, 8_000, 48_000
 _LARGEST_DIM = 256
 #: lengths at which a kernel changes its tile; they are drawn with their neighbours

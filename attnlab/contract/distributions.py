@@ -24,7 +24,7 @@ def _normal(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three
 
 def _logit_std(std: float) -> Distribution:
     def distribution(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-        # Var(scale q.k) = scale^2 d for standard normal components (THEORY: the d_k law)
+        # Var(scale q.k) = scale^2 d for standard normal components
         now = abs(scale) * np.sqrt(q.shape[-1])
         return q * (std / now if now else 1.0), k, v
 

@@ -37,8 +37,8 @@ class Checked:
 
     precision : by dtype, ``class`` (full precision inside, weights rounded, scores rounded), ``relative_error``,
     ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
-    gradients : the same of its least exact gradient, named by ``of``, where it can be differentiated; a kernel that adds
-    up its gradients in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
+    gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
+    its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
     no_dtypes : the dtypes that it does not have, and why. left_out : questions that would have taken this backend too
     long. drawn : conditions among those that it answered that no table names, drawn at random for this seed.
     """

@@ -222,10 +222,7 @@ def test_a_right_backward_pass_is_reported(tmp_path: Path) -> None:
         ({"change": "raise KeyError('lost')"}, "raised KeyError"),
         ({"change": "upstream.zero_()"}, "changed its output gradient array"),
         ({"change": "return None, key.to(dtype), value.to(dtype), None, None"}, "no query gradient arrived"),
-        (
-            {"before": "key = key.detach()"},
-            "no key gradient arrived: the output does not depend on the key",
-        ),
+        ({"before": "key = key.detach()"}, "no key gradient arrived: the output does not depend on the key"),
         ({"before": "value = value.detach().clone()"}, "no value gradient arrived"),
     ],
 )
