@@ -234,31 +234,31 @@ def _variances(
     chain_n: float | Array = roundings.chain(part.k.shape[-2])
     if part.visible is not None:
         chain_n = np.minimum(part.visible.sum(axis=-1, keepdims=True), chain_n)
-    squares = p * p
+    squares, v2 = p * p, v * v
     of_scores = score_variance(part, soft, roundings).scores
     # the sum of weights and values, that of the exponentials, and the division by it
-    accumulated = roundings.sum_variance(chain_n, squares @ (v * v), o) + inner * (1 + chain_n / 3) * o * o
+    accumulated = roundings.sum_variance(chain_n, squares @ v2, o) + inner * (1 + chain_n / 3) * o * o
     # a factor that all weights of a row share
     shared = logarithm_variance(soft, roundings) + lost_weight(soft, roundings) ** 2 / 3
     found = {
         "output": rounding_variance(o, roundings.output),
         "weights": np.zeros_like(o),
         "scores": np.zeros_like(o),
-        "inner": _moved(squares * of_scores, v, o) + accumulated + shared * o * o,
+        "inner": _moved(squares * of_scores, v, v2, o) + accumulated + shared * o * o,
     }
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
-    v_norms = (v * v).sum(axis=-1)[..., None, :]
+    v_norms = v2.sum(axis=-1)[..., None, :]
     distance = np.maximum(v_norms - 2 * o @ turned(v) + (o * o).sum(axis=-1, keepdims=True), 0.0)
     leverage = squares * distance
     scatter = {
-        "output": _SCATTER * float((found["output"] ** 2).sum()),
+        "output": _SCATTER * _energy(found["output"]),
         "weights": 0.0,
         "scores": 0.0,
         "inner": _SCATTER
-        * float(
-            ((leverage * of_scores) ** 2).sum()
-            + (accumulated**2).sum()
-            + ((shared * (o * o).sum(axis=-1, keepdims=True)) ** 2).sum()
+        * (
+            _energy(leverage * of_scores)
+            + _energy(accumulated)
+            + _energy(shared * (o * o).sum(axis=-1, keepdims=True))
         ),
     }
     spread = of_scores
@@ -266,24 +266,26 @@ def _variances(
         peak = 1.0 if roundings.normalised else p.max(axis=-1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0)
         rounded = rounding_variance(p / peak, roundings.weights) * peak**2
-        found["weights"] = rounded @ (v * v)
-        scatter["weights"] = _SCATTER * float(((rounded * v_norms) ** 2).sum())
+        found["weights"] = rounded @ v2
+        scatter["weights"] = _SCATTER * _energy(rounded * v_norms)
     kept = stored_score_variance(part, soft, roundings)
     if kept is not None:
         stored = kept.scores
         summed = stored_sum_variance(roundings) * o * o
-        found["scores"] = _moved(squares * stored, v, o) + summed
-        scatter["scores"] = _SCATTER * float(
-            ((leverage * stored) ** 2).sum() + (summed.sum(axis=-1) ** 2).sum()
-        )
+        found["scores"] = _moved(squares * stored, v, v2, o) + summed
+        scatter["scores"] = _SCATTER * (_energy(leverage * stored) + _energy(summed.sum(axis=-1)))
         spread = spread + stored
     return found, scatter, math.sqrt(float((p * spread).sum(axis=-1).max()))
 
 
-def _moved(mass: Array, v: Array, o: Array) -> Array:
-    """Σ_j mass_j (v_j − o)², by expansion; where it cancels it is far below the other terms."""
+def _energy(x: Array) -> float:
+    return float(np.vdot(x, x))
+
+
+def _moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
+    """Σ_j mass_j (v_j − o)², v2 the squares of v, by expansion; where it cancels it is far below the other terms."""
     total = mass.sum(axis=-1, keepdims=True)
-    return np.asarray(np.maximum(mass @ (v * v) - 2 * o * (mass @ v) + o * o * total, 0.0))
+    return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
 def _bound(part: Rows, soft: Softmax, extremes: tuple[Array, Array], roundings: Roundings) -> Array:

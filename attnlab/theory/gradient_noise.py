@@ -68,7 +68,7 @@ class Ways:
         self.mean_key, self.pull = self._bent(self.p) @ part.k, self._bent(self.t) @ part.k
         self.key_norms = self._bent(self.k2.sum(axis=-1)[..., None, :], 2)
         self.query_norms, self.g_norms = (x.sum(axis=-1, keepdims=True) for x in (self.q2, self.g2))
-        self.p2, self.t2, self.cross = self.p**2, self.t**2, self.p * self.t
+        self.p2, self.t2, self.cross, self.less_2p = self.p**2, self.t**2, self.p * self.t, 1 - 2 * self.p
         self.bent_p2, self.bent_t2, self.bent_cross = (
             self._bent(x, 2) for x in (self.p2, self.t2, self.cross)
         )
@@ -84,19 +84,17 @@ class Ways:
 
     def from_scores(self, variance: Array) -> Noise:
         """From δs of these variances, (…, rows, keys)."""
-        p, t = self.p, self.t
         pp, tt, pt = self.p2 * variance, self.t2 * variance, self.cross * variance
         sum_pp, sum_tt, sum_pt = (x.sum(axis=-1, keepdims=True) for x in (pp, tt, pt))
-        of_p = pp * (1 - 2 * p) + self.p2 * sum_pp
-        of_t = tt * (1 - 4 * p) + self.t2 * sum_pp + 2 * p * t * sum_pt + self.p2 * sum_tt
-        reach = (
-            self._bent(tt, 2) * (1 - 4 * p) + tt * self.sum_p2 + pp * self.sum_t2 + 2 * pt * self.sum_cross
-        )
+        once, twice = pp * self.less_2p, 1 - 4 * self.p
+        of_p = once + self.p2 * sum_pp
+        of_t = tt * twice + self.t2 * sum_pp + 2 * self.cross * sum_pt + self.p2 * sum_tt
+        reach = self._bent(tt, 2) * twice + tt * self.sum_p2 + pp * self.sum_t2 + 2 * pt * self.sum_cross
         length = self.factor * (self.pull**2).sum(axis=-1, keepdims=True)
         query = self._spread(tt) - 2 * self.factor * self.pull * (
             self._bent(pt) @ self.k - self.mean_key * sum_pt
         )
-        values = self._value(pp * (1 - 2 * p)) + pp * self.sum_value_p2
+        values = self._value(once) + pp * self.sum_value_p2
         return _noise(
             query + self.factor * self.pull**2 * sum_pp,
             turned(self._bent(of_t, 2)) @ self.q2,
@@ -110,13 +108,13 @@ class Ways:
         """From δA, (…, rows, keys), where D is the sum of P ∘ A."""
         pp = self.p2 * variance
         total = pp.sum(axis=-1, keepdims=True)
-        of_t = pp * (1 - 2 * self.p) + self.p2 * total
+        of_t = pp * self.less_2p + self.p2 * total
         return _noise(
             self._spread(pp),
             turned(self._bent(of_t, 2)) @ self.q2,
             self._none(),
             pp * self._distances,
-            (self._bent(pp, 2) * (1 - 2 * self.p) + pp * self.sum_p2) * self.query_norms,
+            (self._bent(pp, 2) * self.less_2p + pp * self.sum_p2) * self.query_norms,
             0.0,
         )
 
@@ -252,6 +250,6 @@ class _Vectors:
 
 def _noise(query: Array, key: Array, value: Array, *energies: Array | float) -> Noise:
     """With ‖·‖² that each single noise gives to the query's, the key's and the value's gradient."""
-    scatters = np.array([_SCATTER * float((np.asarray(one) ** 2).sum()) for one in energies])
+    scatters = np.array([_SCATTER * float(np.vdot(one, one)) for one in energies])
     query, key, value = (np.maximum(one, 0.0) for one in (query, key, value))  # expansions cancel
     return Noise(query, key, value, scatters)

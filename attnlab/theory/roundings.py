@@ -218,9 +218,11 @@ def rounding_variance(x: Array, form: FloatFormat) -> Array:
     Below τ a number is lost whole, which is the smaller error.
     """
     half = form.smallest_subnormal / 2
-    normal = (ROUNDING_RMS * form.unit_roundoff * x) ** 2
-    subnormal = np.minimum(half * half / 3, x * x)
-    return np.asarray(np.where(np.abs(x) < form.smallest_normal, subnormal, normal))
+    found = np.asarray((ROUNDING_RMS * form.unit_roundoff * x) ** 2)
+    subnormal = np.abs(x) < form.smallest_normal
+    if subnormal.any():
+        found[subnormal] = np.minimum(half * half / 3, x[subnormal] ** 2)
+    return found
 
 
 def checked_roundings(
