@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -108,8 +109,8 @@ def _of_values(base: Question, rng: np.random.Generator) -> Iterator[Relation]:
 
 def _of_places(base: Question) -> Iterator[Relation]:
     for name, part in (("batch", np.s_[1:]), ("head", np.s_[:, 1:])):
-        alone = _changed_alike(base, f"one {name} alone", lambda x, part=part: x[part])
-        yield Relation(f"a {name} does not see another", (base,), alone, lambda o, part=part: o[part])
+        alone = _changed_alike(base, f"one {name} alone", itemgetter(part))
+        yield Relation(f"a {name} does not see another", (base,), alone, itemgetter(part))
     yield _split(base)
 
 

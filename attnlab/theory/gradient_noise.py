@@ -245,7 +245,7 @@ class _Vectors:
         else:  # few rows of long vectors: one after another
             across = turned(self.x)
             found = sum((((across * variance[..., i, None, :]) @ self.x) ** 2).sum() for i in range(rows))
-        return _SCATTER * every / rows * float(found)
+        return float(_SCATTER * every / rows * found)
 
 
 def _noise(query: Array, key: Array, value: Array, *energies: Array | float) -> Noise:

@@ -18,6 +18,7 @@ from .parts import (
     Answers,
     Array,
     Attention,
+    Remembering,
     add,
     from_output,
     from_weights,
@@ -26,7 +27,6 @@ from .parts import (
     quiet_back,
     scaled,
     scores_of,
-    whole,
 )
 
 _QUERIES, _KEYS = -2, -1
@@ -38,7 +38,7 @@ def gained(name: str, change: Callable[[float, int], float]) -> Fault:
 
     def attend(problem: Problem) -> Answers:
         factor = change(problem.scale, problem.query.shape[-1])
-        return whole(problem, **{hook: lambda w: (w * factor).astype(w.dtype)})
+        return parted(**{hook: lambda w: (w * factor).astype(w.dtype)})(problem)
 
     return Fault(name, attend, BACKWARD)
 
@@ -148,7 +148,7 @@ def skipping(skip: Callable[[int, int, int, int], bool]) -> Callable[[int, int],
     return lambda n_q, n_k: ((i, j) for j in range(n_k) for i in range(n_q) if not skip(i, j, n_q, n_k))
 
 
-_PARTS: dict[str, Attention] = {
+_PARTS: dict[str, Attention | Remembering] = {
     "scores again: scale 0.3 % large": quiet_back(again=rescored(1.003)),
     "scores again: scale 0.3 % large, normalised": parted(again=rescored(1.003)),
     "scores again: always the default scale": parted(

@@ -22,7 +22,6 @@ from .parts import (
     scores_of,
     softmax,
     visible,
-    whole,
 )
 
 
@@ -58,7 +57,7 @@ def dropped_out(memory: Memory, rate: float, hook: str, problem: Problem) -> Ans
     def dropped(p: Array) -> Array:
         return (p * (rng.random(p.shape) >= rate) / (1 - rate)).astype(p.dtype)
 
-    return whole(problem, **{hook: (lambda s: dropped(softmax(s))) if hook == "weights" else dropped})
+    return parted(**{hook: (lambda s: dropped(softmax(s))) if hook == "weights" else dropped})(problem)
 
 
 def exponent_clipped(least: float) -> Callable[[Array], Array]:
