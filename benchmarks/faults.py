@@ -64,7 +64,7 @@ def right_ones() -> dict[str, Callable[[], Ask]]:
         except Unavailable:
             continue
         found[f"`{name}`"] = lambda name=name: backend_asked(name)
-    return found | {name: (lambda make=make: asked(make)) for name, make in RIGHT.items()}
+    return found | {name: partial(asked, one) for name, one in RIGHT.items()}
 
 
 def caught_at(seed: int) -> list[tuple[str, str, str | None]]:
@@ -72,7 +72,7 @@ def caught_at(seed: int) -> list[tuple[str, str, str | None]]:
     found = []
     for dtype in FAULT_DTYPES:
         for name, fault in FAULTS.items():
-            one = examine(asked(fault.make), dtype, seed=seed, directions=(fault.direction,))
+            one = examine(asked(fault.attention), dtype, seed=seed, directions=(fault.direction,))
             found.append((name, dtype, one.fault and question_of(one.fault)))
     print(f"faults: seed {seed}", file=sys.stderr, flush=True)
     return found
@@ -100,7 +100,7 @@ def held_out_at(seed: int) -> list[tuple[str, str, str, str | None]]:
         faults = held_out(np.random.default_rng([seed, 77]), direction)
         for dtype in FAULT_DTYPES:
             for kind, fault in faults.items():
-                one = examine(asked(fault.make), dtype, seed=seed, directions=(direction,))
+                one = examine(asked(fault.attention), dtype, seed=seed, directions=(direction,))
                 found.append((kind, direction, dtype, one.fault and question_of(one.fault)))
     print(f"held out: seed {seed}", file=sys.stderr, flush=True)
     return found
@@ -186,7 +186,7 @@ def _alarms(ones: list[GateResult]) -> str:
         told = [one for one in precisions if one]
         if told:
             kind = Counter(one.kind for one in told).most_common(1)[0][0]
-            said.append(f"{kind} {sorted(one.budget_ratio for one in told)[len(told) // 2]:.2f}")
+            said.append(f"{kind} {sorted(one.ratio for one in told)[len(told) // 2]:.2f}")
     return ", ".join(said)
 
 

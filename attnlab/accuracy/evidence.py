@@ -10,14 +10,15 @@ that do not sum to 1) and the derivative in the scale (a wrong scale).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.accuracy.reference import Reference
+from attnlab.contract.directions import OUTPUT
+from attnlab.contract.result import Accuracy
 from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.floating_point import float_format
 from attnlab.theory.precision_class import SCORES, classify
@@ -67,8 +68,8 @@ class Evidence:
 
     relative_error : ‖ô − o‖_F/‖o‖_F. allowed : the most of it that passes. kind : the tightest class that
     covers it. ratio : relative_error over the budget of `kind`. largest_normalised : max |ô − o|/rms.
-    max_ulp : max |ô − o| in units in the last place of the row's largest component. bias : z of
-    the error along the output.
+    max_ulp : max |ô − o| in units in the last place of the row's largest component. gain, scale : the error along
+    the output, and along its derivative in the scale.
     """
 
     relative_error: float
@@ -82,10 +83,22 @@ class Evidence:
     scale: Direction
     fault: str | None = None
 
-    @property
-    def bias(self) -> float:
-        """z of error·output over rows."""
-        return self.gain.z
+    def accuracy(self, rows_checked: int, rows: int, of: str = OUTPUT) -> Accuracy:
+        """As the record that is kept, for the answer `of`."""
+        return Accuracy(
+            relative_error=self.relative_error,
+            budget=self.allowed,
+            largest_error=self.largest_error,
+            rows_checked=rows_checked,
+            rows=rows,
+            passed=self.fault is None,
+            reason=self.fault if self.fault is None or of == OUTPUT else f"{of}: {self.fault}",
+            kind=self.kind,
+            ratio=self.ratio,
+            max_ulp=self.max_ulp,
+            bias=self.gain.z,
+            of=of,
+        )
 
 
 def weigh(
@@ -137,7 +150,7 @@ def weigh(
         if statistical
         else None
     )
-    return found if fault is None else _with(found, fault)
+    return replace(found, fault=fault)
 
 
 def allowance(budget: ErrorBudget) -> float:
@@ -146,14 +159,12 @@ def allowance(budget: ErrorBudget) -> float:
     return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
 
 
-def told_apart(answers: Sequence[NDArray[Any]], when: Sequence[str], reference: Reference) -> str | None:
-    """Whether answers to one question differ from the first; `when` says in words when each other one was given."""
-    first, *others = (np.asarray(one, dtype=np.float64) for one in answers)
-    allowed = 2**0.5 * allowance(reference.lenient)
-    for again, asked in zip(others, when, strict=True):
-        off = _relative(again - first, first)
-        if off > allowed:
-            return f"asked again {asked}, the answer differs by {off:.3g} relative"
+def told_apart(first: NDArray[Any], again: NDArray[Any], asked: str, reference: Reference) -> str | None:
+    """Whether two answers to one question differ; `asked` says in words when the second was given."""
+    was, off = (one.astype(np.float64) for one in (first, again))
+    relative = _relative(off - was, was)
+    if relative > 2**0.5 * allowance(reference.lenient):
+        return f"asked again {asked}, the answer differs by {relative:.3g} relative"
     return None
 
 
@@ -203,12 +214,8 @@ def _not_finite(reference: Reference, answer: Array) -> Evidence:
     first = reference.row(int(np.argwhere(bad)[:, 2].min()))
     what = "NaN" if np.isnan(answer).any() else "infinity"
     fault = f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
-    none = Direction(math.nan, math.nan)
-    return Evidence(math.inf, math.nan, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
-
-
-def _with(found: Evidence, fault: str) -> Evidence:
-    return Evidence(**{**{name: getattr(found, name) for name in found.__dataclass_fields__}, "fault": fault})
+    none, most = Direction(math.nan, math.nan), reference.lenient.relative
+    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
 
 
 def _place(reference: Reference, excess: Array) -> str:

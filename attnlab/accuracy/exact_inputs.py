@@ -10,25 +10,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-from attnlab.contract.distributions import Distribution
-
-Array = NDArray[np.float64]
+from attnlab.contract.distributions import Array, Distribution, Three
 
 
-def _equal_logits(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _equal_logits(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """Keys all alike, whole numbers: softmax is 1/n whatever the scale; exact where n is a power of two."""
     q = np.clip(np.rint(q), -3, 3)
     k = np.broadcast_to(np.clip(np.rint(k[..., :1, :]), -3, 3), k.shape).copy()
     return q, k, v
 
 
-def _hidden_keys(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _hidden_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """Keys that differ only where the queries are 0: all scores of a row are one whole number, all weights 1/n.
 
     Values are -1, 0 or 1. With n = 4 keys, and gradients of that kind, every product and sum on the way back is
@@ -41,9 +35,7 @@ def _hidden_keys(
     return q, k, v
 
 
-def _zero_keys(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _zero_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """Keys of 0: every logit is exactly 0, so that not even its rounding in the sum over d is left.
 
     Every second value is 2^8 times smaller, because the sum of two numbers alike in size often lies half-way
@@ -57,9 +49,7 @@ def _zero_keys(
 def _all(logit: float) -> Distribution:
     """Every logit is `logit`, to the bit: one component carries it; sizes are powers of two where they can be."""
 
-    def construct(
-        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-    ) -> tuple[Array, Array, Array]:
+    def construct(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
         q, k = np.zeros_like(q), np.zeros_like(k)
         product = logit / scale
         size = 2.0 ** math.floor(math.log2(abs(product)) / 2)
@@ -69,9 +59,7 @@ def _all(logit: float) -> Distribution:
     return construct
 
 
-def _between_two(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _between_two(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """All logits −49280, half-way between two bfloat16 numbers: a maximum rounded there leaves e^−128 = 0 or more.
 
     Who rounds the scores as well is right: they are all alike still.
@@ -82,9 +70,7 @@ def _between_two(
     return q, k, v
 
 
-def _levels(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _levels(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """All logits of a row alike, of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0."""
     q, k = np.zeros_like(q), np.zeros_like(k)
     levels = np.arange(q.shape[-2]) % 5 - 2
@@ -92,9 +78,7 @@ def _levels(
     return q, k, v
 
 
-def _lookup(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _lookup(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """Keys are orthogonal codes of ±1, a query is a large multiple of one of them: o is that key's value.
 
     Another key's logit is 0 against at least 128, and e^−128 is nothing in any format.
@@ -112,12 +96,9 @@ def _lookup(
 def _staircase(step: float) -> Distribution:
     """Logit j·step in every row: the row's answer is the value at the highest step it sees."""
 
-    def construct(
-        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-    ) -> tuple[Array, Array, Array]:
+    def construct(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
         q, k = np.zeros_like(q), np.zeros_like(k)
-        q[..., 0] = step / scale
-        k[..., 0] = np.arange(k.shape[-2])
+        q[..., 0], k[..., 0] = step / scale, np.arange(k.shape[-2])
         return q, k, v
 
     return construct

@@ -15,21 +15,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.accuracy import metamorphic
-from attnlab.accuracy.evidence import Evidence, told_apart, weigh
+from attnlab.accuracy.evidence import told_apart, weigh
 from attnlab.accuracy.form import Form
-from attnlab.accuracy.forms import (
-    BACKWARD_CLASS_FORM,
-    CLASS_FORM,
-    FIRST,
-    REPEATED,
-    REPEATED_OFTEN,
-    SEQUENCES,
-)
+from attnlab.accuracy.forms import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
 from attnlab.accuracy.question_budget import QuestionBudget
 from attnlab.accuracy.questions import Question, gradient_questions, posed, questions
 from attnlab.accuracy.random_conditions import is_drawn
 from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.result import Accuracy
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 
 #: part of float32's error that float32 inside leaves at the least
@@ -39,27 +33,12 @@ _OFTEN = 20
 #: what may be asked about: the output, and the gradients of query, key and value
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
 
+#: from the tightest to the loosest, and outside of all
+_CLASSES = (*GRADIENT_CLASSES, None)
+
 Answers = dict[str, NDArray[Any]]
 #: a question to its answers; raises Declined, or Misbehaved for what no caller expects
 Ask = Callable[[Question], Answers]
-
-
-@dataclass(frozen=True)
-class Precision:
-    """How exact a backend is in one dtype, by the question that tells the classes apart."""
-
-    kind: str | None
-    relative_error: float
-    budget_ratio: float
-    max_ulp: float
-    bias: float
-
-    @classmethod
-    def of(cls, evidence: Sequence[Evidence]) -> Precision:
-        """Of the answer with the loosest class, and the largest share of it."""
-        order = list(GRADIENT_CLASSES)
-        worst = max(evidence, key=lambda one: (order.index(one.kind or order[-1]), one.ratio))
-        return cls(worst.kind, worst.relative_error, worst.ratio, worst.max_ulp, worst.bias)
 
 
 @dataclass(frozen=True)
@@ -67,8 +46,9 @@ class GateResult:
     """What the gate found in one dtype; `fault` is None where all held.
 
     asked, declined, left_out : numbers of questions; left out are those that are too slow for this backend. drawn :
-    conditions drawn at random among those that it answered. precision, gradient_precision : None where it was not
-    asked so far. refusal : why it declined, where it answered none; gradient_refusal : where it gave no gradients.
+    conditions drawn at random among those that it answered. precision, gradient_precision : by the question that tells
+    the classes apart, of gradients the least exact; None where it was not asked so far. refusal : why it declined,
+    where it answered none; gradient_refusal : where it gave no gradients.
     """
 
     dtype: str
@@ -77,8 +57,8 @@ class GateResult:
     declined: int = 0
     left_out: int = 0
     drawn: int = 0
-    precision: Precision | None = None
-    gradient_precision: Precision | None = None
+    precision: Accuracy | None = None
+    gradient_precision: Accuracy | None = None
     refusal: str | None = None
     gradient_refusal: str | None = None
 
@@ -97,7 +77,7 @@ class _Examination:
         self, budget: QuestionBudget[Question, Answers], dtype: str, seed: int, direction: str
     ) -> None:
         self.budget, self.dtype, self.seed, self.direction = budget, dtype, seed, direction
-        self.precision: Precision | None = None
+        self.precision: Accuracy | None = None
         self.narrow = False
         self.drawn = 0
 
@@ -129,7 +109,7 @@ class _Examination:
         found = self.budget.put(question)
         if found is None or isinstance(found, str):
             return found
-        evidence = []
+        accuracy, rows = [], question.problem.shape.queries
         for name in (OUTPUT, *GRADIENTS) if question.backward else (OUTPUT,):
             said = f"{name}: " if question.backward else ""
             malformed = _malformed(question, name, found.get(name))
@@ -143,9 +123,9 @@ class _Examination:
                 if self.dtype == "float64" and self.budget.asked == 1 and not question.backward:
                     self.narrow = _as_float32(question, judged)
                 return said + weighed.fault
-            evidence.append(weighed)
+            accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
         if question.name in (CLASS_FORM.name, BACKWARD_CLASS_FORM.name):
-            self.precision = Precision.of(evidence[-3:])
+            self.precision = max(accuracy[-3:], key=lambda one: (_CLASSES.index(one.kind), one.ratio))
         return found
 
     def _relate(self, relation: metamorphic.Relation, answers: dict[int, Answers | str | None]) -> str | None:
@@ -224,7 +204,7 @@ class _Examination:
         if again is None or isinstance(again, str):
             return again and f"{first.text}: {again}, when asked again {asked}"
         for name, answer in was.items():
-            told = told_apart((answer, again[name]), (asked,), first.references[name])
+            told = told_apart(answer, again[name], asked, first.references[name])
             if told:
                 return f"{first.text}: {name + ': ' if first.backward else ''}{told}"
         return None

@@ -6,22 +6,12 @@ Those that leave nothing to round are in `attnlab.accuracy.exact_inputs`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-from attnlab.contract.distributions import DISTRIBUTIONS, Distribution
-
-Array = NDArray[np.float64]
+from attnlab.contract.distributions import DISTRIBUTIONS, Array, Distribution, Three
 
 
-def _logit_std_2(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    return q * (2.0 / (abs(scale) * q.shape[-1] ** 0.5)), k, v
-
-
-def _rising(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _rising(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     # the largest score so far rises in every block of keys, by 12 in all: what is not rescaled dominates
     q, k = q.copy(), k.copy()
     q[..., 0] = 4.0
@@ -29,9 +19,7 @@ def _rising(
     return q, k, v
 
 
-def _needles(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _needles(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     # every query looks for one key among thousands: the last ones, and others anywhere. Its logit is 10 against
     # N(0, 100/d): it weighs most and cannot be missing unnoticed, and the others are not so small that a float32
     # sum which has the one already would lose them all
@@ -42,25 +30,7 @@ def _needles(
     return 10 / scale * found / (found**2).sum(axis=-1, keepdims=True), k, v
 
 
-def _shared_heads(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    # keys and values are the same for all heads, as in multi-query attention: they can share memory
-    k, v = (np.broadcast_to(array[:, :1], array.shape).copy() for array in (k, v))
-    return q, k, v
-
-
-def _shared_batches(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
-    # keys and values are the same for all batches, as of one prompt with many continuations
-    k, v = (np.broadcast_to(array[:1], array.shape).copy() for array in (k, v))
-    return q, k, v
-
-
-def _creeping(
-    q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-) -> tuple[Array, Array, Array]:
+def _creeping(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     # every sixteenth key raises the largest score so far, by 0.04 to 0.06 in all: where a rescaling is skipped for a
     # rise that small in each of many blocks, sum and output drift apart by as much. By unequal steps, since an equal
     # factor would be rounded the same way in every block; and the others lie up to ln 16 below, since weights of one
@@ -74,48 +44,36 @@ def _creeping(
     return q, k, v
 
 
-def _sizes_moved(query: int, key: int) -> Distribution:
-    """2^query more in the queries and 2^key in the keys: numbers that a format of less range has not."""
+def _shared(*at: slice) -> Distribution:
+    """Keys and values are those at the first head, as in multi-query attention, or batch, as of one prompt, for all."""
+    return lambda q, k, v, scale, rng: (q, _first(k, at), _first(v, at))
 
-    def construct(
-        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-    ) -> tuple[Array, Array, Array]:
-        return q * 2.0**query, k * 2.0**key, v
 
-    return construct
+def _first(x: Array, at: tuple[slice, ...]) -> Array:
+    return np.broadcast_to(x[at], x.shape).copy()
+
+
+def _times(query: float, key: float, value: float) -> Distribution:
+    return lambda q, k, v, scale, rng: (q * query, k * key, v * value)
 
 
 def _values_at(power: int) -> Distribution:
     """Values of some 2^power, none above 3.9 of it: float16 has numbers up to 2^16 and down to 2^-24."""
-
-    def construct(
-        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-    ) -> tuple[Array, Array, Array]:
-        return q, k, np.clip(v, -3.9, 3.9) * 2.0**power
-
-    return construct
-
-
-def _values_times(size: float) -> Distribution:
-    def construct(
-        q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator
-    ) -> tuple[Array, Array, Array]:
-        return q, k, v * size
-
-    return construct
+    return lambda q, k, v, scale, rng: (q, k, np.clip(v, -3.9, 3.9) * 2.0**power)
 
 
 CONSTRUCTIONS: dict[str, Distribution] = {
     **DISTRIBUTIONS,
-    "logit_std_2": _logit_std_2,
+    "logit_std_2": lambda q, k, v, scale, rng: (q * (2.0 / (abs(scale) * q.shape[-1] ** 0.5)), k, v),
     "rising": _rising,
     "needles": _needles,
-    "shared_heads": _shared_heads,
-    "small_values": _values_times(2.0**-8),
-    "large_values": _values_times(2.0**8),
-    "shared_batches": _shared_batches,
     "creeping": _creeping,
-    "beyond_float16": _sizes_moved(20, -20),
-    "small_queries": _sizes_moved(-16, 10),
+    "shared_heads": _shared(np.s_[:], np.s_[:1]),
+    "shared_batches": _shared(np.s_[:1]),
+    "small_values": _times(1.0, 1.0, 2.0**-8),
+    "large_values": _times(1.0, 1.0, 2.0**8),
+    # numbers that a format of less range has not
+    "beyond_float16": _times(2.0**20, 2.0**-20, 1.0),
+    "small_queries": _times(2.0**-16, 2.0**10, 1.0),
     **{f"values_2^{power}": _values_at(power) for power in (14, 40, -100)},
 }

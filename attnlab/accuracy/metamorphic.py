@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -67,28 +68,17 @@ def _relations(dtype: str, seed: int) -> Iterator[Relation]:
 
 def _of_keys(base: Question, causal: Question, rng: np.random.Generator) -> Iterator[Relation]:
     order = rng.permutation(base.problem.key.shape[2])
-    moved = _changed(
-        base, "keys permuted", key=base.problem.key[:, :, order], value=base.problem.value[:, :, order]
-    )
+    moved = _changed_alike(base, "keys permuted", lambda x: x[:, :, order], "key", "value")
     yield Relation("permuting keys with their values changes nothing", (base,), moved, _same)
-    twice = _changed(
-        base,
-        "keys twice",
-        key=np.tile(base.problem.key, (1, 1, 2, 1)),
-        value=np.tile(base.problem.value, (1, 1, 2, 1)),
-    )
+    twice = _changed_alike(base, "keys twice", lambda x: np.tile(x, (1, 1, 2, 1)), "key", "value")
     yield Relation("writing every key twice changes nothing", (base,), twice, _same)
     offset = 2 * rng.standard_normal(base.problem.key.shape[-1])
     for question in (base, causal):
         shifted = _changed(question, "keys shifted", key=question.problem.key + offset)
         yield Relation("adding one vector to all keys changes nothing", (question,), shifted, _same)
     rows = rng.permutation(base.problem.query.shape[2])
-    yield Relation(
-        "permuting queries permutes outputs",
-        (base,),
-        _changed(base, "queries permuted", query=base.problem.query[:, :, rows]),
-        lambda o: o[:, :, rows],
-    )
+    turned = _changed_alike(base, "queries permuted", lambda x: x[:, :, rows], "query")
+    yield Relation("permuting queries permutes outputs", (base,), turned, lambda o: o[:, :, rows])
     halved = _changed(base, "scale in the query", query=2 * base.problem.query)
     halved = replace(halved, problem=halved.problem.with_(scale=base.problem.scale / 2))
     yield Relation("the scale may be absorbed in the query", (base,), halved, _same)
@@ -96,30 +86,17 @@ def _of_keys(base: Question, causal: Question, rng: np.random.Generator) -> Iter
 
 def _of_causality(causal: Question) -> Iterator[Relation]:
     seen = causal.problem.query.shape[2] // 2
-    prefix = _changed(
-        causal,
-        "prefix",
-        query=causal.problem.query[:, :, :seen],
-        key=causal.problem.key[:, :, :seen],
-        value=causal.problem.value[:, :, :seen],
-    )
+    prefix = _changed_alike(causal, "prefix", lambda x: x[:, :, :seen])
     yield Relation("a causal row sees its prefix only", (causal,), prefix, lambda o: o[:, :, :seen])
     k, v = causal.problem.key.copy(), causal.problem.value.copy()
     k[:, :, seen:], v[:, :, seen:] = k[:, :, seen:][:, :, ::-1], 3.0
     future = _changed(causal, "another future", key=k, value=v)
-    yield Relation("a causal row does not see the future", (prefix,), future, _Prefix(seen, future))
 
+    def known(output: Array) -> Array:
+        """The others from their own exact answer, so that they weigh nothing."""
+        return np.concatenate([output, future.reference.output[:, :, seen:]], axis=2)
 
-class _Prefix:
-    """The rows that are known from the prefix; the others from their own exact answer, so that they weigh nothing."""
-
-    def __init__(self, seen: int, asked: Question) -> None:
-        self._seen, self._asked = seen, asked
-
-    def __call__(self, output: Array) -> Array:
-        whole = self._asked.reference.output.copy()
-        whole[:, :, : self._seen] = output
-        return whole
+    yield Relation("a causal row does not see the future", (prefix,), future, known)
 
 
 def _of_values(base: Question, rng: np.random.Generator) -> Iterator[Relation]:
@@ -132,14 +109,8 @@ def _of_values(base: Question, rng: np.random.Generator) -> Iterator[Relation]:
 
 def _of_places(base: Question) -> Iterator[Relation]:
     for name, part in (("batch", np.s_[1:]), ("head", np.s_[:, 1:])):
-        alone = _changed(
-            base,
-            f"one {name} alone",
-            query=base.problem.query[part],
-            key=base.problem.key[part],
-            value=base.problem.value[part],
-        )
-        yield Relation(f"a {name} does not see another", (base,), alone, lambda o, part=part: o[part])
+        alone = _changed_alike(base, f"one {name} alone", itemgetter(part))
+        yield Relation(f"a {name} does not see another", (base,), alone, itemgetter(part))
     yield _split(base)
 
 
@@ -195,6 +166,14 @@ def _changed(question: Question, name: str, **arrays: NDArray[Any]) -> Question:
     cast: dict[str, Any] = {key: round_to(array, question.dtype) for key, array in arrays.items()}
     problem = question.problem.with_(**cast)
     return replace(question, name=name, condition=Workload.of_problem(problem).label, problem=problem, z=None)
+
+
+def _changed_alike(
+    question: Question, name: str, change: Callable[[NDArray[Any]], NDArray[Any]], *which: str
+) -> Question:
+    """The same change of the arrays `which`, or of query, key and value."""
+    names = which or ("query", "key", "value")
+    return _changed(question, name, **{one: change(getattr(question.problem, one)) for one in names})
 
 
 def _allowed(question: Question) -> float:

@@ -124,6 +124,12 @@ class Question:
 
 def pose(form: Form, dtype: str, seed: int) -> Question | None:
     """The question of `form`, or None where `dtype` cannot hold its numbers or its scores."""
+    if form.upstream:
+        plain = replace(
+            form, upstream="", gradient_layout="contiguous", gradient_z=None, exact_gradients=False
+        )
+        forward = posed(plain, dtype, seed)
+        return None if forward is None else _with_gradient(forward, form, seed)
     exact = _drawn(form, seed)
     q, k, v = (round_to(array, dtype) for array in exact)
     if not all(_held(*one) for one in zip(exact, (q, k, v), strict=True)):
@@ -141,22 +147,15 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         sinks=None if sinks is None else round_to(sinks, dtype),
         dtype=dtype,
     )
-    question = Question(
+    return Question(
         name=form.name,
         problem=problem,
         condition=form.text,
         layout=form.layout.replace("_", " "),
-        gradient_layout=form.gradient_layout.replace("_", " "),
         exact=form.exact,
-        exact_gradients=form.exact_gradients,
         z=form.z,
-        gradient_z=form.gradient_z,
         every=form.every,
     )
-    if not form.upstream:
-        return question
-    plain = replace(form, upstream="", gradient_layout="contiguous", gradient_z=None, exact_gradients=False)
-    return _with_gradient(replace(question, forward=posed(plain, dtype, seed)), form, seed)
 
 
 @cached(1200)
@@ -165,7 +164,7 @@ def posed(form: Form, dtype: str, seed: int) -> Question | None:
     return pose(form, dtype, seed)
 
 
-@lru_cache(maxsize=400)
+@lru_cache(maxsize=1200)
 def _drawn(form: Form, seed: int) -> tuple[Array, Array, Array]:
     """Query, key and value of `form` before they are cast: the same for all dtypes."""
     rng = _stream(form, seed)
@@ -202,9 +201,9 @@ def _largest_product(q: NDArray[Any], k: NDArray[Any]) -> float:
     return float(np.abs(q.astype(float) @ wide.swapaxes(2, 3)).max())
 
 
-def _with_gradient(question: Question, form: Form, seed: int) -> Question:
-    """With the output's gradient that `form` names, whose inputs another question may have too."""
-    shape = question.problem.output_shape
+def _with_gradient(forward: Question, form: Form, seed: int) -> Question:
+    """`forward` with the output's gradient that `form` names."""
+    shape = forward.problem.output_shape
     rng = _stream(form, seed, _UPSTREAM)
     normal = rng.standard_normal(shape)
     if form.upstream == "ones":  # the loss is the sum of the output
@@ -214,8 +213,7 @@ def _with_gradient(question: Question, form: Form, seed: int) -> Question:
     ):  # the loss looks at the last query alone: what reaches it from others shows
         normal[:, :, :-1] = 0
     elif form.upstream == "output":  # the loss is half the squared norm of the output
-        assert question.forward is not None
-        normal = question.forward.reference.output
+        normal = forward.reference.output
     elif form.upstream == "signs":  # no product of them with whole numbers rounds
         normal = np.sign(np.rint(normal))
     elif form.upstream in ("small", "large"):
@@ -224,8 +222,15 @@ def _with_gradient(question: Question, form: Form, seed: int) -> Question:
         raise ValueError(
             f"an output gradient is normal, ones, one_row, output, signs, small or large, got {form.upstream!r}"
         )
-    gradient = round_to(normal, question.dtype)
-    return replace(question, problem=question.problem.with_(output_gradient=gradient))
+    return replace(
+        forward,
+        problem=forward.problem.with_(output_gradient=round_to(normal, forward.dtype)),
+        condition=form.text,
+        gradient_layout=form.gradient_layout.replace("_", " "),
+        exact_gradients=form.exact_gradients,
+        gradient_z=form.gradient_z,
+        forward=forward,
+    )
 
 
 def questions(dtype: str, seed: int) -> Iterator[Question]:

@@ -8,7 +8,6 @@ key and value are whole then, and cost no more than the rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -73,18 +72,4 @@ def _judged(workload: Workload, rows: int, name: str, answer: NDArray[Any], exac
     found = weigh(
         exact, answer, directions=DIRECTED_SHARED if name == OUTPUT else None, immaterial=IMMATERIAL_ANYWHERE
     )
-    reason = found.fault if found.fault is None or name == OUTPUT else f"{name}: {found.fault}"
-    return Accuracy(
-        relative_error=found.relative_error,
-        budget=found.allowed if math.isfinite(found.allowed) else exact.lenient.relative,
-        largest_error=found.largest_error,
-        rows_checked=rows,
-        rows=workload.queries,
-        passed=found.fault is None,
-        reason=reason,
-        kind=found.kind,
-        ratio=found.ratio,
-        max_ulp=found.max_ulp,
-        bias=found.bias,
-        of=name,
-    )
+    return found.accuracy(rows, workload.queries, name)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.problem import Problem
 from attnlab.theory.error_budget import ErrorBudget
-from attnlab.theory.exact_attention import at_rows, blocks, softmax_rows, visible_extremes
+from attnlab.theory.exact_attention import Rows, Softmax
 from attnlab.theory.floating_point import ONE_MANTISSA, float_format
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES, gradient_budgets
 from attnlab.theory.precision_class import FULL, SCORES, precision_classes
@@ -98,16 +98,22 @@ def refer(
 
 
 def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
-    classes = precision_classes(problem, rows=chosen, worst_case=True, any_unfused=True)
-    asked = at_rows(problem, chosen)
-    form, inner = (
-        float_format(problem.dtype),
-        float_format("float64" if problem.dtype == "float64" else "float32"),
-    )
-    n = asked.without_sinks().shape.keys
-    low, high, logarithms, one_size = _seen(asked, inner.unit_roundoff)
+    shape = (*problem.shape[:2], chosen.size, problem.value.shape[-1])
+    form = float_format(problem.dtype)
+    inner = float_format("float64" if problem.dtype == "float64" else "float32").unit_roundoff
+    low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
+    sizes: list[float] = []
+
+    def note(part: Rows, soft: Softmax, extremes: tuple[Array, Array]) -> None:
+        low[part.at], high[part.at] = extremes
+        logarithms[part.at] = largest_logarithm_error(soft, inner)
+        size = np.abs(soft.scores[..., : problem.shape.keys])
+        sizes.extend((float(size.min()), float(size.max())))
+
+    classes = precision_classes(problem, rows=chosen, worst_case=True, any_unfused=True, on_block=note)
+    n = problem.shape.keys + (problem.sinks is not None)
     # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
-    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner.unit_roundoff + logarithms
+    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     lenient = classes[SCORES]
     assert lenient.worst_case is not None
@@ -119,7 +125,7 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
         low=low,
         high=high,
         hull_slack=slack + form.smallest_subnormal,
-        mantissa=ONE_MANTISSA if one_size else 1.0,
+        mantissa=ONE_MANTISSA if max(sizes) < 2 * min(sizes) else 1.0,  # their mantissas are alike then
         rows=chosen,
     )
 
@@ -138,18 +144,3 @@ def _of_gradient(dtype: str, budget: ErrorBudget) -> Reference:
         shared=(2, 3),
         gained="it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded",
     )
-
-
-def _seen(problem: Problem, inner: float) -> tuple[Array, Array, Array, bool]:
-    """Least and greatest value that each row sees; what ln Z in one number may cost it; and whether all scores lie
-    within a factor of two, so that their mantissas are alike."""
-    low, high = np.empty(problem.output_shape), np.empty(problem.output_shape)
-    logarithms = np.empty((*problem.output_shape[:3], 1))
-    least, greatest = np.inf, 0.0
-    for part in blocks(problem):
-        soft = softmax_rows(part)
-        low[part.at], high[part.at] = visible_extremes(part)
-        logarithms[part.at] = largest_logarithm_error(soft, inner)
-        sizes = np.abs(soft.scores[..., : problem.shape.keys])
-        least, greatest = min(least, float(sizes.min())), max(greatest, float(sizes.max()))
-    return low, high, logarithms, greatest < 2 * least

@@ -9,10 +9,10 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnlab.accuracy.gate import Answers, GateResult, Precision, examine
+from attnlab.accuracy.gate import Answers, GateResult, examine
 from attnlab.accuracy.questions import Question, forget, forget_all, gradient_questions, questions
 from attnlab.contract.discovery import require
 from attnlab.contract.errors import Declined, Misbehaved
@@ -36,9 +36,9 @@ class Checked:
     """Whether a backend passed, and why not; `passed` is None where it could not be asked at all.
 
     precision : by dtype, ``class`` (full precision inside, weights rounded, scores rounded), ``relative_error``,
-    ``budget_ratio`` (of the class's budget), ``max_ulp`` and ``bias`` (z of the error along the output).
-    gradients : the same of its least exact gradient, where it can be differentiated; a kernel that adds up its
-    gradients in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
+    ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
+    gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
+    its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
     no_dtypes : the dtypes that it does not have, and why. left_out : questions that would have taken this backend too
     long. drawn : conditions among those that it answered that no table names, drawn at random for this seed.
     """
@@ -216,7 +216,7 @@ def _refusal(found: Sequence[GateResult]) -> str:
 
 
 def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence[GateResult]) -> Checked:
-    gradients = _precision({one.dtype: one.gradient_precision for one in found})
+    gradients = {one.dtype: one.gradient_precision.precision() for one in found if one.gradient_precision}
     refused = next((one.gradient_refusal for one in found if one.gradient_refusal), None)
     return Checked(
         name=name,
@@ -226,13 +226,8 @@ def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence
         declined=sum(one.declined for one in found),
         left_out=sum(one.left_out for one in found),
         drawn=sum(one.drawn for one in found),
-        precision=_precision({one.dtype: one.precision for one in found}),
+        precision={one.dtype: one.precision.precision() for one in found if one.precision},
         gradients=gradients,
         no_gradients=None if gradients else refused,
         no_dtypes={one.dtype: one.refusal for one in found if one.refusal},
     )
-
-
-def _precision(found: dict[str, Precision | None]) -> dict[str, dict[str, Any]]:
-    shown = {dtype: asdict(one) for dtype, one in found.items() if one}
-    return {dtype: {"class": one.pop("kind"), **one} for dtype, one in shown.items()}

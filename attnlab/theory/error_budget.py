@@ -49,7 +49,7 @@ What a soft cap and a bias add, and how the errors of x = scale q·k pass the ca
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -151,7 +151,12 @@ class ErrorBudget:
 
 @takes_problem
 def error_budget(
-    problem: Problem, *, rows: ArrayLike | None = None, worst_case: bool = False, **roundings: Any
+    problem: Problem,
+    *,
+    rows: ArrayLike | None = None,
+    worst_case: bool = False,
+    on_block: Callable[[Rows, Softmax, tuple[Array, Array]], None] = lambda part, soft, extremes: None,
+    **roundings: Any,
 ) -> ErrorBudget:
     """The exact output of `problem` and the error that its roundings predict.
 
@@ -160,6 +165,7 @@ def error_budget(
 
     rows : indexes of the query rows to judge; None for all.
     worst_case : also compute the bound that every correct implementation meets, some 60 % more work.
+    on_block : told of each block of rows, with its least and greatest values, where the bound is computed.
 
     `roundings` are where an implementation rounds:
 
@@ -204,7 +210,9 @@ def error_budget(
             variances[source][part.at] = found[source]
             scatters[source] += scatter[source]
         if bound is not None:
-            bound[part.at] = _bound(part, soft, rounded)
+            extremes = visible_extremes(part)
+            bound[part.at] = _bound(part, soft, extremes, rounded)
+            on_block(part, soft, extremes)
     return ErrorBudget(output, variances, scatters, bound, exponent_error, tilt)
 
 
@@ -217,31 +225,31 @@ def _variances(
     chain_n: float | Array = roundings.chain(part.k.shape[-2])
     if part.visible is not None:
         chain_n = np.minimum(part.visible.sum(axis=-1, keepdims=True), chain_n)
-    squares = p * p
+    squares, v2 = p * p, v * v
     of_scores = score_variance(part, soft, roundings).scores
     # the sum of weights and values, that of the exponentials, and the division by it
-    accumulated = roundings.sum_variance(chain_n, squares @ (v * v), o) + inner * (1 + chain_n / 3) * o * o
+    accumulated = roundings.sum_variance(chain_n, squares @ v2, o) + inner * (1 + chain_n / 3) * o * o
     # a factor that all weights of a row share
     shared = logarithm_variance(soft, roundings) + lost_weight(soft, roundings) ** 2 / 3
     found = {
         "output": rounding_variance(o, roundings.output),
         "weights": np.zeros_like(o),
         "scores": np.zeros_like(o),
-        "inner": _moved(squares * of_scores, v, o) + accumulated + shared * o * o,
+        "inner": _moved(squares * of_scores, v, v2, o) + accumulated + shared * o * o,
     }
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
-    v_norms = (v * v).sum(axis=-1)[..., None, :]
+    v_norms = v2.sum(axis=-1)[..., None, :]
     distance = np.maximum(v_norms - 2 * o @ turned(v) + (o * o).sum(axis=-1, keepdims=True), 0.0)
     leverage = squares * distance
     scatter = {
-        "output": _SCATTER * float((found["output"] ** 2).sum()),
+        "output": _SCATTER * _energy(found["output"]),
         "weights": 0.0,
         "scores": 0.0,
         "inner": _SCATTER
-        * float(
-            ((leverage * of_scores) ** 2).sum()
-            + (accumulated**2).sum()
-            + ((shared * (o * o).sum(axis=-1, keepdims=True)) ** 2).sum()
+        * (
+            _energy(leverage * of_scores)
+            + _energy(accumulated)
+            + _energy(shared * (o * o).sum(axis=-1, keepdims=True))
         ),
     }
     spread = of_scores
@@ -249,29 +257,30 @@ def _variances(
         peak = 1.0 if roundings.normalised else p.max(axis=-1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0)
         rounded = rounding_variance(p / peak, roundings.weights) * peak**2
-        found["weights"] = rounded @ (v * v)
-        scatter["weights"] = _SCATTER * float(((rounded * v_norms) ** 2).sum())
+        found["weights"] = rounded @ v2
+        scatter["weights"] = _SCATTER * _energy(rounded * v_norms)
     kept = stored_score_variance(part, soft, roundings)
     if kept is not None:
         stored = kept.scores
         summed = stored_sum_variance(roundings) * o * o
-        found["scores"] = _moved(squares * stored, v, o) + summed
-        scatter["scores"] = _SCATTER * float(
-            ((leverage * stored) ** 2).sum() + (summed.sum(axis=-1) ** 2).sum()
-        )
+        found["scores"] = _moved(squares * stored, v, v2, o) + summed
+        scatter["scores"] = _SCATTER * (_energy(leverage * stored) + _energy(summed.sum(axis=-1)))
         spread = spread + stored
     return found, scatter, math.sqrt(float((p * spread).sum(axis=-1).max()))
 
 
-def _moved(mass: Array, v: Array, o: Array) -> Array:
-    """Σ_j mass_j (v_j − o)², by expansion; where it cancels it is far below the other terms."""
+def _energy(x: Array) -> float:
+    return float(np.vdot(x, x))
+
+
+def _moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
+    """Σ_j mass_j (v_j − o)², v2 the squares of v, by expansion; where it cancels it is far below the other terms."""
     total = mass.sum(axis=-1, keepdims=True)
-    return np.asarray(np.maximum(mass @ (v * v) - 2 * o * (mass @ v) + o * o * total, 0.0))
+    return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
-def _bound(part: Rows, soft: Softmax, roundings: Roundings) -> Array:
-    v, u = part.v, roundings.inner_roundoff
-    low, high = visible_extremes(part)
+def _bound(part: Rows, soft: Softmax, extremes: tuple[Array, Array], roundings: Roundings) -> Array:
+    v, u, (low, high) = part.v, roundings.inner_roundoff, extremes
     shown: Any = True
     counted: Array | float = float(part.k.shape[-2])
     if part.visible is None:

@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -84,6 +85,8 @@ def at_rows(problem: Problem, rows: ArrayLike | None) -> Problem:
     if rows is None:
         return problem
     index = chosen_rows(rows, problem.shape.queries)
+    if np.array_equal(index, np.arange(problem.shape.queries)):
+        return problem
     place = Place(problem.shape, index, np.arange(problem.shape.keys))
     seen, gradient = problem.mask.visible(place), problem.output_gradient
     return problem.with_(
@@ -110,7 +113,8 @@ def _bias_at(problem: Problem, place: Place) -> NDArray[Any] | None:
     return found
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rows:
     """A block of query rows of one or several heads, with all their keys; arrays are (batches, heads, length, dim).
 
     at : batches, heads and rows, where results belong. at_keys : batches and key heads; k and v stand here once for
@@ -128,6 +132,11 @@ class Rows(NamedTuple):
     scale: float
     softcap: float | None
     sink: bool
+
+    @functools.cached_property
+    def squared_products(self) -> Array:
+        """scale² Σ_c q_c²k_jc², (…, rows, keys)."""
+        return np.asarray((self.q * self.q) @ turned(self.k * self.k) * self.scale**2)
 
     def onto_keys(self, x: Array) -> Array:
         """The sums of x, (batches, heads, ...), over the heads of a key head: (batches, key heads, ...)."""

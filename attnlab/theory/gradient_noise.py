@@ -15,6 +15,7 @@ independent noises and gives the variances that follow, covariances within the r
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -67,40 +68,38 @@ class Ways:
         self.mean_key, self.pull = self._bent(self.p) @ part.k, self._bent(self.t) @ part.k
         self.key_norms = self._bent(self.k2.sum(axis=-1)[..., None, :], 2)
         self.query_norms, self.g_norms = (x.sum(axis=-1, keepdims=True) for x in (self.q2, self.g2))
-        self.p2, self.t2, self.cross = self.p**2, self.t**2, self.p * self.t
+        self.p2, self.t2, self.cross, self.less_2p = self.p**2, self.t**2, self.p * self.t, 1 - 2 * self.p
         self.bent_p2, self.bent_t2, self.bent_cross = (
             self._bent(x, 2) for x in (self.p2, self.t2, self.cross)
         )
         self.value_p2 = self._value(self.p2)
-        self.sum_p2, self.sum_value_p2 = (
-            x.sum(axis=-1, keepdims=True) for x in (self.bent_p2, self.value_p2)
+        self.sum_p2, self.sum_value_p2, self.sum_t2, self.sum_cross = (
+            x.sum(axis=-1, keepdims=True)
+            for x in (self.bent_p2, self.value_p2, self.bent_t2, self.bent_cross)
         )
+        self.of_queries, self.of_keys, self.of_gradient = (_Vectors(x) for x in (self.q, self.k, self.g))
 
     def _bent(self, x: Array, power: int = 1) -> Array:
         return x if self.slope is None else x * self.slope**power
 
     def from_scores(self, variance: Array) -> Noise:
         """From δs of these variances, (…, rows, keys)."""
-        p, t = self.p, self.t
         pp, tt, pt = self.p2 * variance, self.t2 * variance, self.cross * variance
         sum_pp, sum_tt, sum_pt = (x.sum(axis=-1, keepdims=True) for x in (pp, tt, pt))
-        of_p = pp * (1 - 2 * p) + self.p2 * sum_pp
-        of_t = tt * (1 - 4 * p) + self.t2 * sum_pp + 2 * p * t * sum_pt + self.p2 * sum_tt
-        sum_t2, sum_tp = (x.sum(axis=-1, keepdims=True) for x in (self.bent_t2, self.bent_cross))
-        reach = self._bent(tt, 2) * (1 - 4 * p) + tt * self.sum_p2 + pp * sum_t2 + 2 * pt * sum_tp
-        along = self.factor * (
-            self._bent(self.pull @ turned(self.k)) - (self.pull * self.mean_key).sum(axis=-1, keepdims=True)
-        )
+        once, twice = pp * self.less_2p, 1 - 4 * self.p
+        of_p = once + self.p2 * sum_pp
+        of_t = tt * twice + self.t2 * sum_pp + 2 * self.cross * sum_pt + self.p2 * sum_tt
+        reach = self._bent(tt, 2) * twice + tt * self.sum_p2 + pp * self.sum_t2 + 2 * pt * self.sum_cross
         length = self.factor * (self.pull**2).sum(axis=-1, keepdims=True)
         query = self._spread(tt) - 2 * self.factor * self.pull * (
             self._bent(pt) @ self.k - self.mean_key * sum_pt
         )
-        values = self._value(pp * (1 - 2 * p)) + pp * self.sum_value_p2
+        values = self._value(once) + pp * self.sum_value_p2
         return _noise(
             query + self.factor * self.pull**2 * sum_pp,
             turned(self._bent(of_t, 2)) @ self.q2,
             turned(self._value(of_p)) @ self.g2,
-            tt * self._distances() - 2 * pt * along + pp * length,
+            tt * self._distances - 2 * pt * self._along + pp * length,
             reach * self.query_norms,
             values * self.g_norms,
         )
@@ -109,13 +108,13 @@ class Ways:
         """From δA, (…, rows, keys), where D is the sum of P ∘ A."""
         pp = self.p2 * variance
         total = pp.sum(axis=-1, keepdims=True)
-        of_t = pp * (1 - 2 * self.p) + self.p2 * total
+        of_t = pp * self.less_2p + self.p2 * total
         return _noise(
             self._spread(pp),
             turned(self._bent(of_t, 2)) @ self.q2,
             self._none(),
-            pp * self._distances(),
-            (self._bent(pp, 2) * (1 - 2 * self.p) + pp * self.sum_p2) * self.query_norms,
+            pp * self._distances,
+            (self._bent(pp, 2) * self.less_2p + pp * self.sum_p2) * self.query_norms,
             0.0,
         )
 
@@ -125,10 +124,13 @@ class Ways:
 
     def from_raw_slopes(self, variance: Array) -> Noise:
         """From δr, (…, rows, keys)."""
-        scatters = (
-            self.factor**2 * x for x in (_aligned(variance, self.k), _aligned(turned(variance), self.q))
+        scatters = self.of_keys.scatter(variance), self.of_queries.scatter(turned(variance)), 0.0
+        return Noise(
+            variance @ self.k2,
+            turned(variance) @ self.q2,
+            self._none(),
+            self.factor**2 * np.array(scatters),
         )
-        return Noise(variance @ self.k2, turned(variance) @ self.q2, self._none(), np.array([*scatters, 0.0]))
 
     def from_offsets(self, variance: Array) -> Noise:
         """From δD, (…, rows, 1)."""
@@ -150,7 +152,7 @@ class Ways:
             turned(self.bent_t2 * variance) @ self.q2,
             turned(self.value_p2 * variance) @ self.g2,
             query.sum(axis=-1),
-            self.bent_t2.sum(axis=-1, keepdims=True) * variance * self.query_norms,
+            self.sum_t2 * variance * self.query_norms,
             self.sum_value_p2 * variance * self.g_norms,
         )
 
@@ -179,7 +181,7 @@ class Ways:
     def from_weights(self, variance: Array) -> Noise:
         """From δp in the sum for ∂L/∂v alone, (…, rows, keys)."""
         variance = self._value(variance)
-        scatters = np.array([0.0, 0.0, _aligned(turned(variance), self.g)])
+        scatters = np.array([0.0, 0.0, self.of_gradient.scatter(turned(variance))])
         return Noise(np.zeros_like(self.pull), np.zeros_like(self.k), turned(variance) @ self.g2, scatters)
 
     def _value(self, x: Array) -> Array:
@@ -194,6 +196,13 @@ class Ways:
             self._bent(mass, 2) @ self.k2 - 2 * crossed + self.factor * self.mean_key**2 * total
         )
 
+    @cached_property
+    def _along(self) -> Array:
+        """scale² t̄·(f'_j k_j − k̄), (…, rows, keys)."""
+        own = (self.pull * self.mean_key).sum(axis=-1, keepdims=True)
+        return np.asarray(self.factor * (self._bent(self.pull @ turned(self.k)) - own))
+
+    @cached_property
     def _distances(self) -> Array:
         """scale² |f'_j k_j − k̄|², (…, rows, keys)."""
         crossed = self._bent(self.factor * self.mean_key @ turned(self.k))
@@ -204,28 +213,43 @@ class Ways:
         return np.zeros((*self.p.shape[:-2], self.p.shape[-1], self.g2.shape[-1]))
 
 
-def _aligned(variance: Array, along: Array) -> float:
-    """2 Σ_i ‖Σ_j var_ij x_j x_jᵀ‖_F²: the scatter of Σ_i |Σ_j ε_ij x_j|², where many x_j may point one way.
+class _Vectors:
+    """x, (…, n, dim), and what sums of x_j x_jᵀ with several variances share."""
 
-    variance : (…, m, n); along : x, (…, n, dim). Of many rows every so many stand for the others: it says how much
-    an error may scatter, not how large it is.
-    """
-    rows = variance.shape[-2]
-    variance = variance[..., :: max(1, rows // _SAMPLED), :]
-    scatter = _SCATTER * float(rows / variance.shape[-2])
-    if along.shape[-1] > variance.shape[-2]:  # few rows of long vectors: one after another
-        turned_along = turned(along)
-        each = ((turned_along * variance[..., row, None, :]) @ along for row in range(variance.shape[-2]))
-        return scatter * float(sum((covariance**2).sum() for covariance in each))
-    if along.shape[-1] ** 2 <= along.shape[-2]:
-        products = along[..., :, None] * along[..., None, :]
-        covariance = variance @ products.reshape(*along.shape[:-1], -1)
-        return scatter * float((covariance**2).sum())
-    return scatter * float(((variance @ (along @ turned(along)) ** 2) * variance).sum())
+    def __init__(self, x: Array) -> None:
+        self.x = x
+
+    @cached_property
+    def _products(self) -> Array:
+        """x_j x_jᵀ, (…, n, dim²)."""
+        return (self.x[..., :, None] * self.x[..., None, :]).reshape(*self.x.shape[:-1], -1)
+
+    @cached_property
+    def _squared(self) -> Array:
+        """(x_j·x_l)², (…, n, n)."""
+        return np.asarray((self.x @ turned(self.x)) ** 2)
+
+    def scatter(self, variance: Array) -> float:
+        """2 Σ_i ‖Σ_j var_ij x_j x_jᵀ‖_F²: the scatter of Σ_i |Σ_j ε_ij x_j|², where many x_j may point one way.
+
+        variance : (…, m, n). Of many rows every so many stand for the others: it says how much an error may scatter,
+        not how large it is.
+        """
+        every, (n, dim) = variance.shape[-2], self.x.shape[-2:]
+        variance = variance[..., :: max(1, every // _SAMPLED), :]
+        rows = variance.shape[-2]
+        if n * (dim + rows) <= 2 * rows * dim**2:
+            found = ((variance @ self._squared) * variance).sum()
+        elif dim <= rows:
+            found = ((variance @ self._products) ** 2).sum()
+        else:  # few rows of long vectors: one after another
+            across = turned(self.x)
+            found = sum((((across * variance[..., i, None, :]) @ self.x) ** 2).sum() for i in range(rows))
+        return float(_SCATTER * every / rows * found)
 
 
 def _noise(query: Array, key: Array, value: Array, *energies: Array | float) -> Noise:
     """With ‖·‖² that each single noise gives to the query's, the key's and the value's gradient."""
-    scatters = np.array([_SCATTER * float((np.asarray(one) ** 2).sum()) for one in energies])
+    scatters = np.array([_SCATTER * float(np.vdot(one, one)) for one in energies])
     query, key, value = (np.maximum(one, 0.0) for one in (query, key, value))  # expansions cancel
     return Noise(query, key, value, scatters)

@@ -90,9 +90,8 @@ def score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErro
     f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)²; with a soft cap x² f'² for x/c and
     5 f² for tanh and its product with c; with a bias s² for the sum, and 2 bias² where the format does not hold it.
     """
-    products = (part.q * part.q) @ turned(part.k * part.k) * part.scale**2
     unit = roundings.inner_variance
-    raw = roundings.sum_variance(roundings.chain(part.k.shape[-1]), products, soft.raw)
+    raw = roundings.sum_variance(roundings.chain(part.k.shape[-1]), part.squared_products, soft.raw)
     raw += unit * (1 if part.softcap is None else 2) * soft.raw**2
     own = 2 * soft.fall**2 + 2
     if part.softcap is not None:
@@ -159,8 +158,7 @@ def stored_score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> Sc
         return None
     raw, own = roundings.score_roundings * soft.raw**2, np.zeros(1)
     if roundings.any_unfused:
-        products = (part.q * part.q) @ turned(part.k * part.k) * part.scale**2
-        raw, own = np.maximum(raw, FOLDED * products), soft.fall**2 + 1
+        raw, own = np.maximum(raw, FOLDED * part.squared_products), soft.fall**2 + 1
     if part.softcap is not None:
         raw, own = raw + soft.raw**2, own + 2 * soft.capped**2
     if part.bias is not None:
@@ -220,9 +218,11 @@ def rounding_variance(x: Array, form: FloatFormat) -> Array:
     Below τ a number is lost whole, which is the smaller error.
     """
     half = form.smallest_subnormal / 2
-    normal = (ROUNDING_RMS * form.unit_roundoff * x) ** 2
-    subnormal = np.minimum(half * half / 3, x * x)
-    return np.asarray(np.where(np.abs(x) < form.smallest_normal, subnormal, normal))
+    found = np.asarray((ROUNDING_RMS * form.unit_roundoff * x) ** 2)
+    subnormal = np.abs(x) < form.smallest_normal
+    if subnormal.any():
+        found[subnormal] = np.minimum(half * half / 3, x[subnormal] ** 2)
+    return found
 
 
 def checked_roundings(

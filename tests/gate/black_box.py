@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from zoo.parts import Answers, Attention, Make
+from zoo.parts import Answers, Attention, Remembering
 
 from attnlab.accuracy.questions import Question
 from attnlab.contract.directions import GRADIENTS, OUTPUT
@@ -15,19 +15,9 @@ from attnlab.contract.problem import Problem
 from attnlab.measuring.probe import Witness, laid_out
 
 
-def asked(make: Make) -> Callable[[Question], Answers]:
-    """What `make` makes is given arrays that lie in memory as the question says. An exception of it is Misbehaved.
-
-    It is made once for each dtype, but for what remembers earlier calls: once for all.
-    """
-    made: dict[str, Attention] = {}
-
-    def attend(problem: Problem) -> Answers:
-        which = "" if getattr(make, "remembers", False) else problem.dtype
-        if which not in made:
-            made[which] = make(problem.dtype)
-        return made[which](problem)
-
+def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
+    """An attention is given arrays that lie in memory as the question says. An exception of it is Misbehaved."""
+    attend = attention.fresh() if isinstance(attention, Remembering) else attention
     library = open_library("numpy", "cpu")
     witness = Witness(library)
 

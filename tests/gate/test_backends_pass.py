@@ -35,6 +35,6 @@ def test_no_false_alarm(name: str, dtype: str) -> None:
     elif not differentiates:
         assert found.gradient_precision is None and found.gradient_refusal
     elif found.gradient_precision:
-        assert found.gradient_precision.budget_ratio <= 1.25
+        assert found.gradient_precision.ratio <= 1.25
     else:
         assert found.gradient_refusal

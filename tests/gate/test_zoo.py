@@ -40,7 +40,7 @@ def in_turn(*dtypes: str, at: int) -> str:
 def test_fault_is_caught(name: str, dtype: str) -> None:
     """The gate names a question and a reason, in one line."""
     fault = FAULTS[name]
-    found = examine(asked(fault.make), dtype, directions=(fault.direction,))
+    found = examine(asked(fault.attention), dtype, directions=(fault.direction,))
     assert found.passed is False
     assert found.fault is not None and "\n" not in found.fault and dtype in found.fault
 
@@ -86,7 +86,7 @@ def test_the_class_is_told(name: str, kind: str | None, gradient_kind: str | Non
     for precision, expected in ((found.precision, kind), (found.gradient_precision, gradient_kind)):
         if expected:
             assert precision.kind == expected
-            assert 0.3 < precision.budget_ratio <= 1.25
+            assert 0.3 < precision.ratio <= 1.25
 
 
 def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
@@ -97,7 +97,7 @@ def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
         few: dict[str, Any] = {name: getattr(problem, name).astype(np.float32) for name in names}
         return {name: one.astype(float) for name, one in whole(problem.with_(**few), "float32").items()}
 
-    found = examine(asked(lambda dtype: narrow), "float64", directions=(FORWARD,))
+    found = examine(asked(narrow), "float64", directions=(FORWARD,))
     assert (found.passed, found.fault, found.asked) == (None, None, 0)
     assert found.refusal == "its answers have the precision of float32"
 
@@ -111,7 +111,7 @@ def test_who_has_float32_inside_is_right_but_does_not_have_float64() -> None:
         return {name: one * (1 + 1e-9) for name, one in whole(problem, "float64").items()}
 
     for wrong in (narrower, narrow_here, gain):
-        found = examine(asked(lambda dtype, wrong=wrong: wrong), "float64", directions=(FORWARD,))
+        found = examine(asked(wrong), "float64", directions=(FORWARD,))
         assert found.passed is False and found.refusal is None
 
 
@@ -122,7 +122,7 @@ def test_a_scale_that_is_folded_in_is_right_where_a_row_sees_few_keys(name: str,
     for seed in range(100):
         question = pose(BY_NAME["scale 0.7, causal"], dtype, seed)
         assert question is not None
-        output = RIGHT[name](dtype)(question.problem)["output"]
+        output = RIGHT[name](question.problem)["output"]
         assert weigh(question.reference, output, directions=None).fault is None, seed
 
 
@@ -151,6 +151,6 @@ def test_the_parts_of_the_zoo_are_those_of_the_theory(answer: Any, form: Any) ->
 
 def test_directions_are_asked_apart() -> None:
     """A fault of the way back alone is none where gradients are not asked for."""
-    make = FAULTS["D left out"].make
-    assert examine(asked(make), "float32", directions=(FORWARD,)).passed is True
-    assert examine(asked(make), "float32", directions=(BACKWARD,)).passed is False
+    wrong = FAULTS["D left out"].attention
+    assert examine(asked(wrong), "float32", directions=(FORWARD,)).passed is True
+    assert examine(asked(wrong), "float32", directions=(BACKWARD,)).passed is False

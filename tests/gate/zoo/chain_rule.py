@@ -9,7 +9,7 @@ import numpy as np
 from attnlab.contract.problem import Problem
 
 from .fault import BACKWARD, Fault, then
-from .formula import uniform
+from .formula import dropped_out, uniform
 from .parts import (
     DK,
     DQ,
@@ -17,7 +17,8 @@ from .parts import (
     Add,
     Answers,
     Array,
-    Make,
+    Attention,
+    Remembering,
     add,
     from_output,
     from_weights,
@@ -28,20 +29,18 @@ from .parts import (
     scores_of,
 )
 
+_QUERIES, _KEYS = -2, -1
+
 
 def gained(name: str, change: Callable[[float, int], float]) -> Fault:
     """One gradient times change(scale, head_dim), before it is rounded; `name` begins with which."""
     hook = {"dq": "for_query", "dk": "for_key", "dv": "for_value"}[name[:2]]
 
-    def make(dtype: str):  # type: ignore[no-untyped-def]
-        def attend(problem: Problem) -> Answers:
-            factor = change(problem.scale, problem.query.shape[-1])
-            found: Answers = parted(**{hook: lambda w: (w * factor).astype(w.dtype)})(dtype)(problem)
-            return found
+    def attend(problem: Problem) -> Answers:
+        factor = change(problem.scale, problem.query.shape[-1])
+        return parted(**{hook: lambda w: (w * factor).astype(w.dtype)})(problem)
 
-        return attend
-
-    return Fault(name, make, BACKWARD)
+    return Fault(name, attend, BACKWARD)
 
 
 def rescored(factor: float) -> Callable[[Array, Array, float], Array]:
@@ -89,18 +88,6 @@ def quotient(s: Array) -> Array:
     return np.exp(s) / np.exp(logs)
 
 
-def dropped_out(rate: float) -> Make:
-    """Dropout that the forward pass did not have."""
-
-    def make(dtype: str):  # type: ignore[no-untyped-def]
-        rng = np.random.default_rng(0)
-        return parted(for_value=lambda w: (w * (rng.random(w.shape) >= rate) / (1 - rate)).astype(w.dtype))(
-            dtype
-        )
-
-    return make
-
-
 def mean_of(axis: int) -> Callable[[Answers, Problem], None]:
     """The gradients of all are the mean over `axis`: a batch or heads summed that should not be."""
 
@@ -111,43 +98,29 @@ def mean_of(axis: int) -> Callable[[Answers, Problem], None]:
     return spoil
 
 
-def row_only(j: int) -> Callable[[Array], Array]:
-    """Weights without key j, where there are several."""
+def without(axis: int, start: Callable[[int], int]) -> Callable[[Array], Array]:
+    """No weights from start(n) of the n on `axis` on, where others are left."""
 
     def change(w: Array) -> Array:
-        w = w.copy()
-        if w.shape[-1] > 1:
-            w[..., j] = 0
+        w, first = w.copy(), start(w.shape[axis])
+        if first:
+            np.moveaxis(w, axis, -1)[..., first:] = 0
         return w
 
     return change
 
 
-def without_rows(least: int, start: int) -> Callable[[Array], Array]:
-    """No weights from row `start` on, where there are at least so many."""
-
-    def change(w: Array) -> Array:
-        w = w.copy()
-        if w.shape[-2] >= least:
-            w[..., start:, :] = 0
-        return w
-
-    return change
+def without_last(axis: int) -> Callable[[Array], Array]:
+    return without(axis, lambda n: n - 1)
 
 
-def last_block(size: int) -> Callable[[Array], Array]:
-    """The last, partial block of so many queries is left out, where there is another."""
-
-    def change(w: Array) -> Array:
-        end = w.shape[-2] // size * size
-        return without_rows(size, end)(w) if end < w.shape[-2] else w
-
-    return change
+def without_last_block(axis: int, size: int) -> Callable[[Array], Array]:
+    """The last, partial block is left out, where there is another."""
+    return without(axis, lambda n: n // size * size)
 
 
-def turned(change: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The same for keys."""
-    return lambda w: np.ascontiguousarray(change(w.swapaxes(-1, -2)).swapaxes(-1, -2))
+def without_first_key(w: Array) -> Array:
+    return w * (np.arange(w.shape[-1]) >= min(1, w.shape[-1] - 1))
 
 
 def transposed(w: Array) -> Array:
@@ -175,7 +148,7 @@ def skipping(skip: Callable[[int, int, int, int], bool]) -> Callable[[int, int],
     return lambda n_q, n_k: ((i, j) for j in range(n_k) for i in range(n_q) if not skip(i, j, n_q, n_k))
 
 
-_PARTS: dict[str, Make] = {
+_PARTS: dict[str, Attention | Remembering] = {
     "scores again: scale 0.3 % large": quiet_back(again=rescored(1.003)),
     "scores again: scale 0.3 % large, normalised": parted(again=rescored(1.003)),
     "scores again: always the default scale": parted(
@@ -205,18 +178,18 @@ _PARTS: dict[str, Make] = {
     "ln Z without the maximum": quiet_back(save_logs=lambda top, log: log),
     "ln Z is the maximum": quiet_back(save_logs=lambda top, log: top + 0 * log),
     "ln Z of another row": quiet_back(save_logs=lambda top, log: np.roll(top + log, 1, 2)),
-    "dropout of 0.1 % in dv": dropped_out(0.001),
+    "dropout of 0.1 % in dv": dropped_out(0.001, "for_value"),
     "dk, dv averaged over heads": then(mean_of(1)),
     "dk, dv averaged over the batch": then(mean_of(0)),
-    "dq: last key dropped": parted(for_query=row_only(-1)),
-    "dk: first key dropped": parted(for_key=row_only(0)),
-    "dv: last key dropped": parted(for_value=row_only(-1)),
-    "dk: last query dropped": parted(for_key=without_rows(2, -1)),
-    "dv: last partial block of queries dropped": parted(for_value=last_block(64)),
-    "dv: last partial block of 256 queries dropped": parted(for_value=last_block(256)),
-    "dq: last partial block of keys dropped": parted(for_query=turned(last_block(64))),
-    "dk: no query after 1024": parted(for_key=without_rows(1025, 1024)),
-    "dq: no key after 2048": parted(for_query=turned(without_rows(2049, 2048))),
+    "dq: last key dropped": parted(for_query=without_last(_KEYS)),
+    "dk: first key dropped": parted(for_key=without_first_key),
+    "dv: last key dropped": parted(for_value=without_last(_KEYS)),
+    "dk: last query dropped": parted(for_key=without_last(_QUERIES)),
+    "dv: last partial block of queries dropped": parted(for_value=without_last_block(_QUERIES, 64)),
+    "dv: last partial block of 256 queries dropped": parted(for_value=without_last_block(_QUERIES, 256)),
+    "dq: last partial block of keys dropped": parted(for_query=without_last_block(_KEYS, 64)),
+    "dk: no query after 1024": parted(for_key=without(_QUERIES, lambda n: 1024)),
+    "dq: no key after 2048": parted(for_query=without(_KEYS, lambda n: 2048)),
     "P transposed in dv": parted(for_value=transposed),
     "T transposed in dq": parted(for_query=transposed),
     "T one key off in dk": parted(for_key=lambda w: np.roll(w, 1, axis=-1)),

@@ -78,10 +78,7 @@ def hiding(hidden: Callable[[Problem], Array | None]) -> Change:
 
 def key(j: int) -> Callable[[Problem], Array | None]:
     """Key j, where there are several."""
-    n = np.arange
-    return lambda problem: (
-        None if problem.shape.keys == 1 else n(problem.shape.keys) == j % problem.shape.keys
-    )
+    return lambda p: None if p.shape.keys == 1 else np.arange(p.shape.keys) == j % p.shape.keys
 
 
 def block_edges(problem: Problem) -> Problem:

@@ -1,4 +1,4 @@
-"""One faulty attention as data: how to make it, and in which dtypes what it does is below what a gate may tell."""
+"""One faulty attention as data, and in which dtypes what it does is below what a gate may tell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnlab.accuracy.gate import BACKWARD, FORWARD
 from attnlab.contract.problem import Problem
 from attnlab.theory.floating_point import ROUNDING_RMS, float_format
 
-from .parts import NAMES, Answers, Array, Attention, Make, whole
+from .parts import NAMES, Answers, Array, Attention, Remembering, whole
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -26,10 +26,10 @@ class Excuse:
 
 @dataclass(frozen=True)
 class Fault:
-    """`make` gives a fresh instance for a dtype, so that one with memory starts empty. excuses : by dtype."""
+    """excuses : by dtype."""
 
     name: str
-    make: Make
+    attention: Attention | Remembering
     direction: str = FORWARD
     excuses: tuple[tuple[str, Excuse], ...] = ()
 
@@ -53,16 +53,14 @@ def stored_in(low: str) -> tuple[tuple[str, Excuse], ...]:
 def shifted_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
     """Excused where a shift that all results share is one that the gate leaves to rounded constants."""
     return tuple(
-        (one, Excuse(effect, systematic(one), why)) for one in DTYPES[1:] if effect <= systematic(one)
+        (one, Excuse(effect, most, why)) for one in DTYPES[1:] if effect <= (most := systematic(one))
     )
 
 
 def scattered_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
     """Excused where errors without a direction are below what storing a number in the dtype costs, 0.42 u rms."""
     return tuple(
-        (one, Excuse(effect, ROUNDING_RMS * unit(one), why))
-        for one in DTYPES
-        if effect <= ROUNDING_RMS * unit(one)
+        (one, Excuse(effect, most, why)) for one in DTYPES if effect <= (most := ROUNDING_RMS * unit(one))
     )
 
 
@@ -77,51 +75,45 @@ Change = Callable[[Problem], Problem]
 Spoil = Callable[[Answers, Problem], None]
 
 
+def given(change: Change) -> Attention:
+    """Another problem is answered."""
+    return lambda problem: whole(change(problem))
+
+
+def back(wrong: Attention, *names: str) -> Attention:
+    """The gradients `names`, or all, are those of `wrong`."""
+
+    def attend(problem: Problem) -> Answers:
+        right = whole(problem)
+        if problem.output_gradient is None:
+            return right
+        found = wrong(problem)
+        return right | {name: found[name] for name in names or NAMES[1:]}
+
+    return attend
+
+
 def both(name: str, change: Change) -> tuple[Fault, Fault]:
     """Another problem is answered: by the forward pass; and, the output being right, by the way back."""
-
-    def forward(dtype: str) -> Attention:
-        return lambda problem: whole(change(problem), dtype)
-
-    return Fault(name, forward), Fault(f"{name}, on the way back", back(change), BACKWARD)
+    wrong = given(change)
+    return Fault(name, wrong), Fault(f"{name}, on the way back", back(wrong), BACKWARD)
 
 
-def back(change: Change, *names: str) -> Make:
-    """The gradients `names`, or all, are those of another problem."""
-
-    def make(dtype: str) -> Attention:
-        def attend(problem: Problem) -> Answers:
-            right = whole(problem, dtype)
-            if problem.output_gradient is None:
-                return right
-            wrong = whole(change(problem), dtype)
-            return {one: wrong[one] if one in (names or NAMES[1:]) else right[one] for one in NAMES}
-
-        return attend
-
-    return make
-
-
-def then(spoil: Spoil) -> Make:
+def then(spoil: Spoil) -> Attention:
     """The right answers, changed afterwards."""
 
-    def make(dtype: str) -> Attention:
-        def attend(problem: Problem) -> Answers:
-            found = {name: one.copy() for name, one in whole(problem, dtype).items()}
-            spoil(found, problem)
-            return found
+    def attend(problem: Problem) -> Answers:
+        found = {name: one.copy() for name, one in whole(problem).items()}
+        spoil(found, problem)
+        return found
 
-        return attend
-
-    return make
+    return attend
 
 
-def each(spoil: Callable[[Array], Array], *names: str) -> Make:
+def each(spoil: Callable[[Array], Array], *names: str) -> Attention:
     """The right answers with `names` replaced by spoil(answer) where they are given, in their own dtype."""
 
     def change(found: Answers, problem: Problem) -> None:
-        for name in names:
-            if name in found:
-                found[name] = spoil(found[name]).astype(found[name].dtype)
+        found |= {name: spoil(found[name]).astype(found[name].dtype) for name in set(names) & set(found)}
 
     return then(change)

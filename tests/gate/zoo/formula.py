@@ -10,12 +10,15 @@ from attnlab.contract.problem import Problem
 
 from .fault import Fault, excused, scattered_by, shifted_by
 from .parts import (
+    Answers,
     Array,
-    Make,
+    Memory,
     composed,
+    divided,
     exponentials,
     in_blocks,
     parted,
+    remembering,
     scores_of,
     softmax,
     visible,
@@ -24,27 +27,12 @@ from .parts import (
 
 def with_more(extra: Callable[[Array], Array | float]) -> Callable[[Array], Array]:
     """Softmax with something added to its denominator: extra(scores)."""
-
-    def weights(s: Array) -> Array:
-        e = exponentials(s)
-        return (e / (e.sum(axis=-1, keepdims=True) + extra(s))).astype(s.dtype)
-
-    return weights
+    return lambda s: ((e := exponentials(s)) / (e.sum(axis=-1, keepdims=True) + extra(s))).astype(s.dtype)
 
 
 def shifted(shift: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Softmax that subtracts something else than the maximum: shift(scores)."""
-
-    def weights(s: Array) -> Array:
-        e = np.exp(s - shift(s).astype(s.dtype))
-        return e / e.sum(axis=-1, keepdims=True)
-
-    return weights
-
-
-def short_sum(s: Array) -> Array:
-    e = exponentials(s)
-    return e / e[..., :-1].sum(axis=-1, keepdims=True)
+    return lambda s: divided(np.exp(s - shift(s).astype(s.dtype)))
 
 
 def mean_of_seen(s: Array) -> Array:
@@ -61,28 +49,21 @@ def uniform(s: Array) -> Array:
     return seen / seen.sum(axis=-1, keepdims=True, dtype=s.dtype)
 
 
-def base_two(s: Array) -> Array:
-    e = np.exp2(s - s.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
+@remembering
+def dropped_out(memory: Memory, rate: float, hook: str, problem: Problem) -> Answers:
+    """Dropout of the weights, or, as `hook` says, of those that enter one sum."""
+    rng = memory.setdefault("rng", np.random.default_rng(0))
 
+    def dropped(p: Array) -> Array:
+        return (p * (rng.random(p.shape) >= rate) / (1 - rate)).astype(p.dtype)
 
-def over_queries(s: Array) -> Array:
-    return np.nan_to_num(softmax(s.swapaxes(-1, -2)).swapaxes(-1, -2))
-
-
-def dropped_out(rate: float) -> Make:
-    def make(dtype: str):  # type: ignore[no-untyped-def]
-        rng = np.random.default_rng(0)
-        return parted(weights=lambda s: softmax(s) * (rng.random(s.shape) >= rate) / (1 - rate))(dtype)
-
-    return make
+    return parted(**{hook: (lambda s: dropped(softmax(s))) if hook == "weights" else dropped})(problem)
 
 
 def exponent_clipped(least: float) -> Callable[[Array], Array]:
     def weights(s: Array) -> Array:
-        fall = s - s.max(axis=-1, keepdims=True)
-        e = np.where(np.isneginf(s), 0, np.exp(np.maximum(fall, s.dtype.type(least)))).astype(s.dtype)
-        return e / e.sum(axis=-1, keepdims=True)
+        fall = np.maximum(s - s.max(axis=-1, keepdims=True), s.dtype.type(least))
+        return divided(np.where(np.isneginf(s), 0, np.exp(fall)).astype(s.dtype))
 
     return weights
 
@@ -100,23 +81,13 @@ def largest_only(count: int) -> Callable[[Array], Array]:
 
 def thresholded(least: float) -> Callable[[Array], Array]:
     """Weights below `least` of the row's largest are taken for zero."""
-
-    def weights(s: Array) -> Array:
-        e = exponentials(s)
-        e = np.where(e < least, 0, e).astype(s.dtype)
-        return e / e.sum(axis=-1, keepdims=True)
-
-    return weights
+    return lambda s: divided(np.where((e := exponentials(s)) < least, 0, e).astype(s.dtype))
 
 
 def sloped(s: Array) -> Array:
     """A bias that falls with the distance in positions."""
     n_q, n_k = s.shape[-2:]
     return (s - 1e-3 * np.abs(np.arange(n_q)[:, None] - np.arange(n_k))).astype(s.dtype)
-
-
-def first_favoured(s: Array) -> Array:
-    return (s + 0.1 * (np.arange(s.shape[-1]) == 0)).astype(s.dtype)
 
 
 def mask_added(size: float) -> Callable[[Array, Problem], Array]:
@@ -142,8 +113,7 @@ def cubic(s: Array) -> Array:
     low = np.floor(y)
     f = y - low
     found = np.ldexp(0.9999252 + f * (0.6958335 + f * (0.2260671 + f * 0.0780245)), low.astype(int))
-    e = np.where(np.isneginf(x), 0, found).astype(x.dtype)
-    return e / e.sum(axis=-1, keepdims=True)
+    return divided(np.where(np.isneginf(x), 0, found).astype(x.dtype))
 
 
 def sum_limited(most: float, beyond: float) -> Callable[[Array], Array]:
@@ -168,7 +138,9 @@ _CUBIC = "the largest error of the polynomial, another for every weight"
 FAULTS = (
     Fault("mean of the values", parted(weights=uniform)),
     Fault("value of the largest score", parted(weights=argmax)),
-    Fault("2^x instead of e^x", parted(weights=base_two)),
+    Fault(
+        "2^x instead of e^x", parted(weights=lambda s: divided(np.exp2(s - s.max(axis=-1, keepdims=True))))
+    ),
     Fault("largest score not subtracted", parted(weights=shifted(lambda s: np.zeros_like(s[..., :1])))),
     Fault("maximum begins at 0", parted(weights=shifted(at_least(0.0)))),
     Fault("maximum begins at -10000", parted(weights=shifted(at_least(-1e4)))),
@@ -180,29 +152,35 @@ FAULTS = (
         parted(weights=exponent_clipped(-20.0)),
         excuses=shifted_by(1000 * float(np.exp(-20)), _EXPONENT),
     ),
-    Fault("softmax over the queries", parted(weights=over_queries)),
+    Fault(
+        "softmax over the queries",
+        parted(weights=lambda s: np.nan_to_num(softmax(s.swapaxes(-1, -2)).swapaxes(-1, -2))),
+    ),
     Fault(
         "scores capped at 1000",
         parted(change=lambda s: np.where(np.isneginf(s), s, 1000 * np.tanh(s / 1000)).astype(s.dtype)),
     ),
-    Fault("dropout of 0.1 left on", dropped_out(0.1)),
-    Fault("dropout of 0.001 left on", dropped_out(0.001)),
+    Fault("dropout of 0.1 left on", dropped_out(0.1, "weights")),
+    Fault("dropout of 0.001 left on", dropped_out(0.001, "weights")),
     Fault("1e-3 in the denominator", parted(weights=with_more(lambda s: 1e-3))),
     Fault(
-        "1e-6 in the denominator",
-        parted(weights=with_more(lambda s: 1e-6)),
-        excuses=shifted_by(1e-6, _EPS),
+        "1e-6 in the denominator", parted(weights=with_more(lambda s: 1e-6)), excuses=shifted_by(1e-6, _EPS)
     ),
     Fault(
-        "e^-m in the denominator",
-        parted(weights=with_more(lambda s: np.exp(-s.max(axis=-1, keepdims=True)))),
+        "e^-m in the denominator", parted(weights=with_more(lambda s: np.exp(-s.max(axis=-1, keepdims=True))))
     ),
-    Fault("denominator lacks a term", parted(weights=short_sum)),
+    Fault(
+        "denominator lacks a term",
+        parted(weights=lambda s: (e := exponentials(s)) / e[..., :-1].sum(axis=-1, keepdims=True)),
+    ),
     Fault("gain of 0.1 %", parted(weights=lambda s: softmax(s) * 1.001)),
     Fault("only the 32 largest scores", parted(change=largest_only(32))),
     Fault("weights below 1 % dropped", parted(weights=thresholded(1e-2))),
     Fault("bias with distance, 0.001", parted(change=sloped)),
-    Fault("first key favoured", parted(change=first_favoured)),
+    Fault(
+        "first key favoured",
+        parted(change=lambda s: (s + 0.1 * (np.arange(s.shape[-1]) == 0)).astype(s.dtype)),
+    ),
     Fault("keys normalised", parted(scores=unit_keys)),
     Fault("mask of -10 added", parted(compose=mask_added(10.0), seen_by=lambda p: None)),
     Fault("mask of -10000 added", parted(compose=mask_added(1e4), seen_by=lambda p: None)),

@@ -10,7 +10,22 @@ import numpy as np
 from attnlab.contract.problem import Problem
 
 from .fault import BACKWARD, Fault, excused, unit
-from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Make, whole
+from .parts import (
+    DK,
+    DQ,
+    DV,
+    NAMES,
+    OUTPUT,
+    Answers,
+    Array,
+    Attention,
+    Memory,
+    Remembering,
+    remembering,
+    whole,
+)
+
+Names = tuple[str, ...]
 
 ARRAYS = ("query", "key", "value", "output_gradient")
 #: what an answer depends on, as the key of a cache; faults leave one of them out
@@ -27,35 +42,8 @@ _KEY: dict[str, Callable[[Problem], Any]] = {
 }
 
 
-def remembering(make: Make) -> Make:
-    """One instance for all dtypes, which it takes from the problem."""
-    make.remembers = True  # type: ignore[attr-defined]
-    return make
-
-
 def arrays_of(problem: Problem) -> list[Array]:
     return [x for name in ARRAYS if (x := getattr(problem, name)) is not None]
-
-
-def kept_by(names: tuple[str, ...], *kept: str) -> Make:
-    """Answers `kept`, or all, are those of the first call that had the same key; right otherwise."""
-
-    def make(dtype: str) -> Attention:
-        cache: dict[Any, Answers] = {}
-
-        def attend(problem: Problem) -> Answers:
-            key = tuple(_KEY[name](problem) for name in names)
-            right = whole(problem, problem.dtype)
-            stale = cache.setdefault(key, right)
-            chosen = kept or tuple(right)
-            return {
-                name: stale[name].copy() if name in chosen and fits(stale.get(name), one) else one
-                for name, one in right.items()
-            }
-
-        return attend
-
-    return remembering(make)
 
 
 def fits(stale: Array | None, right: Array) -> bool:
@@ -66,58 +54,54 @@ def without(*left_out: str) -> tuple[str, ...]:
     return tuple(name for name in _KEY if name not in left_out)
 
 
-def kernel_kept(*names: str) -> Make:
+@remembering
+def kept_by(memory: Memory, key: Names, kept: Names, problem: Problem) -> Answers:
+    """Answers `kept` are those of the first call that had the same key; right otherwise."""
+    right = whole(problem)
+    stale = memory.setdefault(tuple(_KEY[name](problem) for name in key), right)
+    return {
+        name: stale[name].copy() if name in kept and fits(stale.get(name), one) else one
+        for name, one in right.items()
+    }
+
+
+@remembering
+def kernel_kept(memory: Memory, key: Names, problem: Problem) -> Answers:
     """What the kernel was made for, all but the arrays, is that of the first call that had the same key."""
-
-    def make(dtype: str) -> Attention:
-        cache: dict[Any, Problem] = {}
-
-        def attend(problem: Problem) -> Answers:
-            first = cache.setdefault(tuple(_KEY[name](problem) for name in names), problem)
-            made = problem.with_(
-                mask=first.mask, bias=first.bias, softcap=first.softcap, sinks=first.sinks, scale=first.scale
-            )
-            return whole(made if first.shape == problem.shape else problem, problem.dtype)
-
-        return attend
-
-    return remembering(make)
+    first = memory.setdefault(tuple(_KEY[name](problem) for name in key), problem)
+    own = {name: getattr(first, name) for name in ("mask", "bias", "softcap", "sinks", "scale")}
+    return whole(problem.with_(**own) if first.shape == problem.shape else problem)
 
 
 @remembering
-def dtype_kept(dtype: str) -> Attention:
+def dtype_kept(memory: Memory, problem: Problem) -> Answers:
     """The dtype that a kernel was compiled for is that of the first call with these shapes."""
-    cache: dict[Any, str] = {}
-
-    def attend(problem: Problem) -> Answers:
-        first = cache.setdefault(_KEY["shapes"](problem), problem.dtype)
-        found = whole(problem, first if "float64" not in (first, problem.dtype) else problem.dtype)
-        return {name: one.astype(problem.query.dtype) for name, one in found.items()}
-
-    return attend
+    first = memory.setdefault(_KEY["shapes"](problem), problem.dtype)
+    found = whole(problem, first if "float64" not in (first, problem.dtype) else None)
+    return {name: one.astype(problem.query.dtype) for name, one in found.items()}
 
 
 @remembering
-def strides_kept(dtype: str) -> Attention:
+def strides_kept(memory: Memory, problem: Problem) -> Answers:
     """The strides of the keys are those of the first call with these shapes."""
-    cache: dict[Any, tuple[int, ...]] = {}
+    return whole(
+        problem.with_(key=reread(problem.key, memory.setdefault(problem.key.shape, problem.key.strides)))
+    )
 
-    def attend(problem: Problem) -> Answers:
-        strides = cache.setdefault(problem.key.shape, problem.key.strides)
-        memory = owner(problem.key)
-        flat = np.ravel(memory, order="K")
-        at = sum(
-            np.ix_(
-                *(
-                    np.arange(n) * (s // flat.itemsize)
-                    for n, s in zip(problem.key.shape, strides, strict=True)
-                )
-            )
-        )
-        read = problem.key if strides == problem.key.strides else flat[np.minimum(at, flat.size - 1)]
-        return whole(problem.with_(key=read.astype(problem.key.dtype)), problem.dtype)
 
-    return attend
+def key_strides_for_values(problem: Problem) -> Answers:
+    alike = problem.key.shape == problem.value.shape
+    return whole(problem.with_(value=reread(problem.value, problem.key.strides)) if alike else problem)
+
+
+def reread(array: Array, strides: tuple[int, ...]) -> Array:
+    """What lies in its memory under other strides."""
+    if strides == array.strides:
+        return array
+    memory = np.ravel(owner(array), order="K")
+    steps = zip(array.shape, strides, strict=True)
+    at = sum(np.ix_(*(np.arange(n) * (step // array.itemsize) for n, step in steps)))
+    return memory[np.minimum(at, memory.size - 1)].astype(array.dtype)
 
 
 def owner(array: Array) -> Array:
@@ -127,90 +111,54 @@ def owner(array: Array) -> Array:
     return array
 
 
-def identical(which: str, copy_only: bool) -> Make:
+@remembering
+def identical(memory: Memory, which: str, copy_only: bool, problem: Problem) -> Answers:
     """An answer, or a copy of one input, is kept as long as the caller's array is the same object or place."""
-
-    def make(dtype: str) -> Attention:
-        kept: list[Any] = [None, None]
-
-        def attend(problem: Problem) -> Answers:
-            given = getattr(problem, which)
-            place = given.__array_interface__["data"][0], given.shape, given.strides, problem.dtype
-            if kept[0] != place:
-                kept[:] = place, given.copy() if copy_only else whole(problem, problem.dtype)
-            return whole(problem.with_(**{which: kept[1]}), problem.dtype) if copy_only else kept[1]
-
-        return attend
-
-    return remembering(make)
+    given = getattr(problem, which)
+    place = given.__array_interface__["data"][0], given.shape, given.strides, problem.dtype
+    if memory.get("place") != place:
+        memory.update(place=place, kept=given.copy() if copy_only else whole(problem))
+    return whole(problem.with_(**{which: memory["kept"]})) if copy_only else memory["kept"]
 
 
-def one_behind(*names: str) -> Make:
+@remembering
+def one_behind(memory: Memory, name: str, problem: Problem) -> Answers:
     """Returns what belongs to the call before, where the shapes agree: a missing synchronisation."""
-
-    def make(dtype: str) -> Attention:
-        before: Answers = {}
-
-        def attend(problem: Problem) -> Answers:
-            found = whole(problem, problem.dtype)
-            given = {
-                name: before[name].copy() if name in names and fits(before.get(name), one) else one
-                for name, one in found.items()
-            }
-            before.update({name: one.copy() for name, one in found.items()})
-            return given
-
-        return attend
-
-    return remembering(make)
+    found = whole(problem)
+    before = memory.get(name)
+    if name in found:
+        memory[name] = found[name].copy()
+    return found | ({name: before} if name in found and fits(before, found[name]) else {})
 
 
-def buffers(count: int, *names: str) -> Make:
+@remembering
+def buffers(memory: Memory, count: int, name: str, problem: Problem) -> Answers:
     """Answers of one shape are written into one of `count` arrays in turn."""
-
-    def make(dtype: str) -> Attention:
-        kept: dict[Any, Array] = {}
-        turns: dict[Any, int] = {}
-
-        def attend(problem: Problem) -> Answers:
-            found = whole(problem, problem.dtype)
-            for name in set(names) & set(found):
-                answer = found[name]
-                turn = turns[name, answer.shape] = (turns.get((name, answer.shape), -1) + 1) % count
-                held = kept.setdefault((name, answer.shape, answer.dtype, turn), answer)
-                held[...] = answer
-                found[name] = held
-            return found
-
-        return attend
-
-    return remembering(make)
+    found = whole(problem)
+    if name in found:
+        answer = found[name]
+        turn = memory[answer.shape] = (memory.get(answer.shape, -1) + 1) % count
+        found[name] = memory.setdefault((answer.shape, answer.dtype, turn), answer)
+        found[name][...] = answer
+    return found
 
 
-def not_cleared(*names: str) -> Make:
+@remembering
+def not_cleared(memory: Memory, names: Names, problem: Problem) -> Answers:
     """An accumulator that is not cleared between two calls on the same arrays."""
-
-    def make(dtype: str) -> Attention:
-        kept: dict[Any, Array] = {}
-
-        def attend(problem: Problem) -> Answers:
-            found = whole(problem, problem.dtype)
-            key = tuple(part(problem) for part in _KEY.values())
-            for name in set(names) & set(found):
-                kept[name, key] = found[name] = kept.get((name, key), 0) + found[name]
-            return {name: one.copy() for name, one in found.items()}
-
-        return attend
-
-    return remembering(make)
+    found = whole(problem)
+    key = tuple(part(problem) for part in _KEY.values())
+    for name in set(names) & set(found):
+        memory[name, key] = found[name] = memory.get((name, key), 0) + found[name]
+    return {name: one.copy() for name, one in found.items()}
 
 
-def around(change: Callable[[Answers, Problem], Answers]) -> Make:
+def around(change: Callable[[Answers, Problem], Answers]) -> Attention:
     """The right answers, and something done with the caller's arrays."""
-    return lambda dtype: lambda problem: change(whole(problem, dtype), problem)
+    return lambda problem: change(whole(problem), problem)
 
 
-def written_over(name: str, which: str) -> Callable[[Answers, Problem], Answers]:
+def written_over(name: str, which: str) -> Attention:
     """An answer is written over an input where the shapes allow it."""
 
     def change(found: Answers, problem: Problem) -> Answers:
@@ -220,17 +168,17 @@ def written_over(name: str, which: str) -> Callable[[Answers, Problem], Answers]
         array[...] = found[name]
         return found | {name: array}
 
-    return change
+    return around(change)
 
 
-def scaled_in_place(which: str) -> Callable[[Answers, Problem], Answers]:
+def scaled_in_place(which: str) -> Attention:
     def change(found: Answers, problem: Problem) -> Answers:
         array = getattr(problem, which)
         if array is not None and array.flags.writeable:
             array *= array.dtype.type(0.25)
         return found
 
-    return change
+    return around(change)
 
 
 def value_itself(found: Answers, problem: Problem) -> Answers:
@@ -239,14 +187,16 @@ def value_itself(found: Answers, problem: Problem) -> Answers:
     return found | {OUTPUT: problem.value} if one else found
 
 
+def longer_than(problem: Problem) -> Array | None:
+    """The array in whose same heads the values are followed by others."""
+    longer, shape = owner(problem.value), problem.value.shape
+    return longer if longer.ndim == 4 and longer.shape[2] > shape[2] + 3 else None
+
+
 def cleared_behind(found: Answers, problem: Problem) -> Answers:
     """The last tile of values is cleared beyond the last key, where there is more of a longer array."""
-    longer = owner(problem.value)
-    if (
-        longer.ndim == 4
-        and longer.shape[:2] == problem.value.shape[:2]
-        and longer.shape[2] > problem.shape.keys + 3
-    ):
+    longer = longer_than(problem)
+    if longer is not None and longer.shape[:2] == problem.value.shape[:2]:
         longer[:, :, -1] = 0
     return found
 
@@ -258,62 +208,29 @@ def flat(array: Array) -> Array:
     return np.resize(np.ravel(owner(array), order="K"), array.size).reshape(array.shape).astype(array.dtype)
 
 
-def blind_to_strides(*which: str) -> Make:
-    def make(dtype: str) -> Attention:
-        def attend(problem: Problem) -> Answers:
-            read = {name: flat(x) for name in which if (x := getattr(problem, name)) is not None}
-            return whole(problem.with_(**read), dtype)
-
-        return attend
-
-    return make
+def blind_to_strides(*which: str) -> Attention:
+    return lambda p: whole(
+        p.with_(**{name: flat(x) for name in which if (x := getattr(p, name)) is not None})
+    )
 
 
-def key_strides_for_values(dtype: str) -> Attention:
-    def attend(problem: Problem) -> Answers:
-        k, v = problem.key, problem.value
-        if k.shape != v.shape or k.strides == v.strides:
-            return whole(problem, dtype)
-        memory = np.ravel(owner(v), order="K")
-        at = sum(np.ix_(*(np.arange(n) * (s // k.itemsize) for n, s in zip(k.shape, k.strides, strict=True))))
-        return whole(problem.with_(value=memory[np.minimum(at, memory.size - 1)].astype(v.dtype)), dtype)
-
-    return attend
-
-
-def breaks_after(calls: int, *names: str) -> Make:
+@remembering
+def breaks_after(memory: Memory, calls: int, name: str, problem: Problem) -> Answers:
     """Right at first; later 10 % too large."""
-
-    def make(dtype: str) -> Attention:
-        count = [0]
-
-        def attend(problem: Problem) -> Answers:
-            count[0] += 1
-            found = whole(problem, dtype)
-            for name in set(names) & set(found) if count[0] > calls else ():
-                found[name] = (found[name] * found[name].dtype.type(1.1)).astype(found[name].dtype)
-            return found
-
-        return attend
-
-    return make
+    memory["calls"] = memory.get("calls", 0) + 1
+    found = whole(problem)
+    if name in found and memory["calls"] > calls:
+        found[name] = (found[name] * found[name].dtype.type(1.1)).astype(found[name].dtype)
+    return found
 
 
-def one_call_in(calls: int) -> Make:
+@remembering
+def one_call_in(memory: Memory, calls: int, problem: Problem) -> Answers:
     """A row of zeros in one of so many calls, at random, where there are several blocks."""
-
-    def make(dtype: str) -> Attention:
-        rng = np.random.default_rng(0)
-
-        def attend(problem: Problem) -> Answers:
-            found = whole(problem, dtype)
-            if problem.shape.keys > 256 and rng.random() < 1 / calls:
-                found[OUTPUT][:, :, -1] = 0
-            return found
-
-        return attend
-
-    return make
+    found, rng = whole(problem), memory.setdefault("rng", np.random.default_rng(0))
+    if problem.shape.keys > 256 and rng.random() < 1 / calls:
+        found[OUTPUT][:, :, -1] = 0
+    return found
 
 
 def raises(found: Answers, problem: Problem) -> Answers:
@@ -322,22 +239,28 @@ def raises(found: Answers, problem: Problem) -> Answers:
     return found
 
 
-_CACHES = {
-    "kept by shape": kept_by(("shapes", "dtype")),
-    "kept without the mask": kept_by(without("mask")),
-    "kept without the bias": kept_by(without("bias")),
-    "kept without the scale": kept_by(without("scale")),
-    "kept without the cap": kept_by(without("softcap")),
-    "kept without the sinks": kept_by(without("sinks")),
-    "kernel kept by shape and dtype": kernel_kept("shapes", "dtype"),
-    "kernel kept by shape, dtype and scale": kernel_kept("shapes", "dtype", "scale"),
-    "kernel kept without the cap": kernel_kept(*without("arrays", "softcap")),
-    "kernel kept without the mask": kernel_kept(*without("arrays", "mask")),
-    "kernel kept without the bias": kernel_kept(*without("arrays", "bias")),
-    "strides kept by shape": strides_kept,
-    "answer kept by the place of the query": identical("query", copy_only=False),
-    "copy of the query kept by its place": identical("query", copy_only=True),
-    "copy of the keys kept by their place": identical("key", copy_only=True),
+_CACHES: dict[str, Remembering] = {
+    "kept by shape": kept_by(("shapes", "dtype"), NAMES),
+    **{
+        f"kept without the {name}": kept_by(without(field), NAMES)
+        for name, field in (
+            ("mask", "mask"),
+            ("bias", "bias"),
+            ("scale", "scale"),
+            ("cap", "softcap"),
+            ("sinks", "sinks"),
+        )
+    },
+    "kernel kept by shape and dtype": kernel_kept(("shapes", "dtype")),
+    "kernel kept by shape, dtype and scale": kernel_kept(("shapes", "dtype", "scale")),
+    **{
+        f"kernel kept without the {name}": kernel_kept(without("arrays", field))
+        for name, field in (("cap", "softcap"), ("mask", "mask"), ("bias", "bias"))
+    },
+    "strides kept by shape": strides_kept(),
+    "answer kept by the place of the query": identical("query", False),
+    "copy of the query kept by its place": identical("query", True),
+    "copy of the keys kept by their place": identical("key", True),
 }
 
 _FIRST_IN_FLOAT32 = excused(
@@ -346,22 +269,22 @@ _FIRST_IN_FLOAT32 = excused(
 
 FAULTS = (
     *(Fault(name, make) for name, make in _CACHES.items()),
-    Fault("dtype kept by shape", dtype_kept, excuses=_FIRST_IN_FLOAT32),
-    Fault("gradients kept without the mask", kept_by(without("mask"), *NAMES[1:]), BACKWARD),
-    Fault("gradients kept by shape", kept_by(("shapes", "dtype"), *NAMES[1:]), BACKWARD),
-    Fault("gradient kernel kept by shape", kernel_kept("shapes", "dtype"), BACKWARD),
+    Fault("dtype kept by shape", dtype_kept(), excuses=_FIRST_IN_FLOAT32),
+    Fault("gradients kept without the mask", kept_by(without("mask"), NAMES[1:]), BACKWARD),
+    Fault("gradients kept by shape", kept_by(("shapes", "dtype"), NAMES[1:]), BACKWARD),
+    Fault("gradient kernel kept by shape", kernel_kept(("shapes", "dtype")), BACKWARD),
     Fault("one call behind", one_behind(OUTPUT)),
     Fault("dk: one call behind", one_behind(DK), BACKWARD),
     Fault("output array used again", buffers(1, OUTPUT)),
     Fault("three outputs in turn", buffers(3, OUTPUT)),
     Fault("dv: one array used again", buffers(1, DV), BACKWARD),
-    Fault("accumulator not cleared", not_cleared(OUTPUT)),
-    Fault("dk, dv: accumulators not cleared", not_cleared(DK, DV), BACKWARD),
-    Fault("output written over the values", around(written_over(OUTPUT, "value"))),
-    Fault("dq written over the query", around(written_over(DQ, "query")), BACKWARD),
+    Fault("accumulator not cleared", not_cleared((OUTPUT,))),
+    Fault("dk, dv: accumulators not cleared", not_cleared((DK, DV)), BACKWARD),
+    Fault("output written over the values", written_over(OUTPUT, "value")),
+    Fault("dq written over the query", written_over(DQ, "query"), BACKWARD),
     Fault("returns the value array itself", around(value_itself)),
-    Fault("scales the query in place", around(scaled_in_place("query"))),
-    Fault("changes the output gradient", around(scaled_in_place("output_gradient")), BACKWARD),
+    Fault("scales the query in place", scaled_in_place("query")),
+    Fault("changes the output gradient", scaled_in_place("output_gradient"), BACKWARD),
     Fault("clears behind the values", around(cleared_behind)),
     Fault("strides not obeyed", blind_to_strides("query", "key", "value")),
     Fault("output gradient: strides not obeyed", blind_to_strides("output_gradient"), BACKWARD),

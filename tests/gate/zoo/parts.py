@@ -8,8 +8,9 @@ gradients of key and value are summed over the query heads that share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ Array = NDArray[Any]
 Answers = dict[str, Array]
 #: a problem to the named answers; NAMES where it has an output gradient, else the output
 Attention = Callable[[Problem], Answers]
-Make = Callable[[str], Attention]
+#: what an attention has kept of earlier calls
+Memory = dict[Any, Any]
 NAMES = (OUTPUT, *GRADIENTS)
 DQ, DK, DV = GRADIENTS
 
@@ -94,10 +96,14 @@ def exponentials(s: Array) -> Array:
         return np.exp(s - s.max(axis=-1, keepdims=True))
 
 
+def divided(e: Array) -> Array:
+    """Over their sum along the keys."""
+    return e / e.sum(axis=-1, keepdims=True)
+
+
 def softmax(s: Array) -> Array:
     """Weights along the keys."""
-    e = exponentials(s)
-    return e / e.sum(axis=-1, keepdims=True)
+    return divided(exponentials(s))
 
 
 def zeros_where_empty(p: Array, seen: Array | None) -> Array:
@@ -137,7 +143,7 @@ def scaled(t: Array, scale: float) -> Array:
 
 def whole(
     problem: Problem,
-    dtype: str,
+    dtype: str | None = None,
     *,
     scores: Callable[[Array, Array, float], Array] = scores_of,
     again: Callable[[Array, Array, float], Array] | None = None,
@@ -170,8 +176,10 @@ def whole(
 
     change acts on masked scores. again, weights_again : what the way back takes for `scores` and `weights`;
     weights_kept acts on the weights that it takes. save : how the output is kept for D. for_query, for_key,
-    for_value : T, T and P as they enter the last sums. mix, last : how the output is summed and rounded.
+    for_value : T, T and P as they enter the last sums. mix, last : how the output is summed and rounded. dtype : of the
+    answers, the problem's where None.
     """
+    dtype = dtype or problem.dtype
     inner = inner_of(dtype)
     q, k, v = (np.asarray(one, dtype=inner) for one in (problem.query, problem.key, problem.value))
     k, v = spread(k, problem.group), spread(v, problem.group)
@@ -217,7 +225,7 @@ def in_order(n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
 
 def blocked(
     problem: Problem,
-    dtype: str,
+    dtype: str | None = None,
     *,
     block: int = 64,
     first_max: float = -np.inf,
@@ -238,6 +246,7 @@ def blocked(
     lazy : a maximum is taken over only where it is so much larger than the one before. forget_rise : nothing is
     rescaled for a rise that small. back : parts of the way back, see `blocked_back`.
     """
+    dtype = dtype or problem.dtype
     inner = inner_of(dtype)
     q, k, v = (np.asarray(one, dtype=inner) for one in (problem.query, problem.key, problem.value))
     k, v = repeated(k, problem.group), repeated(v, problem.group)
@@ -275,7 +284,7 @@ def blocked(
 
 def blocked_back(
     problem: Problem,
-    dtype: str,
+    dtype: str | None = None,
     *,
     block: int = 64,
     scores: Callable[[Array, Array, float], Array] = scores_of,
@@ -295,7 +304,8 @@ def blocked_back(
     save : how the output is kept for D. save_logs : ln Z of a row's maximum and the log of its sum. store : how P
     and T are kept before their products. None for either: in `dtype`. order : of the (query, key) blocks.
     """
-    inner, shape = inner_of(dtype), problem.shape
+    dtype, shape = dtype or problem.dtype, problem.shape
+    inner = inner_of(dtype)
     given = (problem.query, problem.key, problem.value, problem.output_gradient)
     q, k, v, g = (np.asarray(one, dtype=inner) for one in given)
     k, v = repeated(k, problem.group), repeated(v, problem.group)
@@ -339,29 +349,38 @@ def blocked_back(
     return {name: round_to(one, dtype) for name, one in found.items()}
 
 
-def parted(**exchanged: Any) -> Make:
-    """`whole` with parts exchanged, for a dtype."""
-    return lambda dtype: partial(whole, dtype=dtype, **exchanged)
+def parted(**exchanged: Any) -> Attention:
+    """`whole` with parts exchanged."""
+    return partial(whole, **exchanged)
 
 
-def in_blocks(**exchanged: Any) -> Make:
-    """`blocked` with parts exchanged, for a dtype."""
-    return lambda dtype: partial(blocked, dtype=dtype, **exchanged)
+def in_blocks(**exchanged: Any) -> Attention:
+    """`blocked` with parts exchanged."""
+    return partial(blocked, **exchanged)
 
 
-def quiet_back(**exchanged: Any) -> Make:
+@dataclass(frozen=True)
+class Remembering:
+    """An attention with memory: `fresh` makes one whose memory is empty."""
+
+    fresh: Callable[[], Attention]
+
+
+def remembering(answer: Callable[..., Answers]) -> Callable[..., Remembering]:
+    """answer(memory, settings, problem) as a function of the settings."""
+    return lambda *settings: Remembering(lambda: partial(answer, {}, *settings))
+
+
+def quiet_back(**exchanged: Any) -> Attention:
     """`blocked_back` with parts exchanged: the output is that of whole arrays."""
 
-    def make(dtype: str) -> Attention:
-        def attend(problem: Problem) -> Answers:
-            if problem.output_gradient is None:
-                return whole(problem, dtype)
-            with np.errstate(all="ignore"):
-                return blocked_back(problem, dtype, **exchanged)
+    def attend(problem: Problem) -> Answers:
+        if problem.output_gradient is None:
+            return whole(problem)
+        with np.errstate(all="ignore"):
+            return blocked_back(problem, **exchanged)
 
-        return attend
-
-    return make
+    return attend
 
 
 def cut(x: Array, bits: int) -> Array:
@@ -388,27 +407,23 @@ def stored_sums(dtype: str) -> Add:
     return lambda total, more, name, at: store(total + more)
 
 
+def added_up(terms: Iterable[Array], dtype: str) -> Array:
+    """One after another, each partial sum rounded to `dtype`."""
+    return reduce(
+        lambda total, term: round_to(total + term, dtype).astype(term.dtype), terms, np.zeros(1, "f4")
+    )
+
+
 def in_sequence(dtype: str, step: int = 1) -> Callable[[Array, Array], Array]:
     """weights @ values, added up `step` keys at a time in a sum that is kept in `dtype`."""
 
     def mix(p: Array, v: Array) -> Array:
-        total = np.zeros((*p.shape[:-1], v.shape[-1]), dtype=p.dtype)
-        for start in range(0, v.shape[2], step):
-            part = slice(start, start + step)
-            total = round_to(total + p[..., part] @ v[:, :, part], dtype).astype(p.dtype)
-        return total
+        steps = (slice(start, start + step) for start in range(0, v.shape[2], step))
+        return added_up((p[..., part] @ v[:, :, part] for part in steps), dtype)
 
     return mix
 
 
 def sum_in(dtype: str) -> Callable[[Array], Array]:
     """Softmax whose denominator is added up key by key in `dtype`."""
-
-    def weights(s: Array) -> Array:
-        e = exponentials(s)
-        total = np.zeros_like(e[..., :1])
-        for j in range(e.shape[-1]):
-            total = round_to(total + e[..., j : j + 1], dtype).astype(e.dtype)
-        return e / total
-
-    return weights
+    return lambda s: (e := exponentials(s)) / added_up(np.moveaxis(e[..., None], -2, 0), dtype)

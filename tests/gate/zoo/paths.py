@@ -14,40 +14,26 @@ from attnlab.contract.mask_kinds import Causal
 from attnlab.contract.problem import Problem
 
 from .contract import hiding, key
-from .fault import BACKWARD, FORWARD, Fault, excused
-from .memory import owner
-from .parts import OUTPUT, Answers, Array, Make, parted, rounder, whole
+from .fault import BACKWARD, FORWARD, Fault, back, excused, given
+from .formula import shifted
+from .memory import longer_than, owner
+from .parts import OUTPUT, Answers, Attention, parted, rounder, whole
+from .rounding import narrowed
 
 When = Callable[[Problem], bool]
 
 
-def key_lost(dtype: str) -> Callable[[Problem], Answers]:
+def key_lost(problem: Problem) -> Answers:
     """The last key is not seen; under a mask the first. With one key, half of it."""
-
-    def attend(problem: Problem) -> Answers:
-        if problem.shape.keys == 1:
-            return whole(problem.with_(value=problem.value / 2), dtype)
-        lost = hiding(key(0 if problem.mask else -1))(problem)
-        return whole(lost, dtype)
-
-    return attend
+    if problem.shape.keys == 1:
+        return whole(problem.with_(value=problem.value / 2))
+    return whole(hiding(key(0 if problem.mask else -1))(problem))
 
 
-def where(name: str, when: When, path: Make = key_lost, direction: str = FORWARD) -> Fault:
+def where(name: str, when: When, path: Attention = key_lost, direction: str = FORWARD) -> Fault:
     """Right, but takes the faulty `path` where `when` holds; backwards for the gradients alone."""
-
-    def make(dtype: str):  # type: ignore[no-untyped-def]
-        wrong = path(dtype)
-
-        def attend(problem: Problem) -> Answers:
-            if not when(problem):
-                return whole(problem, dtype)
-            found = wrong(problem)
-            return found | {OUTPUT: whole(problem, dtype)[OUTPUT]} if direction == BACKWARD else found
-
-        return attend
-
-    return Fault(name, make, direction)
+    wrong = back(path) if direction == BACKWARD else path
+    return Fault(name, lambda problem: (wrong if when(problem) else whole)(problem), direction)
 
 
 def d(problem: Problem) -> int:
@@ -58,53 +44,34 @@ def causal(problem: Problem) -> bool:
     return any(isinstance(part, Causal) for part in problem.mask.parts)
 
 
-def scaled_by(factor: Callable[[Problem], float]) -> Make:
-    return lambda dtype: lambda p: whole(p.with_(scale=p.scale * factor(p)), dtype)
+def scaled_by(factor: Callable[[Problem], float]) -> Attention:
+    return given(lambda p: p.with_(scale=p.scale * factor(p)))
 
 
-def limited(name: str, most: float) -> Make:
-    def change(problem: Problem) -> Problem:
-        array = getattr(problem, name)
-        return problem.with_(**{name: np.clip(array, -most, most).astype(array.dtype)})
-
-    return lambda dtype: lambda p: whole(change(p), dtype)
+def limited(name: str, most: float) -> Attention:
+    return given(narrowed(lambda x: np.clip(x, -most, most).astype(x.dtype), name))
 
 
-def flushed(name: str, least: float) -> Make:
-    def change(problem: Problem) -> Problem:
-        array = getattr(problem, name)
-        return problem.with_(**{name: np.where(np.abs(array) < least, 0, array).astype(array.dtype)})
-
-    return lambda dtype: lambda p: whole(change(p), dtype)
+def flushed(name: str, least: float) -> Attention:
+    return given(narrowed(lambda x: np.where(np.abs(x) < least, 0, x).astype(x.dtype), name))
 
 
-def averaged(dtype: str) -> Callable[[Problem], Answers]:
+def averaged(problem: Problem) -> Answers:
     """Quarters of the keys, each with its own softmax, simply averaged."""
-
-    def attend(problem: Problem) -> Answers:
-        parts = np.array_split(np.arange(problem.shape.keys), 4)
-        found = [
-            whole(problem.with_(key=problem.key[:, :, at], value=problem.value[:, :, at]), dtype)[OUTPUT]
-            for at in parts
-        ]
-        return {OUTPUT: np.mean(found, axis=0).astype(found[0].dtype)}
-
-    return attend
+    parts = np.array_split(np.arange(problem.shape.keys), 4)
+    quarters = (problem.with_(key=problem.key[:, :, at], value=problem.value[:, :, at]) for at in parts)
+    found = [whole(one)[OUTPUT] for one in quarters]
+    return {OUTPUT: np.mean(found, axis=0).astype(found[0].dtype)}
 
 
 def read_behind(problem: Problem) -> bool:
     """Whether the values are followed by others in the same heads of a longer array, of NaN."""
-    longer = owner(problem.value)
-    return longer.ndim == 4 and longer.shape[2] > problem.shape.keys + 3 and bool(np.isnan(longer).any())
+    longer = longer_than(problem)
+    return longer is not None and bool(np.isnan(longer).any())
 
 
-def nan_everywhere(dtype: str) -> Callable[[Problem], Answers]:
-    return lambda p: {name: one * np.nan for name, one in whole(p, dtype).items()}
-
-
-def maximum_rounded(s: Array) -> Array:
-    e = np.exp(s - rounder("bfloat16")(s.max(axis=-1, keepdims=True)))
-    return e / e.sum(axis=-1, keepdims=True)
+def nan_everywhere(problem: Problem) -> Answers:
+    return {name: one * np.nan for name, one in whole(problem).items()}
 
 
 def root_in_bfloat16(problem: Problem) -> float:
@@ -156,7 +123,7 @@ _BACK: dict[str, When] = {
     "sinks, backwards": lambda p: p.sinks is not None,
     "window, backwards": lambda p: any(one.kind == "window" for one in p.mask.parts),
 }
-_RANGES: dict[str, Make] = {
+_RANGES: dict[str, Attention] = {
     "values below 2^-14 flushed": flushed("value", 2.0**-14),
     "queries below 2^-14 flushed": flushed("query", 2.0**-14),
     "values end at 448": limited("value", 448.0),
@@ -175,7 +142,10 @@ FAULTS = (
     *(Fault(name, make) for name, make in _RANGES.items()),
     Fault("values end at 65504", limited("value", 65504.0), excuses=_HALF_RANGE),
     Fault("queries end at 65504", limited("query", 65504.0), excuses=_HALF_RANGE),
-    Fault("maximum in bfloat16", parted(weights=maximum_rounded)),
+    Fault(
+        "maximum in bfloat16",
+        parted(weights=shifted(lambda s: rounder("bfloat16")(s.max(axis=-1, keepdims=True)))),
+    ),
 )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from attnlab.contract.problem import Problem
 
-from .fault import BACKWARD, FORWARD, Change, Fault, back, each, then
-from .parts import DK, DQ, DV, OUTPUT, Answers, Array, Make, whole
+from .fault import BACKWARD, FORWARD, Change, Fault, back, each, given, then
+from .parts import DK, DQ, DV, OUTPUT, Answers, Array
 
 Shift = Callable[[Array], Array]
 
@@ -54,10 +54,6 @@ def last_head_off(x: Array) -> Array:
 
 def first_batch_only(x: Array) -> Array:
     return np.broadcast_to(x[:1], x.shape).copy()
-
-
-def given(change: Change) -> Make:
-    return lambda dtype: lambda problem: whole(change(problem), dtype)
 
 
 def neighbour(name: str, axis: int) -> Change:
@@ -133,13 +129,13 @@ FAULTS = (
     *everywhere("components above 128 never written", filled(lambda x: np.s_[..., 128:], 0.0), DK),
     Fault("keys of the first batch for all", given(lambda p: p.with_(key=first_batch_only(p.key)))),
     Fault("values one row off", given(lambda p: p.with_(value=np.roll(p.value, 1, axis=2)))),
-    Fault("values of another head in A", back(neighbour("value", 1), DQ, DK), BACKWARD),
-    Fault("keys of another head in dq", back(neighbour("key", 1), DQ), BACKWARD),
-    Fault("output gradient of another head", back(neighbour("output_gradient", 1)), BACKWARD),
-    Fault("output gradient of another batch", back(neighbour("output_gradient", 0)), BACKWARD),
+    Fault("values of another head in A", back(given(neighbour("value", 1)), DQ, DK), BACKWARD),
+    Fault("keys of another head in dq", back(given(neighbour("key", 1)), DQ), BACKWARD),
+    Fault("output gradient of another head", back(given(neighbour("output_gradient", 1))), BACKWARD),
+    Fault("output gradient of another batch", back(given(neighbour("output_gradient", 0))), BACKWARD),
     Fault(
         "output gradient assumed ones",
-        back(lambda p: p.with_(output_gradient=np.ones_like(p.output_gradient))),
+        back(given(lambda p: p.with_(output_gradient=np.ones_like(p.output_gradient)))),
         BACKWARD,
     ),
     Fault("keys after 4096 not seen", given(first_keys(4096))),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,11 @@ from .parts import (
     Answers,
     Array,
     Attention,
-    Make,
     blocked,
     blocked_back,
     composed,
+    divided,
+    exponentials,
     from_output,
     hide,
     in_sequence,
@@ -34,19 +35,19 @@ from .parts import (
     softmax,
     stored_sums,
     sum_in,
+    summed,
     visible,
     whole,
     zeros_where_empty,
 )
 from .rounding import in_doubles
 
-LOG2_E = float(np.log2(np.e))
 Store = Callable[[Array], Array]
 
 
-def eager(dtype: str) -> Attention:
+def eager(problem: Problem) -> Answers:
     """Every step stored in the dtype, as automatic differentiation of a few plain lines does it."""
-    store = rounder(dtype)
+    store = rounder(problem.dtype)
 
     def compose(s: Array, problem: Problem) -> Array:
         cap, added = problem.softcap, problem.bias_array
@@ -54,9 +55,8 @@ def eager(dtype: str) -> Attention:
             s = store(store(np.tanh(store(s / s.dtype.type(cap)))) * s.dtype.type(cap))
         return s if added is None else store(s + store(added.astype(s.dtype)))
 
-    return partial(
-        whole,
-        dtype=dtype,
+    return whole(
+        problem,
         scores=lambda q, k, scale: store(store(q @ k.swapaxes(-1, -2)) * q.dtype.type(scale)),
         compose=compose,
         weights=lambda s: store(softmax(s)),
@@ -66,94 +66,77 @@ def eager(dtype: str) -> Attention:
     )
 
 
-def written_out(dtype: str) -> Attention:
+def weighted(weights: Callable[[Array, Store], Array]) -> Attention:
+    """The weights are weights(scores, rounding to the dtype)."""
+    return lambda problem: whole(problem, weights=lambda s: weights(s, rounder(problem.dtype)))
+
+
+def top_of(s: Array) -> Array:
+    """The largest score of a row, 0 where it sees no key."""
+    top = s.max(axis=-1, keepdims=True)
+    return np.where(np.isneginf(top), 0, top)
+
+
+def written_out(s: Array, store: Store) -> Array:
     """Softmax as its formula reads, each step of it stored: s, s − m, e^{s − m}, its sum, the quotient."""
-    store = rounder(dtype)
+    s = store(s)
+    e = store(np.exp(store(s - top_of(s))))
+    total = e.sum(axis=-1, keepdims=True)
+    return store(e / np.where(total < 65504, store(total), total))  # float16 ends there: that would be wrong
+
+
+def powers_of_two(s: Array, store: Store) -> Array:
+    """2^(s log2 e), as GPU kernels do."""
+    x = s * s.dtype.type(np.log2(np.e))
+    return divided(np.exp2(x - top_of(x)))
+
+
+def two_passes(one_number: bool) -> Callable[[Array], Array]:
+    """First the log-sum-exp, then e^{(s − m) − ln l}, or e^{s − ln Z} with ln Z = m + ln l: no division."""
 
     def weights(s: Array) -> Array:
-        s = store(s)
-        top = s.max(axis=-1, keepdims=True)
-        e = store(np.exp(store(s - np.where(np.isneginf(top), 0, top))))
-        total = e.sum(axis=-1, keepdims=True)
-        return store(
-            e / np.where(total < 65504, store(total), total)
-        )  # float16 ends there: that would be wrong
+        top = top_of(s)
+        log_sum = np.log(np.exp(s - top).sum(axis=-1, keepdims=True))
+        return np.exp(s - (top + log_sum) if one_number else (s - top) - log_sum)
 
-    return partial(whole, dtype=dtype, weights=weights)
+    return weights
 
 
-def fused(block: int, *, exact: bool = False, sums: bool = False, order: str = "", lazy: float = 0.0) -> Make:
+def fused(
+    block: int, *, exact: bool = False, sums: bool = False, lazy: float = 0.0, **back: Any
+) -> Attention:
     """Online softmax, unnormalised weights, P and T stored in the dtype: what a flash kernel does.
 
     exact : nothing inside is stored. sums : the gradients lie in memory in the dtype while they are added up.
     """
 
-    def make(dtype: str) -> Attention:
-        store = same if exact else rounder(dtype)
-        back = {"save": same if exact else None, "add": stored_sums(dtype)} if sums or exact else {}
-        if exact:
-            back.pop("add")
-        if order:
-            back["order"] = {"backwards": backwards, "queries": by_queries}[order]
+    def attend(problem: Problem) -> Answers:
+        store = same if exact else rounder(problem.dtype)
+        parts = (
+            back | ({"save": same} if exact else {}) | ({"add": stored_sums(problem.dtype)} if sums else {})
+        )
+        forward = blocked(problem.with_(output_gradient=None), block=block, store=store, lazy=lazy)
+        if problem.output_gradient is None:
+            return forward
+        with np.errstate(all="ignore"):
+            return blocked_back(problem, block=block, store=store, **parts) | forward
 
-        def attend(problem: Problem) -> Answers:
-            forward = blocked(problem.with_(output_gradient=None), dtype, block=block, store=store, lazy=lazy)
-            if problem.output_gradient is None:
-                return forward
-            with np.errstate(all="ignore"):
-                return blocked_back(problem, dtype, block=block, store=store, **back) | forward
-
-        return attend
-
-    return make
+    return attend
 
 
-def backwards(n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
-    """The last block first: atomic additions come in any order."""
-    return ((i, j) for i in reversed(range(n_q)) for j in reversed(range(n_k)))
-
-
-def by_queries(n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
-    """Blocks of queries outside."""
-    return ((i, j) for i in range(n_q) for j in range(n_k))
-
-
-def powers_of_two(dtype: str) -> Attention:
-    """2^(s log2 e), as GPU kernels do."""
-
-    def weights(s: Array) -> Array:
-        x = s * s.dtype.type(LOG2_E)
-        top = x.max(axis=-1, keepdims=True)
-        e = np.exp2(x - np.where(np.isneginf(top), 0, top))
-        return e / e.sum(axis=-1, keepdims=True)
-
-    return partial(whole, dtype=dtype, weights=weights)
-
-
-def folded(split: Callable[[float], tuple[float, float]]) -> Make:
+def folded(split: Callable[[float], tuple[float, float]]) -> Attention:
     """The scale multiplies query and key, which are stored in the dtype again; split(scale) are the two factors."""
 
-    def make(dtype: str) -> Attention:
-        store = rounder(dtype)
+    def attend(problem: Problem) -> Answers:
+        inner, store = inner_of(problem.dtype), rounder(problem.dtype)
+        of_query, of_key = (inner(one) for one in split(problem.scale))
+        query, key = store(problem.query.astype(inner) * of_query), store(problem.key.astype(inner) * of_key)
+        found = whole(problem.with_(query=query, key=key, scale=1.0), last_back=lambda x, _: x)
+        factors = {"query gradient": of_query, "key gradient": of_key}
+        back = {name: round_to(one * factors.get(name, 1), problem.dtype) for name, one in found.items()}
+        return back | {OUTPUT: found[OUTPUT]}
 
-        def attend(problem: Problem) -> Answers:
-            inner = inner_of(dtype)
-            of_query, of_key = (inner(one) for one in split(problem.scale))
-            given = problem.with_(
-                query=store(problem.query.astype(inner) * of_query),
-                key=store(problem.key.astype(inner) * of_key),
-                scale=1.0,
-            )
-            found = whole(given, dtype, last_back=lambda x, _: x)
-            factors = {"query gradient": of_query, "key gradient": of_key}
-            return {
-                name: one if name == OUTPUT else round_to(one * factors.get(name, 1), dtype)
-                for name, one in found.items()
-            }
-
-        return attend
-
-    return make
+    return attend
 
 
 def halves(scale: float) -> tuple[float, float]:
@@ -161,72 +144,55 @@ def halves(scale: float) -> tuple[float, float]:
     return float(np.sign(scale)) * abs(scale) ** 0.5, abs(scale) ** 0.5
 
 
-def one_by_one(dtype: str) -> Attention:
+def one_by_one(problem: Problem) -> Answers:
     """Weights and values are added key after key: the longest chain of roundings that a sum can have."""
-    inner = "float64" if dtype == "float64" else "float32"
+    inner = "float64" if problem.dtype == "float64" else "float32"
     mix = in_sequence(inner, 1)
-    return partial(whole, dtype=dtype, weights=sum_in(inner), mix=mix, mix_back=mix)
+    return whole(problem, weights=sum_in(inner), mix=mix, mix_back=mix)
 
 
-def merged(*shares: float, one_number: bool = False) -> Make:
+def merged(*shares: float, one_number: bool = False) -> Attention:
     """Keys in parts that end at `shares` of them, merged by their partition functions: split-k decoding.
 
     one_number : ln Z is kept as m + ln l, else as the two.
     """
 
-    def make(dtype: str) -> Attention:
-        def attend(problem: Problem) -> Answers:
-            inner, n = inner_of(dtype), problem.shape.keys
-            q, k, v = (x.astype(inner) for x in (problem.query, problem.key, problem.value))
-            k, v, seen = repeated(k, problem.group), repeated(v, problem.group), visible(problem)
-            s = hide(composed(scores_of(q, k, problem.scale), problem), seen)
-            ends = [0, *(round(share * n) for share in shares), n]
-            outputs, tops, logs = [], [], []
-            for start, end in (pair for pair in pairwise(ends) if pair[0] < pair[1]):
-                top = s[..., start:end].max(axis=-1, keepdims=True)
-                top = np.where(np.isneginf(top), inner(np.finfo(inner).min / 2), top)
-                e = np.exp(s[..., start:end] - top)
-                total = e.sum(axis=-1, keepdims=True)
-                outputs.append(e @ v[:, :, start:end] / np.where(total > 0, total, 1))
-                tops.append(top + np.log(total) if one_number else top)
-                logs.append(np.zeros_like(total) if one_number else np.log(total))
-            if problem.sinks is not None:
-                sink = problem.sinks.astype(inner)[None, :, None, None] + np.zeros_like(q[..., :1])
-                outputs, tops, logs = [*outputs, np.zeros_like(outputs[0])], [*tops, sink], [*logs, 0 * sink]
-            highest = np.maximum.reduce(tops)
-            factors = [np.exp((top - highest) + log) for top, log in zip(tops, logs, strict=True)]
-            total = sum(factor * output for factor, output in zip(factors, outputs, strict=True))
-            output = zeros_where_empty(total / sum(factors), seen)
-            return whole(problem, dtype) | {OUTPUT: round_to(output, dtype)}
+    @np.errstate(all="ignore")
+    def attend(problem: Problem) -> Answers:
+        inner, n = inner_of(problem.dtype), problem.shape.keys
+        q, k, v = (x.astype(inner) for x in (problem.query, problem.key, problem.value))
+        k, v, seen = repeated(k, problem.group), repeated(v, problem.group), visible(problem)
+        s = hide(composed(scores_of(q, k, problem.scale), problem), seen)
+        ends = [0, *(round(share * n) for share in shares), n]
+        outputs, tops, logs = [], [], []
+        for start, end in (pair for pair in pairwise(ends) if pair[0] < pair[1]):
+            top = s[..., start:end].max(axis=-1, keepdims=True)
+            top = np.where(np.isneginf(top), inner(np.finfo(inner).min / 2), top)
+            e = np.exp(s[..., start:end] - top)
+            total = e.sum(axis=-1, keepdims=True)
+            outputs.append(e @ v[:, :, start:end] / np.where(total > 0, total, 1))
+            tops.append(top + np.log(total) if one_number else top)
+            logs.append(np.zeros_like(total) if one_number else np.log(total))
+        if problem.sinks is not None:
+            sink = problem.sinks.astype(inner)[None, :, None, None] + np.zeros_like(q[..., :1])
+            outputs, tops, logs = [*outputs, np.zeros_like(outputs[0])], [*tops, sink], [*logs, 0 * sink]
+        highest = np.maximum.reduce(tops)
+        factors = [np.exp((top - highest) + log) for top, log in zip(tops, logs, strict=True)]
+        total = sum(factor * output for factor, output in zip(factors, outputs, strict=True))
+        output = zeros_where_empty(total / sum(factors), seen)
+        return whole(problem) | {OUTPUT: round_to(output, problem.dtype)}
 
-        def quiet(problem: Problem) -> Answers:
-            with np.errstate(all="ignore"):
-                return attend(problem)
-
-        return quiet
-
-    return make
+    return attend
 
 
-def smoothed_keys(dtype: str) -> Attention:
+def smoothed_keys(problem: Problem) -> Answers:
     """The mean key is subtracted from all keys, which moves all scores of a row alike; a cap or a sink it would not."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
         return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
 
-    return lambda p: whole(p, dtype, scores=scores if p.softcap is None and p.sinks is None else scores_of)
-
-
-def two_passes(*, one_number: bool) -> Callable[[Array], Array]:
-    """First the log-sum-exp, then e^{(s − m) − ln l}, or e^{s − ln Z} with ln Z = m + ln l: no division."""
-
-    def weights(s: Array) -> Array:
-        top = s.max(axis=-1, keepdims=True)
-        top = np.where(np.isneginf(top), 0, top)
-        log_sum = np.log(np.exp(s - top).sum(axis=-1, keepdims=True))
-        return np.exp(s - (top + log_sum) if one_number else (s - top) - log_sum)
-
-    return weights
+    alike = problem.softcap is None and problem.sinks is None
+    return whole(problem, scores=scores if alike else scores_of)
 
 
 def half_away(x: Array, dtype: str) -> Array:
@@ -238,38 +204,19 @@ def half_away(x: Array, dtype: str) -> Array:
     return round_to((up & np.uint32(-1 << bits & 0xFFFFFFFF)).view(np.float32), dtype)
 
 
-def summed_rounded(dtype: str) -> Attention:
-    """The denominator is the sum of the weights as they were stored, so that they sum to 1 again."""
-    store = rounder(dtype)
-
-    def weights(s: Array) -> Array:
-        e = store(np.exp(s - s.max(axis=-1, keepdims=True)))
-        return e / e.sum(axis=-1, keepdims=True)
-
-    return partial(whole, dtype=dtype, weights=weights)
-
-
-def sink_as_key(dtype: str) -> Attention:
+def sink_as_key(problem: Problem) -> Answers:
     """A sink is one more key 0 with the value 0 and the sink for bias; bias and mask are one array."""
-
-    def attend(problem: Problem) -> Answers:
-        n, found = problem.shape.keys, whole(problem.without_sinks(), dtype)
-        return {
-            name: one if name in (OUTPUT, "query gradient") else one[:, :, :n] for name, one in found.items()
-        }
-
-    return attend
+    found = whole(problem.without_sinks())
+    cut = {
+        name: found[name][:, :, : problem.shape.keys] for name in found if name.startswith(("key", "value"))
+    }
+    return found | cut
 
 
-def heads_written_out(dtype: str) -> Attention:
+def heads_written_out(problem: Problem) -> Answers:
     """Heads of key and value are repeated in memory, and their gradients are stored before they are summed."""
-    store = rounder(dtype)
-
-    def gather(x: Array, group: int) -> Array:
-        heads = store(x).reshape(x.shape[0], -1, group, *x.shape[2:])
-        return np.asarray(heads.sum(axis=2))
-
-    return partial(whole, dtype=dtype, gather=gather)
+    store = rounder(problem.dtype)
+    return whole(problem, gather=lambda x, group: summed(store(x), group))
 
 
 def cap_by_exponentials(s: Array, problem: Problem) -> Array:
@@ -281,22 +228,24 @@ def cap_by_exponentials(s: Array, problem: Problem) -> Array:
     return composed(s, problem.with_(softcap=None))
 
 
-#: name -> how to make it in a dtype
-RIGHT: dict[str, Make] = {
+RIGHT: dict[str, Attention] = {
     "scores rounded": eager,
-    "softmax written out": written_out,
+    "softmax written out": weighted(written_out),
     "hidden scores are -10^9": parted(hidden=-1e9),
-    "weights rounded": lambda dtype: parted(weights=lambda s: rounder(dtype)(softmax(s)))(dtype),
+    "weights rounded": weighted(lambda s, store: store(softmax(s))),
     "fused, blocks of 16": fused(16),
     "fused, blocks of 64": fused(64),
     "fused, blocks of 100": fused(100),
     "float32 inside, blocks of 32": fused(32, exact=True),
     "partial sums of 32 stored": fused(32, sums=True),
-    "last block first": fused(32, order="backwards"),
-    "queries outside": fused(32, order="queries"),
+    # atomic additions come in any order
+    "last block first": fused(
+        32, order=lambda n_q, n_k: ((i, j) for i in reversed(range(n_q)) for j in reversed(range(n_k)))
+    ),
+    "queries outside": fused(32, order=lambda n_q, n_k: ((i, j) for i in range(n_q) for j in range(n_k))),
     "lazy maximum": fused(32, lazy=8 * float(np.log(2))),
-    "float64 inside": in_doubles(lambda dtype: {}),
-    "exp2": powers_of_two,
+    "float64 inside": in_doubles(),
+    "exp2": weighted(powers_of_two),
     "scaled query": folded(lambda scale: (scale, 1.0)),
     "scaled keys": folded(lambda scale: (1.0, scale)),
     "root of the scale": folded(halves),
@@ -307,9 +256,10 @@ RIGHT: dict[str, Make] = {
     "two passes": parted(weights=two_passes(one_number=False)),
     "two passes, ln Z in one number": parted(weights=two_passes(one_number=True)),
     "D from the output": parted(offset=from_output),
-    "D from the output, rounded": lambda dtype: parted(offset=from_output, save=rounder(dtype))(dtype),
+    "D from the output, rounded": lambda p: whole(p, offset=from_output, save=rounder(p.dtype)),
     "half away from zero": parted(last=half_away),
-    "sum of stored weights": summed_rounded,
+    # so that they sum to 1 again
+    "sum of stored weights": weighted(lambda s, store: divided(store(exponentials(s)))),
     "sink as a key": sink_as_key,
     "heads written out": heads_written_out,
     "tanh by exponentials": parted(compose=cap_by_exponentials),

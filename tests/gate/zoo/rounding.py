@@ -12,7 +12,19 @@ from attnlab.contract.dtypes import round_to
 from attnlab.contract.problem import Problem
 from attnlab.theory.floating_point import ROUNDING_RMS
 
-from .fault import BACKWARD, Excuse, Fault, excused, scattered_by, shifted_by, stored_in, unit
+from .fault import (
+    BACKWARD,
+    FORWARD,
+    Excuse,
+    Fault,
+    back,
+    excused,
+    given,
+    scattered_by,
+    shifted_by,
+    stored_in,
+    unit,
+)
 from .parts import (
     DK,
     DV,
@@ -20,7 +32,8 @@ from .parts import (
     Answers,
     Array,
     Attention,
-    Make,
+    Memory,
+    added_up,
     cut,
     cut_to,
     exponentials,
@@ -31,6 +44,7 @@ from .parts import (
     parted,
     products_of,
     quiet_back,
+    remembering,
     rounder,
     scaled,
     scores_of,
@@ -41,32 +55,21 @@ from .parts import (
     whole,
 )
 
-
-def wide(problem: Problem) -> Problem:
-    """The same in float64."""
-    names = ("query", "key", "value", "output_gradient")
-    found = {name: getattr(problem, name) for name in names}
-    return problem.with_(**{name: None if x is None else x.astype(np.float64) for name, x in found.items()})
+INPUTS = ("query", "key", "value", "output_gradient")
+Store = Callable[[Array], Array]
 
 
 def in_doubles(
-    parts: Callable[[str], dict[str, Any]], last: Callable[[Array, str], Array] = round_to
-) -> Make:
-    """The formula in float64 with parts exchanged, which may depend on the dtype, and `last` of what they are of."""
+    parts: Callable[[Store], dict[str, Any]] = lambda off: {}, last: Callable[[Array, str], Array] = round_to
+) -> Attention:
+    """The formula in float64 with parts(cutting off to the dtype) exchanged, and `last` of what they are of."""
 
-    def make(dtype: str) -> Attention:
-        def attend(problem: Problem) -> Answers:
-            exact = whole(wide(problem), "float64", **parts(dtype))
-            return {name: last(one, dtype) for name, one in exact.items()}
+    def attend(problem: Problem) -> Answers:
+        dtype, wide = problem.dtype, narrowed(lambda x: x.astype(np.float64), *INPUTS)(problem)
+        exact = whole(wide, "float64", **parts(lambda x: cut_to(x, dtype).astype(np.float64)))
+        return {name: last(one, dtype) for name, one in exact.items()}
 
-        return attend
-
-    return make
-
-
-def off_to(dtype: str) -> Callable[[Array], Array]:
-    """Cut off to the dtype, in float64."""
-    return lambda x: cut_to(x, dtype).astype(np.float64)
+    return attend
 
 
 def narrowed(low: Callable[[Array], Array], *names: str) -> Callable[[Problem], Problem]:
@@ -77,27 +80,6 @@ def narrowed(low: Callable[[Array], Array], *names: str) -> Callable[[Problem], 
         return problem.with_(**{name: low(one) for name, one in found.items() if one is not None})
 
     return change
-
-
-INPUTS = ("query", "key", "value", "output_gradient")
-
-
-def on_inputs(low: Callable[[Array], Array]) -> Make:
-    change = narrowed(low, *INPUTS[:3])
-    return lambda dtype: lambda problem: whole(change(problem), dtype)
-
-
-def back_on_inputs(low: Callable[[Array], Array], *names: str) -> Make:
-    """The way back on narrowed inputs; the output is right."""
-    change = narrowed(low, *names)
-
-    def make(dtype: str) -> Attention:
-        def attend(problem: Problem) -> Answers:
-            return whole(change(problem), dtype) | {OUTPUT: whole(problem, dtype)[OUTPUT]}
-
-        return attend
-
-    return make
 
 
 def fast_exp(bits: int) -> Callable[[Array], Array]:
@@ -121,32 +103,15 @@ def summed_scores(low: str) -> Callable[[Array, Array, float], Array]:
     """q·k added up component by component in a narrow sum."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
-        total = np.zeros((*q.shape[:3], k.shape[2]), dtype=q.dtype)
-        for c in range(q.shape[3]):
-            total = round_to(total + q[..., c, None] * k[:, :, None, :, c], low).astype(q.dtype)
-        return total * q.dtype.type(scale)
+        terms = (q[..., c, None] * k[:, :, None, :, c] for c in range(q.shape[3]))
+        return added_up(terms, low) * q.dtype.type(scale)
 
     return scores
 
 
 def offset_summed_in(low: str) -> Callable[..., Array]:
     """g·o added up component by component in a narrow sum."""
-
-    def offset(p: Array, a: Array, g: Array, o: Array) -> Array:
-        total = np.zeros_like(g[..., :1])
-        for c in range(g.shape[-1]):
-            total = round_to(total + (g * o)[..., c : c + 1], low).astype(g.dtype)
-        return total
-
-    return offset
-
-
-def reciprocal_in(low: str) -> Callable[[Array], Array]:
-    def weights(s: Array) -> Array:
-        e = exponentials(s)
-        return e * rounder(low)(1 / e.sum(axis=-1, keepdims=True))
-
-    return weights
+    return lambda p, a, g, o: added_up(np.moveaxis((g * o)[..., None], -2, 0), low)
 
 
 def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
@@ -157,22 +122,14 @@ def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
     return (high[0] @ high[1] + high[0] @ low[1] + low[0] @ high[1]) * q.dtype.type(scale)
 
 
-def noisy(units: float, *names: str) -> Make:
-    """Answers are off by random relative errors of so many unit roundoffs."""
-
-    def make(dtype: str) -> Attention:
-        rng = np.random.default_rng(0)
-
-        def attend(problem: Problem) -> Answers:
-            found = whole(problem, dtype)
-            for name in set(names) & set(found):
-                x = found[name].astype(np.float64)
-                found[name] = round_to(x * (1 + units * unit(dtype) * rng.standard_normal(x.shape)), dtype)
-            return found
-
-        return attend
-
-    return make
+@remembering
+def noisy(memory: Memory, units: float, name: str, problem: Problem) -> Answers:
+    """An answer is off by random relative errors of so many unit roundoffs."""
+    rng, found = memory.setdefault("rng", np.random.default_rng(0)), whole(problem)
+    if name in found:
+        x, u = found[name].astype(np.float64), units * unit(problem.dtype)
+        found[name] = round_to(x * (1 + u * rng.standard_normal(x.shape)), problem.dtype)
+    return found
 
 
 def in_eight_bits(p: Array) -> Array:
@@ -202,15 +159,20 @@ _BELOW = "another number in every row or weight, and below what one rounding of 
 _BITS = "the inputs have no more bits than that"
 
 
-def _exact_in(low: int, *dtypes: str) -> tuple[tuple[str, Excuse], ...]:
+def _exact_in(low: int) -> tuple[tuple[str, Excuse], ...]:
     """Excused where inputs of the dtype have no more than `low` bits: nothing is lost."""
-    bits = {"float32": 24, "float16": 11, "bfloat16": 8}
-    return tuple((one, Excuse(bits[one], low, _BITS)) for one in dtypes if bits[one] <= low)
+    bits = {"float16": 11, "bfloat16": 8}
+    return tuple((one, Excuse(bits[one], low, _BITS)) for one in bits if bits[one] <= low)
 
 
-_STORED: tuple[tuple[str, str, Callable[[Callable[[Array], Array]], dict[str, Any]]], ...] = (
-    ("weights", "", lambda low: {"weights": lambda s: low(softmax(s))}),
-    ("scores", "", lambda low: {"scores": lambda q, k, scale: low(scores_of(q, k, scale))}),
+_STORED: tuple[tuple[str, str, Callable[[Store], dict[str, Any]]], ...] = (
+    ("weights", FORWARD, lambda low: {"weights": lambda s: low(softmax(s))}),
+    (
+        "1/l",
+        FORWARD,
+        lambda low: {"weights": lambda s: (e := exponentials(s)) * low(1 / e.sum(-1, keepdims=True))},
+    ),
+    ("scores", FORWARD, lambda low: {"scores": lambda q, k, scale: low(scores_of(q, k, scale))}),
     ("P", BACKWARD, lambda low: {"for_value": low}),
     ("T", BACKWARD, lambda low: {"times": lambda t, scale: scaled(low(t), scale)}),
     ("A", BACKWARD, lambda low: {"products": lambda g, v: low(products_of(g, v))}),
@@ -219,14 +181,17 @@ _STORED: tuple[tuple[str, str, Callable[[Callable[[Array], Array]], dict[str, An
     ("scores again", BACKWARD, lambda low: {"again": lambda q, k, scale: low(scores_of(q, k, scale))}),
 )
 
+_CUT_OFF: tuple[tuple[str, str, Callable[[Store], dict[str, Any]]], ...] = (
+    ("weights cut off", FORWARD, lambda off: {"weights": lambda s: off(softmax(s))}),
+    ("scores cut off", FORWARD, lambda off: {"scores": lambda q, k, c: off(scores_of(q, k, c))}),
+    ("P cut off in dv", BACKWARD, lambda off: {"for_value": off}),
+    ("T cut off", BACKWARD, lambda off: {"slopes": lambda p, a, d: off(slopes_of(p, a, d))}),
+    ("gradients cut off", BACKWARD, lambda off: {"last_back": lambda x, _: off(x)}),
+)
+
 FAULTS = (
     *(
-        Fault(
-            f"{what} in {low}",
-            parted(**parts(rounder(low))),
-            *filter(None, [direction]),
-            excuses=stored_in(low),
-        )
+        Fault(f"{what} in {low}", parted(**parts(rounder(low))), direction, stored_in(low))
         for what, direction, parts in _STORED
         for low in ("float16", "bfloat16")
     ),
@@ -248,60 +213,23 @@ FAULTS = (
         parted(scores=summed_scores("float16")),
         excuses=chain("float16", 16, "16 terms rounded to float16 are finer than honest bfloat16 scores"),
     ),
-    Fault("output cut off", in_doubles(lambda dtype: {}, cut_to)),
-    Fault(
-        "weights cut off",
-        in_doubles(lambda dtype: {"weights": lambda s: off_to(dtype)(softmax(s))}),
-        excuses=_CUT,
-    ),
-    Fault(
-        "scores cut off",
-        in_doubles(lambda dtype: {"scores": lambda q, k, c: off_to(dtype)(scores_of(q, k, c))}),
-        excuses=_CUT,
-    ),
-    Fault("P cut off in dv", in_doubles(lambda dtype: {"for_value": off_to(dtype)}), BACKWARD, _CUT),
-    Fault(
-        "T cut off",
-        in_doubles(lambda dtype: {"slopes": lambda p, a, d: off_to(dtype)(slopes_of(p, a, d))}),
-        BACKWARD,
-        _CUT,
-    ),
-    Fault(
-        "gradients cut off",
-        in_doubles(lambda dtype: {"last_back": lambda x, _: off_to(dtype)(x)}),
-        BACKWARD,
-        _CUT,
-    ),
-    Fault(
-        "fast exp, 2^-11",
-        in_blocks(exp=fast_exp(11)),
-        excuses=scattered_by(2.0**-11, _BELOW),
-    ),
+    Fault("output cut off", in_doubles(last=cut_to)),
+    *(Fault(what, in_doubles(parts), direction, _CUT) for what, direction, parts in _CUT_OFF),
+    Fault("fast exp, 2^-11", in_blocks(exp=fast_exp(11)), excuses=scattered_by(2.0**-11, _BELOW)),
     Fault("fast exp, 2^-6", in_blocks(exp=fast_exp(6))),
     Fault("fast exp again, 2^-6", quiet_back(exp=fast_exp(6)), BACKWARD),
+    Fault("inputs cut to TF32", given(narrowed(lambda x: cut(x, 11), *INPUTS[:3])), excuses=_exact_in(11)),
+    Fault("bfloat16 inside", given(narrowed(rounder("bfloat16"), *INPUTS[:3])), excuses=_exact_in(8)),
+    Fault("inputs in two bfloat16", parted(scores=in_two_bfloat16), excuses=_exact_in(16)),
     Fault(
-        "inputs cut to TF32", on_inputs(lambda x: cut(x, 11)), excuses=_exact_in(11, "float16", "bfloat16")
-    ),
-    Fault("bfloat16 inside", on_inputs(rounder("bfloat16")), excuses=_exact_in(8, "bfloat16")),
-    Fault(
-        "inputs in two bfloat16",
-        parted(scores=in_two_bfloat16),
-        excuses=_exact_in(16, "float16", "bfloat16"),
-    ),
-    Fault(
-        "TF32 on the way back",
-        back_on_inputs(lambda x: cut(x, 11), *INPUTS),
-        BACKWARD,
-        _exact_in(11, "float16", "bfloat16"),
+        "TF32 on the way back", back(given(narrowed(lambda x: cut(x, 11), *INPUTS))), BACKWARD, _exact_in(11)
     ),
     Fault(
         "output gradient in bfloat16",
-        back_on_inputs(rounder("bfloat16"), "output_gradient"),
+        back(given(narrowed(rounder("bfloat16"), "output_gradient"))),
         BACKWARD,
-        _exact_in(8, "bfloat16"),
+        _exact_in(8),
     ),
-    Fault("1/l in float16", parted(weights=reciprocal_in("float16")), excuses=stored_in("float16")),
-    Fault("1/l in bfloat16", parted(weights=reciprocal_in("bfloat16")), excuses=stored_in("bfloat16")),
     Fault(
         "1e-5 in the denominator",
         parted(weights=lambda s: exponentials(s) / (exponentials(s).sum(axis=-1, keepdims=True) + 1e-5)),
@@ -317,10 +245,7 @@ FAULTS = (
     Fault("dv: noise of 3 u", noisy(3.0, DV), BACKWARD),
     Fault("dk: noise of 1 u", noisy(1.0, DK), BACKWARD, _NOISE),
     Fault(
-        "D added up in bfloat16",
-        parted(offset=offset_summed_in("bfloat16")),
-        BACKWARD,
-        stored_in("bfloat16"),
+        "D added up in bfloat16", parted(offset=offset_summed_in("bfloat16")), BACKWARD, stored_in("bfloat16")
     ),
     Fault(
         "ln Z in bfloat16", quiet_back(save_logs=lambda top, log: rounder("bfloat16")(top + log)), BACKWARD
