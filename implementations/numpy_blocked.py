@@ -11,6 +11,7 @@ in float32 and rounded at the end.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ def attend(
         asked = _Head(
             scale=scale,
             causal=causal,
-            visible=None if visible is None else lambda rows, keys, b=b, h=h: visible(b, h, rows, keys),
+            visible=None if visible is None else partial(visible, b, h),
             bias=None if added is None else added[b, h],
             softcap=softcap,
             sink=None if sinks is None else float(sinks[h]),
@@ -136,6 +137,6 @@ def _change(
         scores += asked.bias[rows, keys]
     if asked.causal and keys.stop > rows.start + 1:
         # row r of the tile stands at rows.start + r and sees the keys up to there
-        scores[~np.tri(*scores.shape, rows.start - keys.start, dtype=bool)] = -np.inf
+        scores[~np.tri(len(scores), keys.stop - keys.start, rows.start - keys.start, dtype=bool)] = -np.inf
     if seen is not None:
         scores[~seen] = -np.inf
