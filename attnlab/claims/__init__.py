@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: `Verdict` and `claims()` are earlier names
 _HOMES = {"CLAIMS": "table:CLAIMS", "ClaimVerdict": "claim:ClaimVerdict", "Ledger": "ledger:Ledger"}
-_HOMES |= {"run_claims": "ledger:run_claims", "Verdict": "claim:ClaimVerdict", "claims": "claim:chosen"}
+_HOMES |= {"run_claims": "ledger:run_claims", "Verdict": "claim:ClaimVerdict", "claims": "table:chosen"}
 
 __all__ = ["CLAIMS", "ClaimVerdict", "Ledger", "run_claims"]
 

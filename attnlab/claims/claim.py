@@ -8,7 +8,6 @@ every row that a claim looks at, theory's own prediction is the right statement,
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -208,17 +207,3 @@ def decide(checks: Iterable[Check]) -> ClaimVerdict:
     if failed.get(Role.RIGHT):
         return ClaimVerdict.NOT_MEASURABLE
     return ClaimVerdict.REFUTED if failed[Role.CLAIM] else ClaimVerdict.CONDITIONAL
-
-
-def chosen(ids: Iterable[str] = ()) -> tuple[Claim, ...]:
-    """The claims called `ids`, all where none is named. Raises ValueError for an unknown id, naming near ones."""
-    from attnlab.claims.table import CLAIMS
-
-    known = {claim.id: claim for claim in CLAIMS}
-    wanted = tuple(dict.fromkeys(ids)) or tuple(known)
-    for id in wanted:
-        if id not in known:
-            near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else "attnlab claims --list names them all"
-            raise ValueError(f"no claim is called {id!r}; {hint}")
-    return tuple(known[id] for id in wanted)

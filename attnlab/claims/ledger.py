@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from attnlab.claims.claim import Check, Claim, ClaimVerdict, Statement, Unmeasured, chosen, decide
+from attnlab.claims.claim import Check, Claim, ClaimVerdict, Statement, Unmeasured, decide
+from attnlab.claims.table import chosen
 from attnlab.numerics.catalogue import EXPERIMENTS, check_request, run_experiments
 from attnlab.numerics.finding import Finding
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 
 from attnlab.claims.claim import Claim, Test
 
@@ -283,3 +285,15 @@ CLAIMS = (
         "depends on the model, the data and the optimiser.",
     ),
 )
+
+
+def chosen(ids: Iterable[str] = ()) -> tuple[Claim, ...]:
+    """The claims called `ids`, all where none is named. Raises ValueError for an unknown id, naming near ones."""
+    known = {claim.id: claim for claim in CLAIMS}
+    wanted = tuple(dict.fromkeys(ids)) or tuple(known)
+    for id in wanted:
+        if id not in known:
+            near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(near)}?" if near else "attnlab claims --list names them all"
+            raise ValueError(f"no claim is called {id!r}; {hint}")
+    return tuple(known[id] for id in wanted)

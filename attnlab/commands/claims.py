@@ -31,8 +31,8 @@ def claims(
 
     A verdict is no failure: the exit status is 0 whatever they are.
     """
-    from attnlab.claims.claim import chosen
     from attnlab.claims.ledger import run_claims
+    from attnlab.claims.table import chosen
     from attnlab.commands.progress import note
     from attnlab.commands.tables import claims_table, ledger_table, show
 
