@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_workers import QUICK, SMALL, Clock, FakeWorker, conductor_of
+from toy_instruments import CpuTime, Failing
 
-from attnlab.contract.library import Call, Library, open_library
+from attnlab.contract.library import open_library
 from attnlab.contract.result import Outcome, Result
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
-from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY, Instrument, Readings
+from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY
 from attnlab.measuring.worker_process import Died
-
-
-class CpuTime(Instrument):
-    """CPU seconds of all threads, a call."""
-
-    quantity = "cpu_time"
-    unit = "s"
-
-    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
-        """Of three calls, one sample each."""
-        samples = []
-        for _ in range(3):
-            start = time.process_time()
-            call()
-            library.finish()
-            samples.append(time.process_time() - start)
-        return Readings(tuple(samples), {"call": (0, 1, 2)}, {"clock": "process_time"})
-
-
-class Failing(Instrument):
-    """What this machine cannot measure."""
-
-    quantity = "spin"
-    unit = "1"
-
-    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
-        raise RuntimeError("no such counter here")
 
 
 def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """It measures in the worker process, and its quantity, unit, columns and facts are stored with the result."""
-    here = Path(__file__)  # the worker imports this module, under the name that it has here
-    places = here.parents[__name__.count(".")], here.parent
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where the worker finds their module
     chosen = (LATENCY, Failing(), PEAK_MEMORY, CpuTime())
     with Conductor(parse_all(["numpy_blocked"]), limits=QUICK, instruments=chosen) as conductor:
         (result,) = conductor.race(SMALL)
