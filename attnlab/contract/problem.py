@@ -143,6 +143,11 @@ class Problem:
         """The bias as an array, broadcastable to the scores, or None."""
         return self.bias.array(self.shape) if isinstance(self.bias, Alibi) else self.bias
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is softmax(scale · q kᵀ) v with a mask and nothing more."""
+        return self.bias is None and self.softcap is None and self.sinks is None
+
     def with_(self, **changes: Any) -> Problem:
         """A copy with these attributes changed; nothing is checked again."""
         return replace(self, **changes)
