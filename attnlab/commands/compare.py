@@ -12,11 +12,27 @@ from attnlab.commands import options
 @click.command(cls=options.WorkloadCommand)
 @click.argument("contenders", nargs=-1, required=True, metavar="CONTENDER CONTENDER...")
 @options.workload_options(grid=False)
-@click.option("--seconds", default=5.0, show_default=True, help="Time for one set of processes.")
+@click.option(
+    "--seconds",
+    default=5.0,
+    show_default=True,
+    help="Time for the rounds of the first five processes of each.",
+)
+@click.option(
+    "--processes",
+    default=10,
+    show_default=True,
+    help="Fresh processes of each, at most; five where they decide it.",
+)
 @options.folders
 @options.as_json
 def compare(
-    contenders: tuple[str, ...], seconds: float, folders: tuple[str, ...], as_json: bool, **said: str | None
+    contenders: tuple[str, ...],
+    seconds: float,
+    processes: int,
+    folders: tuple[str, ...],
+    as_json: bool,
+    **said: str | None,
 ) -> int:
     """Race contenders on one workload; the first is the baseline.
 
@@ -30,10 +46,10 @@ def compare(
 
     options.positive("--seconds", seconds)
     workload = options.read_workload(said)
+    options.positive("--processes", processes)
+    limits = Limits(workload_seconds=seconds, processes=min(5, processes), most_processes=processes)
     with note(quiet=as_json) as on_event:
-        found = race(
-            contenders, workload, folders=folders, limits=Limits(workload_seconds=seconds), on_event=on_event
-        )
+        found = race(contenders, workload, folders=folders, limits=limits, on_event=on_event)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:

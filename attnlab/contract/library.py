@@ -2,7 +2,8 @@
 
 The library NAME is the file ``attnlab/libraries/NAME_library.py``, imported when it is asked for; it imports the
 library itself no earlier than when it is opened. It defines ``open_on(device)``, which returns a `Library` or raises
-Unavailable, and may define ``THREAD_VARIABLES``, the variables from which the library reads its number of threads.
+Unavailable, and may define ``THREAD_VARIABLES``, the variables from which the library reads its number of threads, and
+``HUGE_PAGES``, those that make it take large arrays on huge pages, with their values.
 """
 
 from __future__ import annotations
@@ -114,6 +115,15 @@ def thread_variables() -> tuple[str, ...]:
         name for library in library_names() for name in getattr(_module(library), "THREAD_VARIABLES", ())
     ]
     return tuple(dict.fromkeys(found))
+
+
+@functools.cache
+def huge_page_variables() -> dict[str, str]:
+    """Environment variables by which the libraries take large arrays on huge pages, where they do not anyway."""
+    found: dict[str, str] = {}
+    for library in library_names():
+        found |= getattr(_module(library), "HUGE_PAGES", {})
+    return found
 
 
 @functools.cache

@@ -53,8 +53,10 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Median of the samples, in the base unit."""
-        return statistics.median(self.samples)
+        """Median of the undisturbed samples, in the base unit; of all where every one was disturbed."""
+        left_out = self.disturbed_rounds
+        kept = [one for index, one in self.by_round().items() if index not in left_out] if left_out else ()
+        return statistics.median(kept or self.samples)
 
     @property
     def least(self) -> float:
@@ -64,6 +66,20 @@ class Measurement:
     def by_round(self) -> dict[int, float]:
         """Samples by the round they were taken in."""
         return {int(index): sample for index, sample in zip(self.columns["round"], self.samples, strict=True)}
+
+    @property
+    def processes(self) -> dict[int, int]:
+        """By round, the number of the process that took its turn; 0 where that was not recorded."""
+        numbers = self.columns.get("process", (0.0,) * len(self.samples))
+        return dict(zip(map(int, self.columns["round"]), map(int, numbers), strict=True))
+
+    @property
+    def disturbed_rounds(self) -> frozenset[int]:
+        """Rounds whose turn shared its cores with somebody else, as far as could be seen."""
+        flags = self.columns.get("disturbed", ())
+        return frozenset(
+            int(index) for index, flag in zip(self.columns.get("round", ()), flags, strict=False) if flag
+        )
 
 
 @dataclass(frozen=True)

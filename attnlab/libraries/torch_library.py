@@ -15,6 +15,9 @@ from attnlab.contract.library import Arrays, Call
 from attnlab.libraries import host
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+#: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by itself,
+#: from 4 MiB on; glibc.malloc.hugetlb=1 asks too, but does not align, and left two speeds: docs/decisions/0004)
+HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 #: what PyTorch says of an operator that has no backward pass
 _NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")

@@ -1,14 +1,14 @@
 """Races contenders over workloads; while one of them is timed, the processes of all others are stopped.
 
 For each workload every contender is, in turn, predicted (what would exceed time or memory is not tried), prepared,
-checked against float64 and calibrated. Those that are left run in interleaved rounds until every verdict is decided or
-the time is spent; then the other instruments measure, each in a pass of its own. A contender that fails gets its
-outcome and a reason, and the others go on.
+checked against float64 and calibrated. Those that are left run in interleaved rounds, in one crew of processes after
+the other, until every verdict is decided or the time is spent; the other instruments measure in the first crew, each in
+a pass of its own. A contender that fails gets its outcome and a reason, and the others go on.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +22,19 @@ from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.budget import Budget
 from attnlab.measuring.contender import Contender
+from attnlab.measuring.crews import Crews
+from attnlab.measuring.disturbance import Watch
 from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.race import Race
-from attnlab.measuring.worker_process import NoAnswer, Refused, WorkerProcess
+from attnlab.measuring.worker_process import NoAnswer
 
 _WARMUP_SECONDS = 0.03
 
 
 class Conductor:
-    """Keeps one worker process a contender for a whole run; use as a context manager.
+    """Keeps the crews of worker processes for a whole run; use as a context manager.
 
     `instruments` measure what is raced: latency in the race, which is always measured, and each other in a pass of
     its own after it; `memory` False leaves out peak memory. `account` holds the seconds that went into each activity;
@@ -50,28 +52,26 @@ class Conductor:
         instruments: Sequence[Instrument] = STANDARD,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.workers = [WorkerProcess(contender, folders) for contender in contenders]
+        self.crews = Crews(contenders, folders, on_event)
+        self.contenders = tuple(contenders)
         self.baseline = baseline or contenders[0].name
         self.limits = limits or Limits()
         self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
         self._on_event = on_event
-        self._absent: dict[str, tuple[Outcome, str]] = {}
         self._budget = Budget(self.limits)
 
     def __enter__(self) -> Conductor:
         try:
             with self._activity("start-up"):
-                self._start()
+                self.crews.crew(0)
         except BaseException:  # an interrupt too: nobody calls __exit__ for us
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as leaving:  # all of them, also where an interrupt comes in between
-            for worker in self.workers:
-                leaving.callback(worker.end)
+        self.crews.end()
 
     def race(self, workload: Workload) -> list[Result]:
         """One result a contender, in the order they were given."""
@@ -84,70 +84,75 @@ class Conductor:
 
     def _race(self, workload: Workload) -> list[Result]:
         with self._activity("start-up"):
-            self._start()
+            first = self.crews.crew(0)
+        watch = Watch()
         deadline = self.limits.deadline_seconds
-        participants = [Participant(worker, workload, deadline) for worker in self.workers]
-        for participant in participants:
-            self._on_event(f"{workload.label}: checking {participant.name}")
-            participant.attempt(self._admit)
-            if participant.ended is not None:
-                self._release(participant)  # the others may want the memory
-        Race(
-            participants=[one for one in participants if one.ended is None],
+        participants = [Participant(worker, workload, deadline) for worker in first.values()]
+        race = Race(
+            participants=participants,
             baseline=self.baseline,
             limits=self.limits,
             account=self.account,
             on_event=self._on_event,
-        ).run()
-        for participant in participants:
-            if participant.ended is None:
-                self._budget.saw_seconds(participant)
-                self._measure(participant)
-            self._release(participant)
+        )
+        crew = 0
+        while True:
+            started = time.monotonic()
+            for participant in race.racing:
+                self._on_event(f"{workload.label}: checking {participant.name}")
+                participant.attempt(self._rejoin if crew else self._admit)
+                if participant.ended is not None:
+                    self._release(participant)  # the others may want the memory
+            race.ready_seconds = time.monotonic() - started
+            race.run(crew)
+            for participant in participants:
+                if crew == 0 and participant.ended is None:
+                    self._budget.saw_seconds(participant)
+                    self._measure(participant)
+                self._release(participant)
+            crew += 1
+            if race.over(crew):
+                break
+            self._enter(crew, race.racing)
+        self._note_others(watch, participants)
+        self.crews.dismiss()
         return [participant.result() for participant in participants]
 
     def facts(self, device: str) -> dict[str, dict[str, Any]]:
         """Library versions, BLAS pools and device of every contender, by name, where they can be read."""
         found = {}
-        for worker in self.workers:
+        for name, worker in self.crews.crew(0).items():
             if worker.alive:
                 try:
                     deadline = self.limits.deadline_seconds
-                    found[worker.contender.name] = worker.ask("facts", seconds=deadline, device=device)
+                    found[name] = worker.ask("facts", seconds=deadline, device=device)
                 except NoAnswer as fault:
-                    found[worker.contender.name] = {"unknown": str(fault)}
+                    found[name] = {"unknown": str(fault)}
         return found
 
+    def _enter(self, crew: int, racing: Sequence[Participant]) -> None:
+        """Give those who still race their processes of the next crew."""
+        with self._activity("start-up"):
+            workers = self.crews.crew(crew, [one.name for one in racing])
+        for one in racing:
+            one.worker = workers[one.name]
+            one.present = one.worker.alive
+
+    def _note_others(self, watch: Watch, participants: Sequence[Participant]) -> None:
+        """What others took of the machine while these raced, beside every result."""
+        ours = [worker.number for worker in self.crews.workers if worker.number is not None]
+        others = watch.others([os.getpid(), *ours])
+        if others.notable:
+            for participant in participants:
+                participant.facts["others"] = str(others)
+
     # -- one contender at a time -------------------------------------------------------------------
-
-    def _start(self) -> None:
-        """Start the processes that do not run, side by side: importing a library takes seconds.
-
-        A contender whose backend does not load is not tried again in this run.
-        """
-        started = []
-        for worker in self.workers:
-            if worker.alive or worker.contender.name in self._absent:
-                continue
-            self._on_event(f"starting {worker.contender.name}")
-            try:
-                worker.start()
-                started.append(worker)
-            except (NoAnswer, OSError) as fault:
-                self._absent[worker.contender.name] = (Outcome.UNAVAILABLE, str(fault))
-        for worker in started:
-            try:
-                worker.finish_start()
-            except NoAnswer as fault:
-                outcome = Outcome.UNAVAILABLE if isinstance(fault, Refused) else fault.outcome
-                self._absent[worker.contender.name] = (outcome, str(fault))
-                worker.end()
 
     def _admit(self, participant: Participant) -> None:
         """Everything that comes before the clock."""
         workload = participant.workload.to_dict()
-        if participant.name in self._absent:
-            participant.ended = self._absent[participant.name]
+        if participant.name in self.crews.absent:
+            participant.ended = self.crews.absent[participant.name]
             return
         with self._activity("predicting"):
             participant.ask("declines", workload=workload)
@@ -167,24 +172,40 @@ class Conductor:
         with self._activity("attesting"):
             participant.kernel = str(participant.ask("attest")["kernel"])
 
+    def _rejoin(self, participant: Participant) -> None:
+        """Everything that comes before the clock in a later crew: its answer must be as right as in the first."""
+        if not participant.present:
+            return
+        with self._activity("preparing"):
+            participant.ask("prepare", workload=participant.workload.to_dict())
+        with self._activity("checking"):
+            self._check(participant)
+
     def _check(self, participant: Participant) -> None:
-        """Judge what the call that will be timed returns, the first time and the second."""
+        """Judge what the call that will be timed returns, the first time and the second.
+
+        In a later crew that is done where it is not, bit for bit, what the first crew returned.
+        """
         rows = race_check.sampled_rows(participant.workload)
         deadline = participant.deadline_seconds
         reply, arrays = participant.worker.ask_arrays("check", seconds=deadline, rows=rows)
-        names = reply["names"]
+        if participant.answers and all(map(np.array_equal, arrays, participant.answers)):
+            return
+        names, first_crew = reply["names"], not participant.answers
+        participant.answers = participant.answers or arrays
         first, second = (
             dict(zip(names, arrays[at : at + len(names)], strict=True)) for at in (0, len(names))
         )
-        participant.accuracy = race_check.judge(participant.workload, rows, first)
-        when = ""
+        found, when = race_check.judge(participant.workload, rows, first), ""
         same = all(np.array_equal(first[name], second[name]) for name in names)
-        if participant.accuracy.passed and not same:
-            participant.accuracy = race_check.judge(participant.workload, rows, second)
+        if found.passed and not same:
+            found = race_check.judge(participant.workload, rows, second)
             when = "right at the first call, but at the second: "
-        if not participant.accuracy.passed:
-            reason = participant.accuracy.reason or "failed the accuracy gate"
-            participant.ended = (Outcome.WRONG, when + reason)
+        if first_crew or not found.passed:
+            participant.accuracy = found
+        if not found.passed:
+            in_one = "" if first_crew else "right in one process, but in another: "
+            participant.ended = (Outcome.WRONG, in_one + when + (found.reason or "failed the accuracy gate"))
 
     def _measure(self, participant: Participant) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays."""

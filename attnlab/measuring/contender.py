@@ -1,34 +1,86 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
-Settings are environment variables, in capitals, and ``threads=N``. They are fixed when the contender's
-process starts, because libraries read them once, on import.
+Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default`` and ``slowed=PERCENT``. They are
+fixed when the contender's process starts, because libraries read them once, on import.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from attnlab.contract.library import thread_variables
+from attnlab.contract.library import huge_page_variables, thread_variables
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 #: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
 #: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
 _KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+
+
+def _threads(text: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"{text}: threads must be a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
+def _pages(text: str, value: str) -> str:
+    if value not in ("huge", "default"):
+        raise ValueError(f"{text}: pages must be huge or default, got {value!r}")
+    return value
+
+
+def _slowed(text: str, value: str) -> float:
+    try:
+        percent = float(value.removesuffix("%"))
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent <= 1000:
+        raise ValueError(f"{text}: slowed must be a percentage from 0 to 1000, got {value!r}")
+    return percent
+
+
+#: settings that are no environment variables, and what reads them: (the whole notation, the value)
+_SETTINGS: dict[str, Callable[[str, str], Any]] = {"threads": _threads, "pages": _pages, "slowed": _slowed}
+
+
+def with_huge_pages(text: str) -> str:
+    """The notation of the same contender on huge pages."""
+    backend, _, settings = text.partition("#")[0].partition("[")
+    kept = [one for one in settings.rstrip("]").split(",") if one and not one.startswith("pages=")]
+    return f"{backend}[{','.join([*kept, 'pages=huge'])}]"
+
+
+def huge_pages_refused() -> str | None:
+    """Why this system gives no huge pages to those who ask, or None."""
+    try:
+        chosen = _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return "this system has no transparent huge pages, or does not show them"
+    return "transparent huge pages are switched off (never)" if chosen == "never" else None
 
 
 @dataclass(frozen=True)
 class Contender:
-    """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs."""
+    """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs.
+
+    `pages` "huge" takes large arrays on huge pages, where the library can. `slowed` waits after every call for so much
+    per cent of its time: a difference that is known, for tests of the instrument itself.
+    """
 
     name: str
     backend: str
     variables: tuple[tuple[str, str], ...] = ()
     threads: int | None = None
+    pages: str | None = None
+    slowed: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Contender:
@@ -39,7 +91,7 @@ class Contender:
                 f"a contender is written backend or backend[threads=1,VARIABLE=value], got {text!r}"
             )
         variables: list[tuple[str, str]] = []
-        threads = None
+        own: dict[str, Any] = {}
         given: set[str] = set()
         for setting in (match["settings"] or "").split(",") if match["settings"] is not None else ():
             key, equals, value = setting.strip().partition("=")
@@ -48,18 +100,16 @@ class Contender:
             if key in given:
                 raise ValueError(f"{text}: {key} is given twice")
             given.add(key)
-            if key == "threads":
-                if not value.isdecimal() or int(value) < 1:
-                    raise ValueError(f"{text}: threads must be a whole number of at least 1, got {value!r}")
-                threads = int(value)
+            if key in _SETTINGS:
+                own[key] = _SETTINGS[key](text, value)
             elif _VARIABLE.fullmatch(key):
                 variables.append((key, value))
             else:
                 raise ValueError(
-                    f"{text}: unknown setting {key!r}; settings are threads and "
+                    f"{text}: unknown setting {key!r}; settings are {', '.join(_SETTINGS)} and "
                     "environment variables in capitals"
                 )
-        return cls(text.strip(), match["backend"], tuple(variables), threads)
+        return cls(text.strip(), match["backend"], tuple(variables), **own)
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment variables that its process is started with, the `inherited` ones included.
@@ -69,7 +119,8 @@ class Contender:
         own = dict(self.variables)
         chosen = any(name.startswith(_ALLOCATOR_PREFIXES) for name in (*own, *inherited))
         threads = {} if self.threads is None else dict.fromkeys(thread_variables(), str(self.threads))
-        return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **own}
+        huge = huge_page_variables() if self.pages == "huge" else {}
+        return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **huge, **own}
 
 
 def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
@@ -85,6 +136,6 @@ def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
         one = Contender.parse(text)
         seen[one.name] += 1
         if seen[one.name] > 1:
-            one = Contender(f"{one.name}#{seen[one.name]}", one.backend, one.variables, one.threads)
+            one = replace(one, name=f"{one.name}#{seen[one.name]}")
         contenders.append(one)
     return tuple(contenders)

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from attnlab.contract.library import Call, Library
 from attnlab.contract.result import Measurement
+from attnlab.measuring.disturbance import run_delay_seconds
 
 Column = tuple[float, ...]
 
@@ -71,10 +72,11 @@ class Instrument(ABC):
         return Measurement(self.quantity, self.unit, samples, columns, readings["facts"])
 
 
-#: what a turn notes beside its time, each the growth of a count of this process since it started
+#: what a turn notes beside its time, each the growth of a count of this process since it started (nan: not told)
 COUNTERS: Mapping[str, Callable[[], float]] = {
     "minor_faults": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
     "involuntary_switches": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+    "run_delay_s": run_delay_seconds,
 }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
+
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.instruments import LATENCY, Instrument
@@ -17,8 +19,10 @@ from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
 class Participant:
     """One contender's way through one workload, as far as it has come.
 
+    `worker` is its process in the crew that is racing now, `answers` what the call that is timed returned in the first.
     `call_seconds` is the least seconds a call so far, `spent` the seconds of its turns together. It has left the race
-    where `racing` is False, and has an outcome other than measured, with a reason, where it has `ended`.
+    where `racing` is False, sits out a crew where `present` is False, and has an outcome other than measured, with a
+    reason, where it has `ended`.
     """
 
     worker: WorkerProcess
@@ -30,8 +34,13 @@ class Participant:
     call_seconds: float = 0.0
     spent: float = 0.0
     racing: bool = True
+    present: bool = True
+    answers: tuple[NDArray[Any], ...] = ()
+    #: whether its arrays can be placed anew within a process
+    placeable: bool = True
     ended: tuple[Outcome, str] | None = None
     notes: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
     turns: list[dict[str, float]] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
 
@@ -52,7 +61,8 @@ class Participant:
         """Seconds per call of its turns so far."""
         columns = {name: tuple(turn[name] for turn in self.turns) for name in self.turns[0]}
         samples = columns.pop("seconds")
-        return LATENCY.measurement({"samples": samples, "columns": columns, "facts": {"cache": self.cache}})
+        facts = {"cache": self.cache, **self.facts}
+        return LATENCY.measurement({"samples": samples, "columns": columns, "facts": facts})
 
     def attempt(self, step: Callable[[Participant], Any]) -> None:
         """Take `step` with this participant; what goes wrong in it ends this participant and no other."""

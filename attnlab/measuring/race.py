@@ -1,8 +1,10 @@
-"""The race over one workload: interleaved rounds, until every verdict is decided or the time is spent.
+"""The race over one workload: interleaved rounds in one crew of processes after the other, until it is decided.
 
-Verdicts are computed after 30, 60, 120, ... rounds and not after each: an interval that is looked at all the
-time shows a difference sooner or later. A contender that is out of all proportion slower or faster than the
-baseline leaves as soon as an interval exists, when it has cost more than its share of the time.
+Three levels of chance are drawn again and again: the process (each crew is one of every contender), the placement of
+its memory (released and taken anew every few rounds), and the round. Verdicts are looked at after the planned crews
+and after the most that are allowed, not after each: an interval that is looked at all the time shows a difference
+sooner or later. A contender that is out of all proportion slower or faster than the baseline leaves as soon as an
+interval exists, when it has cost more than its share of the time.
 """
 
 from __future__ import annotations
@@ -15,26 +17,33 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-import psutil
-
+from attnlab.measuring import disturbance
 from attnlab.measuring.instruments import LATENCY
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
-from attnlab.statistics import pairing
+from attnlab.statistics import pairing, replication
 from attnlab.statistics.pairing import Verdict
 
 T = TypeVar("T")
-#: turns of the calibration loop
-_LOOPS = 100_000
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
 _CLEAR = 1.5
+#: crews after which a clear difference is looked for: with two pairs Student's interval is as wide as the sea
+_FIRST_CREWS = 3
+#: rounds that a placement of the arrays is raced for
+_PLACED_FOR = 3
+#: rounds that a crew has, however long they take, while the extra time lasts
+_LEAST_ROUNDS = 2
+#: a disturbed turn is taken again so often, ...
+_RETAKES = 2
+#: ... while this part of the workload's time has not gone into it: a neighbour that stays is not waited for
+_RETAKEN_SHARE = 0.5
 
 
 @dataclass(kw_only=True)
 class Race:
     """One workload's rounds over `participants`; their turns are the outcome.
 
-    `account` takes the seconds spent timed, settling, and waking and stopping.
+    `account` takes the seconds spent timed, settling, waking and stopping, and placing.
     """
 
     participants: Sequence[Participant]
@@ -42,53 +51,130 @@ class Race:
     limits: Limits
     account: dict[str, float]
     on_event: Callable[[str], None] = lambda text: None
-    #: by round, the seconds of the calibration loop
+    #: seconds of rounds so far, those of contenders that have left again not counted
+    spent: float = 0.0
+    #: seconds that getting the present crew ready took
+    ready_seconds: float = 0.0
+    _rounds: int = 0
+    _retaken: float = 0.0
     _calibration: dict[int, float] = field(default_factory=dict)
 
-    def run(self) -> None:
-        """Race until it is decided. Returns at once where nobody takes part."""
-        if not self.participants:
+    @property
+    def racing(self) -> list[Participant]:
+        """Those who take part in the next crew."""
+        return [one for one in self.participants if one.racing and one.ended is None]
+
+    def run(self, crew: int) -> None:
+        """The rounds of one crew, whose processes the participants hold, prepared. Returns at once without any."""
+        racing = [one for one in self.racing if one.present]
+        if not racing:
             return
-        limits, started = self.limits, time.monotonic()
-        workload = self.participants[0].workload
-        least = pairing.least_rounds(max(1, len(self.participants) - 1))
-        order = latin_square(range(len(self.participants)), seed=workload.seed)
-        look = limits.min_rounds
-        for index in range(limits.max_rounds):
-            self.on_event(f"{workload.label}: round {index + 1}")
-            self._round(index, next(order))
-            kept = index + 1 - len(pairing.disturbed_rounds(self._calibration))
-            if kept >= least:
-                self._let_leave()
-            # what those took who have left again is not taken from the others
-            elapsed = (
-                time.monotonic() - started - sum(one.spent for one in self.participants if not one.racing)
-            )
-            if kept < least:
-                if elapsed > limits.workload_seconds + limits.extra_seconds:
-                    return
-                continue
-            if elapsed > limits.workload_seconds or self._nobody_to_pair():
-                return
-            if kept >= look:
-                look *= 2
-                if all(map(self._decided, self._challengers())):
-                    return
+        workload, started, placement = racing[0].workload, time.monotonic(), 0
+        order = latin_square(range(len(racing)), seed=workload.seed + crew)
+        aim = self._rounds_wanted(crew)
+        share = self._share(crew)
+        for count in range(math.ceil(self.limits.max_rounds / self.limits.processes)):
+            elapsed = time.monotonic() - started
+            over = elapsed + elapsed / count > share if count else False  # a round more would not fit
+            if over and (count >= _LEAST_ROUNDS or self.spent + elapsed > self._utmost):
+                break
+            if count >= aim or not any(one.ended is None for one in racing):
+                break
+            self.on_event(f"{workload.label}: round {self._rounds + 1}, process {crew + 1}")
+            if count and count % _PLACED_FOR == 0:
+                placement += 1
+                self._place(racing)
+            turn = partial(self._turn, crew=crew, placement=placement, fresh=count % _PLACED_FOR == 0)
+            self._round([racing[place] for place in next(order)], turn)
+        self.spent += time.monotonic() - started
+        self._let_leave(crew)
 
-    def _round(self, index: int, order: Sequence[int]) -> None:
-        self._calibration[index] = calibration_seconds()
-        for place in order:
-            participant = self.participants[place]
-            if participant.racing and participant.ended is None:
-                participant.attempt(partial(self._turn, index=index))
-
-    def _turn(self, participant: Participant, index: int) -> None:
+    def over(self, crews: int) -> bool:
+        """Whether nothing is left to find out after so many crews, or no time is left for another."""
         limits = self.limits
-        settle = limits.turn_seconds if participant.call_seconds < limits.settle_below_seconds else None
+        if crews >= limits.most_processes or self._nobody_to_pair():
+            return True
+        if crews < limits.processes:
+            return self.spent > self._utmost
+        if crews == limits.processes:  # the first look: what is decided has its verdict
+            for one in self._challengers():
+                one.racing = not self._decided(one)
+        return self.spent > self._utmost or not self._challengers()
+
+    @property
+    def _utmost(self) -> float:
+        return self.limits.workload_seconds + self.limits.extra_seconds
+
+    def _share(self, crew: int) -> float:
+        """Seconds for this crew's rounds: an equal part of what is left of the planned time."""
+        planned = self.limits.processes
+        if crew >= planned:
+            return self.limits.workload_seconds / planned
+        return max(0.0, self.limits.workload_seconds - self.spent) / (planned - crew)
+
+    def _rounds_wanted(self, crew: int) -> int:
+        """The rounds that pay in this crew, by what the crews before have shown of the scatter.
+
+        The most that any open verdict wants: see `attnlab.statistics.replication.rounds_per_process`.
+        """
+        limits = self.limits
+        least = math.ceil(limits.min_rounds / limits.processes)
+        most = math.ceil(limits.max_rounds / limits.processes)
+        if crew < 2 or not self._rounds:
+            return most
+        round_cost, wanted = self.spent / self._rounds, 0.0
+        for one in self._challengers():
+            base = self._base()
+            assert base is not None
+            found = replication.components(
+                pairing.log_ratios(base.latency(), one.latency(), self._disturbed())
+            )
+            if found is None:
+                return most
+            wanted = max(wanted, replication.rounds_per_process(found, self.ready_seconds, round_cost))
+        return math.ceil(min(most, max(least, wanted)))
+
+    def _round(self, order: Sequence[Participant], turn: Callable[[Participant], None]) -> None:
+        self._calibration[self._rounds] = disturbance.calibration_seconds()
+        for participant in order:
+            if participant.ended is None:
+                participant.attempt(turn)
+        self._rounds += 1
+
+    def _place(self, racing: Sequence[Participant]) -> None:
+        """Let everybody's arrays lie elsewhere in memory from now on."""
+        started = time.monotonic()
+        for participant in racing:
+            if participant.ended is None and participant.placeable:
+                participant.attempt(place)
+        self.account["placing"] += time.monotonic() - started
+
+    def _turn(self, participant: Participant, *, crew: int, placement: int, fresh: bool) -> None:
+        """One turn, taken again while it is disturbed and there is time for that."""
+        for attempt in range(_RETAKES + 1):
+            started = time.monotonic()
+            taken = self._take(participant, fresh=fresh and attempt == 0)
+            taken |= {"process": crew, "placement": placement, "retaken": attempt}
+            taken["disturbed"] = float(taken["waited"] > self.limits.run_delay)
+            if not taken["disturbed"] or attempt == _RETAKES or not self._may_retake():
+                break
+            self._retaken += time.monotonic() - started
+        participant.turns.append(taken)
+
+    def _may_retake(self) -> bool:
+        return self._retaken < _RETAKEN_SHARE * self.limits.workload_seconds
+
+    def _take(self, participant: Participant, *, fresh: bool) -> dict[str, float]:
+        limits = self.limits
+        long = participant.call_seconds >= limits.settle_below_seconds
+        # the first call on fresh pages is never timed, however long it is
+        settle = None if long and not fresh else 0.0 if long else limits.turn_seconds
         iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
-        stolen, started = steal_seconds(), time.monotonic()
+        stolen, pressed = disturbance.steal_seconds(), disturbance.pressure_seconds()
+        started = time.monotonic()
         found = participant.measure(LATENCY, iterations=iterations, settle_seconds=settle)
         elapsed = time.monotonic() - started
+        pressed = disturbance.pressure_seconds() - pressed
         (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
         timed = min(elapsed, seconds * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))
@@ -98,20 +184,21 @@ class Race:
         participant.spent += elapsed
         # a calibration that fell into a bad moment must not shorten every turn that follows
         participant.call_seconds = min(participant.call_seconds, seconds)
-        participant.turns.append(
-            {
-                "seconds": seconds,
-                "round": index,
-                "iterations": iterations,
-                **noted,
-                "steal_s": steal_seconds() - stolen,
-                "calibration_s": self._calibration[index],
-            }
-        )
+        delay = noted["run_delay_s"]
+        return {
+            "seconds": seconds,
+            "round": self._rounds,
+            "iterations": iterations,
+            **noted,
+            # where threads do not tell, the whole system may: settling included, and others' waiting too
+            "waited": pressed / elapsed if math.isnan(delay) else delay / (seconds * iterations),
+            "steal_s": disturbance.steal_seconds() - stolen,
+            "calibration_s": self._calibration[self._rounds],
+        }
 
     def _base(self) -> Participant | None:
         """Whom the others are compared with: the baseline, or where that has failed the first still racing."""
-        running = [participant for participant in self.participants if participant.ended is None]
+        running = [one for one in self.participants if one.ended is None and one.turns]
         # one that left early shares too few rounds with those that race on, perhaps none undisturbed
         running.sort(key=lambda participant: (participant.name != self.baseline, not participant.racing))
         return running[0] if running else None
@@ -119,20 +206,23 @@ class Race:
     def _challengers(self) -> list[Participant]:
         """Those still racing against the base."""
         base = self._base()
-        return [one for one in self.participants if one is not base and one.racing and one.ended is None]
+        return [one for one in self.racing if one is not base and one.turns]
 
     def _nobody_to_pair(self) -> bool:
         """Whether all but the base have left, or all have failed."""
         left = any(not one.racing for one in self.participants)
         return self._base() is None or (left and not self._challengers())
 
-    def _let_leave(self) -> None:
-        share = self.limits.workload_seconds / len(self.participants)
+    def _let_leave(self, crew: int) -> None:
+        if crew + 1 < _FIRST_CREWS:
+            return
+        share = self.limits.workload_seconds / len(self.participants) * (crew + 1) / self.limits.processes
         for participant in self._challengers():
             if participant.spent > share:
                 verdict = self._verdict(participant)
                 if verdict and (verdict.low > _CLEAR or verdict.high < 1 / _CLEAR):
                     participant.racing = False
+                    self.spent -= participant.spent  # is not taken from the others
 
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)
@@ -141,20 +231,30 @@ class Race:
         narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self.limits.noise_margin) ** 2
         return narrow or verdict.kind is not pairing.Kind.UNDECIDED
 
+    def _disturbed(self) -> set[int]:
+        return pairing.disturbed_rounds(self._calibration)
+
     def _verdict(self, participant: Participant) -> Verdict | None:
         """The participant against the base, or None where the two share no round that counts."""
-        base, disturbed = self._base(), pairing.disturbed_rounds(self._calibration)
-        rounds = [{turn["round"] for turn in one.turns} for one in (base, participant) if one is not None]
-        if base is None or not set.intersection(*rounds) - disturbed:
+        base = self._base()
+        if base is None or not {t["round"] for t in base.turns} & {t["round"] for t in participant.turns}:
             return None
         running = sum(one.ended is None for one in self.participants)
         return pairing.compare(
             base.latency(),
             participant.latency(),
-            disturbed=disturbed,
+            disturbed=self._disturbed(),
             comparisons=max(1, running - 1),
             margin=self.limits.noise_margin,
         )
+
+
+def place(participant: Participant) -> None:
+    """Let the participant's arrays lie elsewhere in memory; where they cannot, that is noted once."""
+    answer = participant.ask("place")
+    if not answer["placed"]:
+        participant.placeable = False
+        participant.facts["placement"] = f"one a process: {answer['reason']}"
 
 
 def latin_square(entries: Sequence[T], seed: int) -> Iterator[list[T]]:
@@ -173,16 +273,3 @@ def latin_square(entries: Sequence[T], seed: int) -> Iterator[list[T]]:
         generator.shuffle(order)
         for shift in range(max(1, len(order))):
             yield order[shift:] + order[:shift]
-
-
-def calibration_seconds() -> float:
-    """Seconds that a fixed pure-Python loop takes now: about a millisecond, undisturbed."""
-    start = time.perf_counter()
-    for _ in range(_LOOPS):
-        pass
-    return time.perf_counter() - start
-
-
-def steal_seconds() -> float:
-    """CPU seconds that a hypervisor has taken from this machine since it started; 0 where it does not say."""
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))

@@ -1,34 +1,39 @@
 """Contenders raced on one workload, and what to say about it.
 
-A difference of under 5 % is smaller than what two processes of one backend may differ by: it is claimed
-only where it holds in three fresh sets of processes.
+Every claim rests on pairs of fresh processes: five, and ten where five do not decide it. Two processes of one backend
+may differ by 30 %, by where their memory lies; a contender with two such speeds is told with both of them.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from attnlab.contract.library import huge_page_variables
 from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
+from attnlab.measuring.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
 from attnlab.measuring.limits import Limits
 from attnlab.statistics.pairing import Verdict
-from attnlab.statistics.verdicts import SETS, agreed, sentence, small_claim, verdicts_against
+from attnlab.statistics.replication import Speed, speeds
+from attnlab.statistics.verdicts import sentence, verdicts_against
 
-#: for one set, unless another time is asked for
+#: for the rounds of the first five processes of each contender, unless another time is asked for
 SECONDS = 5.0
+#: processes of each contender where five do not decide it
+MOST_PROCESSES = 10
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
 
-    `results` are of the first set of processes; `sets` tells how many each verdict rests on. `command` repeats it.
+    `sets` tells how many fresh sets of processes were raced. `huge_pages` holds, for contenders with two speeds by
+    where their memory lies, seconds a call with huge pages, where that could be measured. `command` repeats it.
     """
 
     workload: Workload
@@ -36,6 +41,7 @@ class Comparison:
     results: tuple[Result, ...]
     verdicts: dict[str, Verdict]
     sets: int
+    huge_pages: Mapping[str, float] = field(default_factory=dict)
     command: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -56,7 +62,9 @@ class Comparison:
             "outcome": str(result.outcome),
             "reason": result.reason,
             "seconds_median": latency.median if latency else None,
+            "seconds_by_placement": [speed.seconds for speed in speeds(latency)] if latency else None,
             "rounds": len(latency.samples) if latency else 0,
+            "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
             "ratio": verdict.ratio if verdict else 1.0 if is_baseline else None,
             "ratio_low": _known(verdict.low) if verdict else 1.0 if is_baseline else None,
             "ratio_high": _known(verdict.high) if verdict else 1.0 if is_baseline else None,
@@ -74,8 +82,16 @@ class Comparison:
                 said.append(f"{result.contender}: {result.outcome}. {result.reason}.")
             elif result.contender in self.verdicts:
                 said.append(sentence(result.contender, self.baseline, self.verdicts[result.contender]))
-        if self.sets > 1:
-            said.append(f"Verdicts had to hold in {self.sets} fresh sets of processes.")
+        for result in self.results:
+            found = speeds(result.latency) if result.latency else ()
+            if len(found) > 1:
+                said.append(two_speeds(result.contender, found, self.huge_pages.get(result.contender)))
+        facts = (one.latency.facts for one in self.results if one.latency)
+        others = next((one["others"] for one in facts if "others" in one), None)
+        if others:
+            said.append(
+                f"Other programs took {others} meanwhile: turns that had to wait for a core do not count."
+            )
         return said
 
 
@@ -99,19 +115,49 @@ def compare(
     for one in contenders:
         require(one.backend, folders)
     baseline = contenders[0].name
-    sets: list[tuple[Result, ...]] = []
-    while len(sets) < SETS:
-        with Conductor(
-            contenders, folders=folders, limits=limits, memory=not sets, on_event=on_event
-        ) as conductor:
-            sets.append(tuple(conductor.race(workload)))
-        first = verdicts_against(sets[0], baseline)
-        if not any(small_claim(verdict) for verdict in first.values()):
-            break
-    judged = [verdicts_against(one, baseline) for one in sets]
-    verdicts = {name: agreed([one.get(name) for one in judged]) for name in first}
-    command = _command(texts, workload, folders, limits)
-    return Comparison(workload, baseline, sets[0], verdicts, len(sets), command)
+    limits = limits or Limits(workload_seconds=SECONDS, most_processes=MOST_PROCESSES)
+    with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:
+        results = tuple(conductor.race(workload))
+    verdicts = verdicts_against(results, baseline)
+    sets = max((len(set(one.latency.processes.values())) for one in results if one.latency), default=0)
+    huge = _with_huge_pages(contenders, results, workload, folders, limits, on_event)
+    return Comparison(
+        workload, baseline, results, verdicts, sets, huge, _command(texts, workload, folders, limits)
+    )
+
+
+def two_speeds(name: str, found: Sequence[Speed], huge: float | None) -> str:
+    """What to say of a contender that has two speeds: both, how often each was met, and what huge pages give."""
+    fast, slow = found
+    said = (
+        f"{name} takes {slow.seconds * 1e3:.3g} or {fast.seconds * 1e3:.3g} ms by where its memory lies "
+        f"({slow.placements} and {fast.placements} of {slow.placements + fast.placements} placements)"
+    )
+    if huge is None:
+        return f"{said}; try it with huge pages: {with_huge_pages(name)}."
+    settings = " ".join(f"{key}={value}" for key, value in huge_page_variables().items())
+    return f"{said}; {huge * 1e3:.3g} ms with huge pages (set {settings})."
+
+
+def _with_huge_pages(
+    contenders: Sequence[Contender],
+    results: Sequence[Result],
+    workload: Workload,
+    folders: Sequence[str],
+    limits: Limits,
+    on_event: Callable[[str], None],
+) -> dict[str, float]:
+    """Seconds a call with huge pages, of those contenders that have two speeds without."""
+    twofold = {one.contender for one in results if one.latency and len(speeds(one.latency)) > 1}
+    asked = {one.name: with_huge_pages(one.name) for one in contenders if one.name in twofold}
+    if not asked or huge_pages_refused():
+        return {}
+    brief = replace(limits, workload_seconds=1.0, processes=3, most_processes=3)
+    with Conductor(
+        parse_all(list(asked.values())), folders=folders, limits=brief, memory=False, on_event=on_event
+    ) as conductor:
+        found = conductor.race(workload)
+    return {name: one.latency.median for name, one in zip(asked, found, strict=True) if one.latency}
 
 
 def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits | None) -> str:

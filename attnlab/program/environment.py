@@ -25,6 +25,8 @@ def environment() -> dict[str, Any]:
     import cpuinfo
     import psutil
 
+    from attnlab.measuring.disturbance import hidden
+
     processor = cpuinfo.get_cpu_info()
     return {
         "cpu": processor.get("brand_raw") or platform.processor() or None,
@@ -43,6 +45,8 @@ def environment() -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_PREFIXES)},
         "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
+        "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
     }

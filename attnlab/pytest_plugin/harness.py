@@ -149,7 +149,9 @@ class Harness:
         for wanted in (memory, True):
             if (workload, wanted) in self._single_rounds:
                 return self._single_rounds[workload, wanted]
-        hasty = replace(self.limits, min_rounds=1, max_rounds=1, turn_seconds=1e-9)
+        hasty = replace(
+            self.limits, processes=1, most_processes=1, min_rounds=1, max_rounds=1, turn_seconds=1e-9
+        )
         found = self._single_rounds[workload, memory] = self._run(workload, hasty, memory=memory)
         return found
 

@@ -71,8 +71,8 @@ class Group:
 class Analysis:
     """A run, read. `names` are its contenders, each once, in the plan's order.
 
-    `margin` is the relative difference that counts as none: the plan's, or what the self-test showed this
-    machine cannot tell apart, whichever is larger. Where the self-test failed the cell's own may be larger still.
+    `margin` is the relative difference that counts as none; a cell has a larger one of its own where its self-test
+    failed.
     `shared` says in words what all workloads have in common, heads and length apart.
     """
 
@@ -107,13 +107,12 @@ def analyse(run: Run) -> Analysis:
     tested = self_test(measured, margin=run.plan.limits.noise_margin)
     baseline = entered_once(run.baseline)
     cells = [
-        _cell(workload, answers[workload], run, baseline, tested.resolution_at(workload))
-        for workload in answers
+        _cell(workload, answers[workload], run, baseline, tested.floor(workload)) for workload in answers
     ]
     raced = (result.contender for result in run.results)
     names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *raced))
     shared, groups = _groups(cells)
-    return Analysis(run, tuple(names), baseline, tested.resolution, tested, groups, shared)
+    return Analysis(run, tuple(names), baseline, run.plan.limits.noise_margin, tested, groups, shared)
 
 
 def _cell(workload: Workload, answers: Mapping[str, Result], run: Run, baseline: str, margin: float) -> Cell:

@@ -26,6 +26,8 @@ SELF_TEST: Mapping[str, Callable[[Twin], object]] = {
     "contender": lambda twin: f"`{twin.contender}`",
     "second / first": lambda twin: units.ratio(twin.verdict.ratio),
     "interval": lambda twin: units.interval(twin.verdict.low, twin.verdict.high),
+    "processes": lambda twin: twin.verdict.processes,
+    "between processes": lambda twin: "" if twin.between is None else f"± {units.percent(twin.between)}",
     "rounds": lambda twin: twin.verdict.rounds,
     "left out": lambda twin: twin.verdict.disturbed,
     "": lambda twin: "**differs**" if twin.differs else str(twin.verdict.kind),

@@ -64,7 +64,7 @@ def _slow(analysis: Analysis, group: Group) -> list[str]:
 
 
 def _unranked(analysis: Analysis, group: Group) -> list[str]:
-    """Contenders with a time but too few rounds for an interval, where others have one."""
+    """Contenders with a time but too few undisturbed processes for an interval, where others have one."""
     sentences = []
     for name in analysis.names:
         ratios: dict[At, float] = {}
@@ -75,7 +75,7 @@ def _unranked(analysis: Analysis, group: Group) -> list[str]:
                 ratios[at] = standing.seconds / ranking.best.seconds
         if ratios:
             sentences.append(
-                f"`{name}` had too few rounds for an interval for {_where(ratios, group)}; "
+                f"`{name}` had too few undisturbed processes for an interval for {_where(ratios, group)}; "
                 f"by its medians it takes {_span(ratios)} times as long as the fastest."
             )
     return sentences

@@ -66,6 +66,7 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
         "findings": findings.content(run.findings, figures),
         "left_out": appendix.left_out(analysis),
         "self_test_summary": sentences.self_test_summary(analysis),
+        "two_speeds": sentences.two_speeds(analysis),
         "self_test": layout.table(analysis.self_test.twins, appendix.SELF_TEST, left=2),
         "environment": appendix.environment(analysis),
         "account": appendix.account(analysis),

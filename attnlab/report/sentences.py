@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnlab.contract import units
+from attnlab.measuring.contender import with_huge_pages
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis
 from attnlab.report.avoid import avoid
 from attnlab.report.winners import crossings, winners
+from attnlab.statistics.verdicts import latencies
 
-#: where a contender differs from itself by more than this, other programs were using the machine
-BUSY = 0.10
+#: where more than this part of all turns had to wait for a core, other programs were using the machine
+BUSY = 0.2
 
 
 def about(analysis: Analysis) -> str:
@@ -64,16 +66,24 @@ def warnings(analysis: Analysis) -> list[str]:
             f"This run was interrupted: {answered} of {wording.counted(len(run.plan.workloads), 'workload')} "
             "were answered. What follows holds for those alone."
         )
+    disturbed, turns = _disturbed(analysis)
+    if turns and disturbed / turns > BUSY:
+        who = _others(analysis)
+        found.append(
+            f"Other programs used this machine's cores: {disturbed} of {wording.counted(turns, 'turn')} had to wait "
+            f"for one and do not count{f' (others took up to {who})' if who else ''}. What could not be told is called "
+            "undecided below; repeat the run when nothing else runs to have it decided."
+        )
     if tested.failures:
         text = (
             f"The self-test failed on {len(tested.failures)} of "
-            f"{wording.counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from "
-            f"itself. **Differences smaller than {units.percent(tested.resolution)} cannot be told from noise on "
-            "this machine**; the verdicts below call them ties."
+            f"{wording.counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from itself by "
+            f"up to {units.percent(max(one.deviation for one in tested.failures))}. **Smaller differences on these "
+            "workloads are called ties below**"
         )
-        if tested.resolution > BUSY:
-            text += " The machine was too busy to measure on: repeat the run when nothing else runs on it."
-        found.append(text)
+        if tested.between is not None:
+            text += f"; two of its processes differ by {units.percent(tested.between)} (standard deviation)"
+        found.append(f"{text}.")
     refused = sum(len(cell.faults) for cell in analysis.cells)
     if refused:
         found.append(
@@ -103,22 +113,69 @@ def footnote(analysis: Analysis) -> str:
 
 
 def self_test_summary(analysis: Analysis) -> str:
-    """The self-test in a sentence or two, and how many rounds were left out."""
+    """The self-test in a few sentences: how far a contender is from itself, and how many turns do not count."""
     tested = analysis.self_test
-    rankings = [cell.ranking for cell in analysis.cells if cell.ranking is not None]
-    left_out = sum(one.disturbed for one in rankings)
-    every = left_out + sum(one.rounds for one in rankings)
-    rounds = (
-        f"{left_out} of {wording.counted(every, 'round')} were left out for every contender alike, because a "
-        "fixed calibration loop took more than 10 % longer or shorter in them than usual."
+    disturbed, turns = _disturbed(analysis)
+    left_out = (
+        f"{disturbed} of {wording.counted(turns, 'turn')} do not count: their threads had to wait for a core for more "
+        f"than {units.percent(analysis.run.plan.limits.run_delay)} of the turn, or a fixed calibration loop took more "
+        "than 10 % longer or shorter in their round than usual."
     )
+    unseen = analysis.run.environment.get("not_seen_here")
+    if unseen:
+        left_out += (
+            f" This system does not tell the {' nor the '.join(unseen)}: such a disturbance goes unseen."
+        )
     if not tested.twins:
-        return f"No contender was entered twice, so there is no self-test. {rounds}"
+        return f"No contender was entered twice, so there is no self-test. {left_out}"
     worst = max(tested.twins, key=lambda one: one.deviation)
     failed = f"{len(tested.failures)}" if tested.failures else "none"
-    return (
+    text = (
         f"`{worst.contender}` was entered twice. Its two entries differed by more than "
         f"±{units.percent(tested.margin)}, with the whole interval, on {failed} of "
-        f"{wording.counted(len(tested.twins), 'workload')}; the largest difference was "
-        f"{units.percent(worst.deviation)}. {rounds}"
+        f"{wording.counted(len(tested.twins), 'workload')}; the largest difference of the estimates was "
+        f"{units.percent(worst.deviation)}."
     )
+    if tested.between is not None:
+        text += (
+            f" From process to process its time varies by {units.percent(tested.between)} (standard deviation, median "
+            "over the workloads): that is what the intervals are made of."
+        )
+    return f"{text} {left_out}"
+
+
+def two_speeds(analysis: Analysis) -> list[str]:
+    """Contenders that have two speeds by where their memory lies, at the workload where these are furthest apart."""
+    found: dict[str, tuple[float, str]] = {}
+    for cell in analysis.cells:
+        for one in cell.ranking.standings if cell.ranking else ():
+            if len(one.speeds) < 2:
+                continue
+            fast, slow = one.speeds
+            said = (
+                f"`{one.contender}` takes {units.seconds_text(slow.seconds)} or {units.seconds_text(fast.seconds)} at "
+                f"{wording.place(cell.workload)} by where its memory lies ({slow.placements} and {fast.placements} of "
+                f"{slow.placements + fast.placements} placements)"
+            )
+            if "pages=" not in one.contender:
+                said += f"; see what huge pages give: race `{with_huge_pages(one.contender)}`"
+            apart = slow.seconds / fast.seconds
+            found[one.contender] = max(found.get(one.contender, (0.0, "")), (apart, f"{said}."))
+    return [said for _, said in found.values()]
+
+
+def _disturbed(analysis: Analysis) -> tuple[int, int]:
+    """Turns that do not count, and all."""
+    rankings = [cell.ranking for cell in analysis.cells if cell.ranking is not None]
+    return sum(one.disturbed for one in rankings), sum(one.turns for one in rankings)
+
+
+def _others(analysis: Analysis) -> str:
+    """The most that others took of the machine during any one workload, as it was noted."""
+    noted = [
+        latency.facts["others"]
+        for cell in analysis.cells
+        for latency in latencies(cell.measured.values()).values()
+        if "others" in latency.facts
+    ]
+    return max(noted, key=lambda text: float(text.split()[0]), default="")

@@ -93,7 +93,7 @@ def latencies(analysis: Analysis, group: Group) -> str:
             standing = ranking.of(name)
             text = NONE if standing is None else units.seconds_text(standing.seconds)
             row.append(f"**{text}**" if name in first else text)
-        rows.append([*row, ranking.rounds])
+        rows.append([*row, max(one.rounds for one in ranking.standings)])
     return markdown(["heads", "n", *(f"`{name}`" for name in names), "rounds"], rows, left=0)
 
 

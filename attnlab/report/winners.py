@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
@@ -10,9 +9,8 @@ from attnlab.contract import units
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, At, Group
 from attnlab.statistics.crossover import Crossover, crossovers
-from attnlab.statistics.pairing import Kind, Verdict, least_rounds
+from attnlab.statistics.pairing import Kind, Verdict
 from attnlab.statistics.ranking import Ranking, Standing, decidable
-from attnlab.statistics.verdicts import SETS, SMALL, small_claim
 
 Cells = dict[At, Ranking]
 
@@ -37,7 +35,7 @@ def winners(analysis: Analysis, group: Group) -> list[str]:
     if alone:
         sentences.append(_only_one(group, alone))
     if undecided:
-        sentences.append(_too_few_rounds(group, undecided))
+        sentences.append(_no_interval(group, undecided))
     return sentences
 
 
@@ -66,7 +64,7 @@ def _group(analysis: Analysis, group: Group, key: frozenset[str], cells: Cells) 
     if leads:
         joint = ": it is " if len(key) == 1 else ". The fastest of them is "
         head += joint + ", and ".join(leads)
-    return f"{head}.{_caution(analysis, cells)}"
+    return f"{head}."
 
 
 def _shared(analysis: Analysis, group: Group, key: frozenset[str], cells: Cells) -> str:
@@ -126,8 +124,11 @@ def _tie(group: Group, cells: Cells) -> str:
     if len(cells) == 1 and len(rivals) == 1:
         (standing, verdict), best = rivals[0], next(iter(cells.values())).best
         text += f"; `{standing.contender}` takes {_ratio(verdict)} times as long as `{best.contender}`"
-        if verdict.rounds_needed is not None:
-            text += f", and about {verdict.rounds_needed} rounds would decide it ({verdict.rounds} were kept)"
+        if verdict.processes_needed is not None:
+            text += (
+                f", and about {verdict.processes_needed} processes of each would decide it "
+                f"({verdict.processes} raced)"
+            )
     return text
 
 
@@ -174,28 +175,6 @@ def _baseline_lead(ranking: Ranking) -> Verdict | None:
     return None if same else standing.against_best
 
 
-def _caution(analysis: Analysis, cells: Cells) -> str:
-    """Which leads are so small that they need other processes to confirm them."""
-    small: list[tuple[At, Ranking, Standing]] = []
-    for at, ranking in cells.items():
-        runner_up = ranking.runner_up
-        verdict = runner_up.against_best if runner_up is not None else None
-        if runner_up is not None and verdict is not None and small_claim(verdict):
-            small.append((at, ranking, runner_up))
-    if not small:
-        return ""
-    at, ranking, rival = small[-1]
-    command = ranking.workload.command(rival.contender, ranking.best.contender)
-    command += "".join(f" --implementations {shlex.quote(folder)}" for folder in analysis.run.plan.folders)
-    places = ", ".join(f"n = {n} at {wording.counted(count, 'head')}" for (count, n), _, _ in small[:4])
-    if len(small) > 4:
-        places += f" and {len(small) - 4} more"
-    return (
-        f" Leads under {units.percent(SMALL)} ({places}) come from one set of processes: before you rely on one,"
-        f" confirm it in {SETS} fresh sets, for instance with `{command}`."
-    )
-
-
 def _only_one(group: Group, cells: Cells) -> str:
     names = list(dict.fromkeys(ranking.best.contender for ranking in cells.values()))
     return (
@@ -204,14 +183,18 @@ def _only_one(group: Group, cells: Cells) -> str:
     )
 
 
-def _too_few_rounds(group: Group, cells: Cells) -> str:
-    fewest = min(one.rounds for ranking in cells.values() for one in ranking.standings)
-    needed = max(least_rounds(len(ranking.standings) - 1) for ranking in cells.values())
+def _no_interval(group: Group, cells: Cells) -> str:
+    """Where nobody has two pairs of undisturbed processes."""
     names = list(dict.fromkeys(ranking.best.contender for ranking in cells.values()))
+    kept = sum(one.rounds for ranking in cells.values() for one in ranking.standings)
+    lost = sum(ranking.disturbed for ranking in cells.values())
+    if lost > kept:
+        why, mend = "other programs used the cores in most rounds", "repeat the run when nothing else runs"
+    else:
+        why, mend = "an interval needs two processes of each contender", "give the run more time"
     return (
-        f"**No verdict** for {wording.where(cells, group.grid)}: as few as {wording.counted(fewest, 'round')}"
-        f" could be used, and an interval needs {needed}. The least medians are those of {wording.named(names)};"
-        " give the run more time."
+        f"**No verdict** for {wording.where(cells, group.grid)}: {why}. The least medians are those of "
+        f"{wording.named(names)}; {mend}."
     )
 
 

@@ -1,30 +1,40 @@
-"""Two contenders compared pair by pair, round by round: a ratio, its interval, and a verdict.
+"""Two contenders compared over pairs of fresh processes: a ratio, its interval, and a verdict.
 
-In round i both were measured within moments of each other, so the machine's drift cancels in
-r_i = ln(t_contender / t_baseline). The estimate is exp(median r), the interval its order statistics,
-which assumes nothing about how the noise is distributed (Hahn and Meeker 1991, section 5.2).
+Where a process's memory and code come to lie is drawn when it starts, and decides its speed by up to 30 %: no number
+of rounds in one process averages that away (docs/decisions/0002). So the unit of replication is the *pair* of
+processes, one of each contender, that raced each other. Within a pair the rounds are interleaved and both turns of a
+round are moments apart, so that the machine's drift cancels in r = ln(t_contender / t_baseline); the pair's figure is
+
+    d_p = median of r over its rounds,
+
+and the interval is Student's over the P pairs, mean(d) ± t(P - 1) s_d / sqrt(P) (Kalibera and Jones 2013, "Rigorous
+benchmarking in reasonable time", on replicating at the level that varies most).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
 from functools import lru_cache
 
 from attnlab.contract.result import Measurement
 
 #: chance that any interval of one workload misses its true ratio
 ALPHA = 0.05
+#: a verdict is looked at twice, after the planned pairs and after the most that are allowed. Two looks at this level
+#: err together as often as one at `ALPHA` (Pocock 1977, "Group sequential methods", table 1)
+LOOK_ALPHA = 0.0294
 #: differences up to this are called equivalent
 MARGIN = 0.01
 #: a round whose calibration loop is further off its median is left out whole, unless the loop scatters that
 #: much in every round: then only beyond this many robust standard deviations (docs/decisions/0003)
 DISTURBED = 0.10
 DEVIATIONS = 3.0
+#: more pairs than this are not proposed: a machine on which so many are needed cannot decide it
+_MOST_PAIRS = 200
 
 
 class Kind(StrEnum):
@@ -40,8 +50,9 @@ class Kind(StrEnum):
 class Verdict:
     """How a contender compares with the baseline.
 
-    `ratio` is contender / baseline in seconds per call, [`low`, `high`] its interval; `rounds` were compared
-    and `disturbed` left out. `rounds_needed` estimates how many would decide it, where it is undecided.
+    `ratio` is contender / baseline in seconds per call, [`low`, `high`] its interval over `processes` pairs; `rounds`
+    were compared and `disturbed` left out. `spread` is the standard deviation of the pairs' log ratios, nan for fewer
+    than two. `processes_needed` estimates how many pairs would decide it, where it is undecided.
     """
 
     kind: Kind
@@ -50,7 +61,9 @@ class Verdict:
     high: float
     rounds: int
     disturbed: int = 0
-    rounds_needed: int | None = None
+    processes: int = 1
+    spread: float = math.nan
+    processes_needed: int | None = None
 
 
 def compare(
@@ -61,52 +74,58 @@ def compare(
     comparisons: int = 1,
     margin: float = MARGIN,
 ) -> Verdict:
-    """The verdict on `contender` against `baseline`, over the rounds that both took part in.
+    """The verdict on `contender` against `baseline`, over the rounds that both took part in undisturbed.
 
-    `comparisons` is how many contenders are compared with the baseline: the error rate is shared among them.
-    Raises ValueError where the two share no undisturbed round.
+    `disturbed` rounds are left out, and those in which a turn of either was disturbed. `comparisons` is how many
+    contenders are compared with the baseline: the error rate is shared among them. Fewer than
+    two pairs of processes with undisturbed rounds have no interval (`low` 0), and the verdict is undecided. Raises
+    ValueError where the two share no round.
     """
-    left_out = set(disturbed)
-    base, other = baseline.by_round(), contender.by_round()
-    shared = sorted(set(base) & set(other))
-    kept = [index for index in shared if index not in left_out]
-    if not kept:
-        raise ValueError("the two share no undisturbed round")
-    logs = sorted(math.log(other[index] / base[index]) for index in kept)
-    ratio = math.exp(statistics.median(logs))
-    rank = interval_rank(len(logs), ALPHA / max(1, comparisons))
-    if rank == 0:
-        needed = least_rounds(comparisons)
-        return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, len(kept), len(shared) - len(kept), needed)
-    low, high = math.exp(logs[rank - 1]), math.exp(logs[-rank])
+    shared = set(baseline.by_round()) & set(contender.by_round())
+    if not shared:
+        raise ValueError("the two share no round")
+    pairs = log_ratios(baseline, contender, disturbed)
+    if not pairs:
+        ratio = contender.median / baseline.median
+        return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 0, len(shared), 0)
+    kept = sum(map(len, pairs.values()))
+    figures = [statistics.median(logs) for logs in pairs.values()]
+    center = statistics.fmean(figures)
+    ratio, left_out = math.exp(center), len(shared) - kept
+    if len(figures) < 2:
+        return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, kept, left_out, len(figures))
+    spread, alpha = statistics.stdev(figures), LOOK_ALPHA / max(1, comparisons)
+    half = half_width(spread, len(figures), alpha)
+    low, high = math.exp(center - half), math.exp(min(center + half, 700.0))
     kind = _kind(low, high, margin)
-    needed_rounds = _rounds_needed(ratio, low, high, margin, len(kept)) if kind is Kind.UNDECIDED else None
-    return Verdict(kind, ratio, low, high, len(kept), len(shared) - len(kept), needed_rounds)
+    needed = _pairs_needed(center, spread, len(figures), alpha, margin) if kind is Kind.UNDECIDED else None
+    return Verdict(kind, ratio, low, high, kept, left_out, len(figures), spread, needed)
+
+
+def log_ratios(
+    baseline: Measurement, contender: Measurement, disturbed: Iterable[int] = ()
+) -> dict[int, list[float]]:
+    """By pair of processes, ln(contender / baseline) of every round that both took part in undisturbed."""
+    left_out = set(disturbed) | baseline.disturbed_rounds | contender.disturbed_rounds
+    base, other = baseline.by_round(), contender.by_round()
+    pairs: dict[int, list[float]] = {}
+    processes = baseline.processes
+    for index in sorted((set(base) & set(other)) - left_out):
+        pairs.setdefault(processes[index], []).append(math.log(other[index] / base[index]))
+    return pairs
+
+
+def half_width(spread: float, pairs: int, alpha: float) -> float:
+    """Half the width of Student's interval for the mean of so many log ratios whose standard deviation is `spread`."""
+    return quantile(pairs - 1, alpha) * spread / math.sqrt(pairs)
 
 
 @lru_cache(maxsize=4096)
-def interval_rank(rounds: int, alpha: float) -> int:
-    """The largest k with P(Bin(rounds, 1/2) <= k - 1) <= alpha / 2; 0 where even k = 1 is too likely.
+def quantile(freedom: int, alpha: float) -> float:
+    """The two-sided quantile of Student's t: P(|T| > it) = alpha."""
+    from scipy.special import stdtrit
 
-    [r_(k), r_(rounds-k+1)] then covers the median with probability of at least 1 - alpha.
-    """
-    allowed = Fraction(alpha) / 2 * 2**rounds  # whole numbers, so that it is exact at every size
-    term, total, rank = 1, 0, 0
-    while rank < rounds // 2:
-        total += term
-        term = term * (rounds - rank) // (rank + 1)
-        if total > allowed:
-            break
-        rank += 1
-    return rank
-
-
-def least_rounds(comparisons: int = 1) -> int:
-    """The fewest rounds for which an interval exists at all."""
-    rounds = 1
-    while interval_rank(rounds, ALPHA / max(1, comparisons)) == 0:
-        rounds += 1
-    return rounds
+    return float(stdtrit(freedom, 1 - alpha / 2))
 
 
 def disturbed_rounds(calibration: Mapping[int, float]) -> set[int]:
@@ -142,11 +161,8 @@ def _kind(low: float, high: float, margin: float) -> Kind:
     return Kind.UNDECIDED
 
 
-def _rounds_needed(ratio: float, low: float, high: float, margin: float, rounds: int) -> int | None:
-    """Rounds at which an interval narrowing as 1/sqrt(rounds) would lie on one side of a margin's edge."""
-    edge = math.log1p(margin)
-    room = abs(abs(math.log(ratio)) - edge)
-    half = math.log(high / low) / 2
-    if room <= 0 or half <= 0:
-        return None
-    return max(rounds + 1, math.ceil(rounds * (half / room) ** 2))
+def _pairs_needed(center: float, spread: float, pairs: int, alpha: float, margin: float) -> int | None:
+    """Pairs at which the interval would lie on one side of the margin's edge, if the scatter stays as it is."""
+    room = abs(abs(center) - math.log1p(margin))
+    candidates: Sequence[int] = range(pairs + 1, _MOST_PAIRS + 1)
+    return next((one for one in candidates if half_width(spread, one, alpha) < room), None)

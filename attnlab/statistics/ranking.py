@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from attnlab.contract.result import Measurement, Result
 from attnlab.contract.workload import Workload
 from attnlab.statistics.pairing import MARGIN, Kind, Verdict
+from attnlab.statistics.replication import Speed, speeds
 from attnlab.statistics.verdicts import disturbed_in, latencies, verdicts_against
 
 _ENTRY = re.compile(r"#(\d+)$")
@@ -54,27 +55,28 @@ def implementation_of(result: Result) -> str:
 class Standing:
     """One contender's place at one workload.
 
-    `seconds` is the median call over the undisturbed rounds, of which there were `rounds`. The verdicts'
-    ratios are this contender / best and this contender / baseline; None for the best, or the baseline,
-    itself, and where too few rounds are shared for any interval.
+    `seconds` is the median call over the undisturbed rounds, of which there were `rounds`; `speeds` are two where it
+    has two by where its memory lies. The verdicts' ratios are this contender / best and this contender / baseline; None
+    for the best, or the baseline, itself, and where too few processes are shared for any interval.
     """
 
     contender: str
     implementation: str
     seconds: float
     rounds: int
+    speeds: tuple[Speed, ...]
     against_best: Verdict | None
     against_baseline: Verdict | None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Everyone measured on one workload, fastest median first. `disturbed` rounds were left out of `rounds`."""
+    """Everyone measured on one workload, fastest median first. `disturbed` of all their `turns` do not count."""
 
     workload: Workload
     standings: tuple[Standing, ...]
     baseline: str | None
-    rounds: int
+    turns: int
     disturbed: int
 
     @property
@@ -93,7 +95,7 @@ class Ranking:
 
     @property
     def decided(self) -> bool:
-        """Whether there was anything to compare the best with, and rounds enough to do it."""
+        """Whether there was anything to compare the best with, and processes enough to do it."""
         return any(one.against_best is not None for one in self.standings[1:])
 
     @property
@@ -131,13 +133,15 @@ def rank(
     best, against_best = _reference(results, medians, left_out, margin)
     against_baseline = decidable(results.values(), baseline, left_out, margin)
     order = sorted(times, key=lambda name: (name != best, medians[name]))
-    rounds = set().union(*(one.by_round() for one in times.values()))
+    turns = sum(len(one.samples) for one in times.values())
+    kept = {name: len(set(one.by_round()) - left_out - one.disturbed_rounds) for name, one in times.items()}
     standings = tuple(
         Standing(
             contender=name,
             implementation=implementation_of(results[name]),
             seconds=medians[name],
-            rounds=len(set(times[name].by_round()) - left_out),
+            rounds=kept[name],
+            speeds=speeds(times[name]),
             against_best=against_best.get(name),
             against_baseline=against_baseline.get(name),
         )
@@ -147,14 +151,15 @@ def rank(
         next(iter(results.values())).workload,
         standings,
         baseline if baseline in times else None,
-        len(rounds - left_out),
-        len(rounds & left_out),
+        turns,
+        turns - sum(kept.values()),
     )
 
 
 def undisturbed_median(times: Measurement, disturbed: Collection[int]) -> float:
     """Median over the undisturbed rounds; over all of them where every round was disturbed."""
-    kept = [sample for index, sample in times.by_round().items() if index not in disturbed]
+    left_out = {*disturbed, *times.disturbed_rounds}
+    kept = [sample for index, sample in times.by_round().items() if index not in left_out]
     return statistics.median(kept) if kept else times.median
 
 
@@ -165,7 +170,7 @@ def decidable(
     margin: float,
     comparisons: int | None = None,
 ) -> dict[str, Verdict]:
-    """`verdicts_against` without those that rest on too few rounds for an interval."""
+    """`verdicts_against` without those that rest on too few processes for an interval."""
     found = verdicts_against(results, baseline, disturbed=disturbed, comparisons=comparisons, margin=margin)
     return {name: verdict for name, verdict in found.items() if verdict.low > 0}
 

@@ -1,8 +1,12 @@
-"""The self-test: one contender is entered twice, so that any difference between its two entries is noise."""
+"""The self-test: one contender is entered twice, so that any difference between its two entries is noise.
+
+Its figures are those of the workload that they were seen on: a machine is disturbed for seconds, not for a run.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,17 +31,17 @@ class Twin:
         return self.verdict.kind in (Kind.FASTER, Kind.SLOWER)
 
     @property
-    def proven(self) -> float:
-        """How far from 1 the nearer end of the interval is, as a fraction; 0 where 1 lies in it."""
-        low, high = self.verdict.low, self.verdict.high
-        if low <= 1 <= high:
-            return 0.0
-        return low - 1 if low > 1 else 1 / high - 1
-
-    @property
     def deviation(self) -> float:
         """How far the ratio is from 1, as a fraction, whichever entry was slower."""
         return math.exp(abs(math.log(self.verdict.ratio))) - 1
+
+    @property
+    def between(self) -> float | None:
+        """Standard deviation between processes, as a fraction, None where it cannot be told.
+
+        That of a pair's log ratio by sqrt(2): each of the two processes adds its own.
+        """
+        return None if math.isnan(self.verdict.spread) else self.verdict.spread / math.sqrt(2)
 
 
 @dataclass(frozen=True)
@@ -52,20 +56,25 @@ class SelfTest:
         """Twins that differ from each other though they are one contender."""
         return tuple(one for one in self.twins if one.differs)
 
-    @property
-    def resolution(self) -> float:
-        """The smallest relative difference to believe anywhere, as a fraction.
+    def floor(self, workload: Workload) -> float:
+        """The smallest relative difference to believe on `workload`, as a fraction.
 
-        That is the margin, or the largest difference that a contender is proven to have had from itself, rounded up
-        to 0.1 %. Proven, and not estimated, so that one workload with few rounds does not silence all others.
+        That is the margin, or how far one contender differed from itself there where the self-test failed, rounded up
+        to 0.1 %.
         """
-        worst = max((one.proven for one in self.failures), default=0.0)
-        return max(self.margin, _up(worst))
-
-    def resolution_at(self, workload: Workload) -> float:
-        """`resolution`, or the difference estimated for this very workload where its self-test failed."""
         here = max((one.deviation for one in self.failures if one.workload == workload), default=0.0)
-        return max(self.resolution, _up(here))
+        return max(self.margin, _up(here))
+
+    @property
+    def highest_floor(self) -> float:
+        """The largest of `floor` over the workloads that were tested."""
+        return max((self.floor(one.workload) for one in self.twins), default=self.margin)
+
+    @property
+    def between(self) -> float | None:
+        """The median over workloads of the standard deviation between processes, as a fraction."""
+        known = [one.between for one in self.twins if one.between is not None]
+        return statistics.median(known) if known else None
 
 
 def _up(fraction: float) -> float:
@@ -75,8 +84,8 @@ def _up(fraction: float) -> float:
 def self_test(by_workload: Mapping[Workload, Mapping[str, Result]], *, margin: float = MARGIN) -> SelfTest:
     """Compare every second entry with the first, workload by workload.
 
-    `by_workload` holds the measured results by the name they raced under. Each interval is a 95 % one by itself, not
-    shared among the workloads: here a false alarm costs less than a machine that is believed though it is busy.
+    `by_workload` holds the measured results by the name they raced under. Each interval is one by itself,
+    not shared among the workloads: here a false alarm costs less than a machine that is believed though it is busy.
     """
     twins: list[Twin] = []
     for workload, results in by_workload.items():

@@ -6,16 +6,10 @@ command line and the pytest fixtures all call it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from attnlab.contract.result import Measurement, Result
 from attnlab.statistics.pairing import MARGIN, Kind, Verdict, calibration_of, compare, disturbed_rounds
-
-#: two processes of one backend may differ by up to this: a smaller difference is claimed only where it holds in
-#: `SETS` fresh sets of processes
-SMALL = 0.05
-SETS = 3
 
 
 def latencies(results: Iterable[Result]) -> dict[str, Measurement]:
@@ -38,10 +32,10 @@ def verdicts_against(
 ) -> dict[str, Verdict]:
     """The verdict on every other measured contender of one workload against `baseline`, by contender.
 
-    Empty where the baseline was not measured; a contender that shares no undisturbed round with it is left out.
+    Empty where the baseline was not measured; a contender that shares no round with it is left out.
     `disturbed` rounds are found from the calibration loop unless given. The chance of 5 % that any interval misses its
     true ratio is shared among `comparisons`, by default as many as there are other contenders. A verdict with `low` 0
-    rests on too few rounds for an interval.
+    rests on fewer than two pairs of processes and has no interval.
     """
     results = list(results)
     times = latencies(results)
@@ -52,44 +46,15 @@ def verdicts_against(
     base = times.pop(baseline)
     verdicts = {}
     for name, latency in times.items():
-        if (set(base.by_round()) & set(latency.by_round())) - left_out:
+        if set(base.by_round()) & set(latency.by_round()):
             verdicts[name] = compare(base, latency, disturbed=left_out, comparisons=shared, margin=margin)
     return verdicts
 
 
-def small_claim(verdict: Verdict) -> bool:
-    """Whether it claims a difference of less than `SMALL`."""
-    claims = verdict.kind in (Kind.FASTER, Kind.SLOWER)
-    return claims and abs(math.log(verdict.ratio)) < math.log1p(SMALL)
-
-
-def agreed(found: Sequence[Verdict | None]) -> Verdict:
-    """One verdict from those of several races in fresh processes; its interval is the widest that covers theirs.
-
-    Undecided unless all say the same: None stands for a race in which the contender was not measured. Raises
-    ValueError where it was measured in none.
-    """
-    verdicts = [verdict for verdict in found if verdict is not None]
-    if not verdicts:
-        raise ValueError("at least one verdict is needed, got none")
-    first = verdicts[0]
-    if len(found) == 1:
-        return first
-    ratios = sorted(verdict.ratio for verdict in verdicts)
-    agree = len(verdicts) == len(found) and all(verdict.kind is first.kind for verdict in verdicts)
-    return Verdict(
-        first.kind if agree else Kind.UNDECIDED,
-        ratios[len(ratios) // 2],
-        min(verdict.low for verdict in verdicts),
-        max(verdict.high for verdict in verdicts),
-        sum(verdict.rounds for verdict in verdicts),
-        sum(verdict.disturbed for verdict in verdicts),
-    )
-
-
 def sentence(name: str, baseline: str, verdict: Verdict, *, margin: float = MARGIN) -> str:
     """The verdict in one sentence: which is faster, the ratio of the times, its interval and the rounds."""
-    span = f"95 % interval {verdict.low:.3g} to {verdict.high:.3g}, {verdict.rounds} rounds"
+    pairs = f"{verdict.processes} pairs of processes"
+    span = f"95 % interval {verdict.low:.3g} to {verdict.high:.3g}, {verdict.rounds} rounds in {pairs}"
     if verdict.kind is Kind.FASTER:
         times = 1 / verdict.ratio
         return f"{name} is {times:.3g} times as fast as {baseline} (time ratio {verdict.ratio:.3g}, {span})."
@@ -98,10 +63,15 @@ def sentence(name: str, baseline: str, verdict: Verdict, *, margin: float = MARG
     if verdict.kind is Kind.EQUIVALENT:
         within = f"{name} and {baseline} are equally fast to within {margin * 100:.3g} %"
         return f"{within} (time ratio {verdict.ratio:.3g}, {span})."
+    if verdict.low == 0 and verdict.disturbed >= verdict.rounds:
+        return (
+            f"{name} against {baseline} is undecided: other programs used the cores in {verdict.disturbed} of "
+            f"{verdict.disturbed + verdict.rounds} rounds; repeat it when nothing else runs."
+        )
     if verdict.low == 0:
         return (
-            f"{name} against {baseline} is undecided: {verdict.rounds} rounds are too few for an interval "
+            f"{name} against {baseline} is undecided: one pair of processes has no interval "
             f"(time ratio so far {verdict.ratio:.3g}); allow more time."
         )
-    more = f"; about {verdict.rounds_needed} rounds would decide it" if verdict.rounds_needed else ""
+    more = f"; about {verdict.processes_needed} pairs would decide it" if verdict.processes_needed else ""
     return f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, {span}{more}."

@@ -1,0 +1,132 @@
+"""Who else uses the machine while contenders race: what a process, and the system, can tell of it.
+
+The kernel counts how long each thread was ready to run and did not (`run_delay_seconds`): the one figure that sees a
+neighbour on *another* core than the conductor's, on which a team of threads waits for its last member. What a kernel
+or a container hides is nan here, and named by `hidden`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_TASKS = Path("/proc/self/task")
+_PRESSURE = Path("/proc/pressure/cpu")
+#: turns of the calibration loop
+_LOOPS = 100_000
+#: others who take less than this part of a core are not worth a word
+_NOTABLE = 0.05
+
+
+def run_delay_seconds() -> float:
+    """Seconds that this process's threads have waited for a core since they started, summed; nan where untold.
+
+    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats).
+    """
+    total, seen = 0, False
+    try:
+        for task in _TASKS.iterdir():
+            try:
+                figures = (task / "schedstat").read_text().split()
+            except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
+                continue
+            total, seen = total + int(figures[1]), True
+    except (OSError, ValueError, IndexError):
+        return math.nan
+    return total / 1e9 if seen else math.nan
+
+
+def pressure_seconds() -> float:
+    """Seconds in which any task of the system waited for a core, since it started; nan where untold."""
+    try:
+        return int(_PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return math.nan
+
+
+def calibration_seconds() -> float:
+    """Seconds that a fixed pure-Python loop takes now: about a millisecond, undisturbed."""
+    start = time.perf_counter()
+    for _ in range(_LOOPS):
+        pass
+    return time.perf_counter() - start
+
+
+def steal_seconds() -> float:
+    """CPU seconds that a hypervisor has taken from this machine since it started; 0 where it does not say."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
+def hidden() -> list[str]:
+    """What this system does not tell, in words: each is a disturbance that nobody would see."""
+    found = {
+        "run delay of threads (no schedstat)": run_delay_seconds(),
+        "pressure of tasks on the cores (no /proc/pressure)": pressure_seconds(),
+    }
+    return [name for name, seconds in found.items() if math.isnan(seconds)]
+
+
+@dataclass(frozen=True)
+class Others:
+    """What others took of the machine over some time: cores, and the names of those that took most of it."""
+
+    cores: float
+    names: tuple[str, ...] = ()
+
+    @property
+    def notable(self) -> bool:
+        """Whether it is worth a word."""
+        return self.cores > _NOTABLE
+
+    def __str__(self) -> str:
+        named = f", most of it {' and '.join(self.names)}" if self.names else ""
+        return f"{self.cores:.2g} cores{named}"
+
+
+class Watch:
+    """Looks at the machine now, so that `others` can tell what happened since."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._busy = _busy_seconds()
+        self._taken = _taken_seconds()
+
+    def others(self, ours: Iterable[int]) -> Others:
+        """What everybody but the processes `ours` (by number) and their children took since this was made."""
+        elapsed = time.monotonic() - self._since
+        if elapsed <= 0:
+            return Others(0.0)
+        own, spent = set(ours), 0.0
+        by_name: dict[str, float] = {}
+        for (number, started, name), seconds in _taken_seconds().items():
+            grown = seconds - self._taken.get((number, started, name), 0.0)
+            if number in own:
+                spent += grown
+            else:
+                by_name[name] = by_name.get(name, 0.0) + grown
+        cores = max(0.0, (_busy_seconds() - self._busy - spent) / elapsed)
+        most = sorted(by_name, key=lambda name: -by_name[name])[:2]
+        return Others(cores, tuple(name for name in most if by_name[name] / elapsed > _NOTABLE))
+
+
+def _busy_seconds() -> float:
+    """CPU seconds that this machine's cores have worked: neither idle, nor waiting, nor taken away."""
+    times = psutil.cpu_times()._asdict()
+    idle = ("idle", "iowait", "steal", "guest", "guest_nice")
+    return float(sum(seconds for name, seconds in times.items() if name not in idle))
+
+
+def _taken_seconds() -> dict[tuple[int, float, str], float]:
+    """By (number, start, name) of each process that can be seen, the CPU seconds it has taken."""
+    found = {}
+    for one in psutil.process_iter(["name", "cpu_times", "create_time"]):
+        times = one.info["cpu_times"]
+        if times is not None:
+            key = one.pid, one.info["create_time"], str(one.info["name"])
+            found[key] = times.user + times.system
+    return found
