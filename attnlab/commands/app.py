@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from attnlab.commands import backends, check, claims, compare, numerics, report, run
+from attnlab.commands import backends, check, claims, compare, numerics, report, run, selftest
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,5 +21,6 @@ for _command in (
     claims.claims,
     backends.backends,
     report.report,
+    selftest.selftest,
 ):
     app.add_command(_command)

@@ -15,6 +15,9 @@ from attnlab.contract.units import bytes_text, seconds_text
 from attnlab.contract.workload import Workload
 from attnlab.program.check import Checked
 from attnlab.program.compare import Comparison
+from attnlab.program.selftest import Report
+from attnlab.report.layout import plain
+from attnlab.report.selftest_page import COLUMNS
 
 if TYPE_CHECKING:
     from attnlab.claims.ledger import Ledger
@@ -32,6 +35,14 @@ def _table(title: str, *columns: str, lines: bool = False) -> Table:
     table = Table(title=title or None, title_justify="left", show_lines=lines)
     for column in columns:
         table.add_column(column, overflow="fold")
+    return table
+
+
+def selftest_table(found: Report) -> Table:
+    """A row a trial: what was asked, what is true, what was found."""
+    table = _table("", *COLUMNS)
+    for one in found.trials:
+        table.add_row(*(plain(str(shown(one))) for shown in COLUMNS.values()))
     return table
 
 

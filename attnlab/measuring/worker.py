@@ -107,7 +107,7 @@ class Worker:
     def declines(self, workload: dict[str, Any]) -> Reply:
         """Refuse what the backend does not do; nothing is drawn or computed."""
         asked = Workload.from_dict(workload)
-        self._library(asked.device)
+        self.library(asked.device)
         reason = _there(self.backend, "load").declines(asked)
         if reason:
             raise Declined(reason)
@@ -122,7 +122,7 @@ class Worker:
         self.call = self._bound(asked, problem)
         self.workload = asked
         self.problem = problem if sum(array.nbytes for array in pack(problem)[1]) <= _PLACED_BYTES else None
-        return {"cache": self._library().cache}, ()
+        return {"cache": self.library().cache}, ()
 
     def place(self) -> Reply:
         """Let the inputs, and whatever calls take, lie elsewhere in memory: taken anew, the old given back.
@@ -141,7 +141,7 @@ class Worker:
 
     def _bound(self, workload: Workload, problem: Problem) -> Callable[[], Any]:
         call = _there(self.backend, "load").bind(workload, problem)
-        return slowed(call, self._library(workload.device), self.slowed) if self.slowed else call
+        return slowed(call, self.library(workload.device), self.slowed) if self.slowed else call
 
     def check(self, rows: list[int]) -> Reply:
         """The prepared workload's named results at these query rows, of two calls one after the other.
@@ -171,7 +171,7 @@ class Worker:
         A backend that changes its inputs, or a result it returned earlier, is wrong.
         """
         asked = Workload.from_dict(workload)
-        self._library(asked.device)
+        self.library(asked.device)
         self.probe = self.probe or Probe(_there(self.backend, "load"))
         started = time.process_time()
         found = self.probe.answer(unpack(problem, arrays), asked, layout, gradient_layout)
@@ -183,7 +183,7 @@ class Worker:
         The least of at least `_CALLS` where they are short: the first of all carries a library's start-up,
         which can be a thousand times the call.
         """
-        library, call = self._library(), _there(self.call, "prepare")
+        library, call = self.library(), _there(self.call, "prepare")
         start = time.perf_counter()
         seconds, calls = library.time_calls(call, 1), 1
         while time.perf_counter() - start < warmup_seconds or (calls < _CALLS and seconds < _LONG):
@@ -194,15 +194,15 @@ class Worker:
         """The readings of an instrument, written ``module:class``, on the prepared call."""
         module, _, name = instrument.partition(":")
         found = getattr(importlib.import_module(module), name)()
-        return asdict(found.measure(self._library(), _there(self.call, "prepare"), **options)), ()
+        return asdict(found.measure(self.library(), _there(self.call, "prepare"), **options)), ()
 
     def attest(self) -> Reply:
         """The kernels that the prepared call really ran."""
-        return {"kernel": self._library().attest(_there(self.call, "prepare"))}, ()
+        return {"kernel": self.library().attest(_there(self.call, "prepare"))}, ()
 
     def free_bytes(self, device: str) -> Reply:
         """Bytes that can still be taken on `device`."""
-        return {"bytes": self._library(device).free_bytes()}, ()
+        return {"bytes": self.library(device).free_bytes()}, ()
 
     def release(self) -> Reply:
         """Free the prepared workload, and the device memory that its calls left behind."""
@@ -215,7 +215,7 @@ class Worker:
         """What is not in use, to the device and to the system."""
         gc.collect()
         if device:
-            self._library(device).trim()
+            self.library(device).trim()
         with contextlib.suppress(OSError, AttributeError):  # only glibc has it
             ctypes.CDLL(None).malloc_trim(0)  # the heap is kept between calls, not between workloads
 
@@ -225,14 +225,14 @@ class Worker:
 
         known = ("user_api", "internal_api", "version", "num_threads", "architecture")
         pools = [{name: pool.get(name) for name in known} for pool in threadpool_info()]
-        versions = self._library(device).versions()
+        versions = self.library(device).versions()
         return {"versions": versions, "pools": pools, "python": sys.version.split()[0]}, ()
 
     def ceiling(self, library: str, device: str, dtype: str) -> Reply:
         """The best rates of one array library; needs no backend."""
         return {"found": ceilings.measure(open_library(library, device), dtype)}, ()
 
-    def _library(self, device: str | None = None) -> Library:
+    def library(self, device: str | None = None) -> Library:
         library = _there(self.backend, "load").open(device or _there(self.workload, "prepare").device)
         if self.threads is not None:
             library.set_threads(self.threads)
