@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
 from attnlab.contract.result import Measurement, Outcome
@@ -15,6 +16,11 @@ from attnlab.measuring.worker_process import Refused
 
 #: of the memory that is free, this share may be planned with
 _USABLE = 0.85
+#: a probe whose threads had to wait for a core is taken again so often, ...
+_RETAKES = 2
+#: ... and if that does not help, a call may be predicted to take so many times the limit: a team of threads that waits
+#: for its last member took up to 20 times as long as alone
+_BUSY = 20
 
 
 class Budget:
@@ -22,6 +28,8 @@ class Budget:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        #: whether a probe of the present workload was disturbed
+        self._waited = False
         self._history: dict[tuple[str, Workload], History] = defaultdict(History)
 
     def saw_seconds(self, participant: Participant) -> None:
@@ -42,6 +50,7 @@ class Budget:
 
     def _out_of_time(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
         history, limit = self._history_of(participant), self._limits.call_seconds
+        self._waited = False
         predicted = history.predict_seconds(participant.workload)
         first: tuple[int, float] | None = None
         for rung in prediction.rungs(participant.workload) if predicted is None else ():
@@ -59,7 +68,7 @@ class Budget:
             predicted = prediction.extrapolated(first, (rung.flops, seconds), participant.workload.flops)
             if predicted > limit and seconds > affordable:
                 break
-        if predicted is None or predicted <= limit:
+        if predicted is None or predicted <= limit * (_BUSY if self._waited else 1):
             return None
         return Outcome.OVER_BUDGET, prediction.too_long(predicted, limit)
 
@@ -98,9 +107,16 @@ class Budget:
         return self._time_probe(participant, workload, history)
 
     def _time_probe(self, participant: Participant, workload: Workload, history: History) -> float:
-        seconds = float(participant.ask("calibrate", warmup_seconds=0.0)["seconds"])
-        history.saw_seconds(workload, seconds)
-        return seconds
+        least = math.inf
+        for _ in range(_RETAKES + 1):
+            found = participant.ask("calibrate", warmup_seconds=0.0)
+            least = min(least, float(found["seconds"]))
+            waited = found["waited"] > self._limits.run_delay
+            if not waited:
+                break
+        self._waited |= waited
+        history.saw_seconds(workload, least)
+        return least
 
     def _history_of(self, participant: Participant, workload: Workload | None = None) -> History:
         """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""

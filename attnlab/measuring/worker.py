@@ -31,6 +31,7 @@ from attnlab.contract.packing import pack, unpack
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.measuring import ceilings, protocol
+from attnlab.measuring.disturbance import run_delay_seconds
 from attnlab.measuring.probe import Probe
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
@@ -180,15 +181,17 @@ class Worker:
     def calibrate(self, warmup_seconds: float) -> Reply:
         """Warm up for at least `warmup_seconds`, then seconds per call: the least of those seen.
 
-        The least of at least `_CALLS` where they are short: the first of all carries a library's start-up,
+        ``waited`` is the time for which threads waited for a core, over the time that it took (nan: not told). The
+        least of at least `_CALLS` where they are short: the first of all carries a library's start-up,
         which can be a thousand times the call.
         """
         library, call = self.library(), _there(self.call, "prepare")
-        start = time.perf_counter()
+        start, delay = time.perf_counter(), run_delay_seconds()
         seconds, calls = library.time_calls(call, 1), 1
         while time.perf_counter() - start < warmup_seconds or (calls < _CALLS and seconds < _LONG):
             seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
-        return {"seconds": seconds}, ()
+        waited = (run_delay_seconds() - delay) / max(time.perf_counter() - start, 1e-9)
+        return {"seconds": seconds, "waited": waited}, ()
 
     def measure(self, instrument: str, **options: Any) -> Reply:
         """The readings of an instrument, written ``module:class``, on the prepared call."""
