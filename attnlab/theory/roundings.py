@@ -87,8 +87,9 @@ class ScoreErrors(NamedTuple):
 def score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors:
     """Inner σ² of each score, the rounding of its exponent and of exp included.
 
-    f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)²; with a soft cap x² f'² for x/c and
-    5 f² for tanh and its product with c, 2 (c f'/2)² for a tanh by exponentials; with a bias s² for the sum, and 2 bias² where the format does not hold it.
+    f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)²; with a soft cap x² f'² for x/c,
+    5 f² for tanh and its product with c, and 2 (c f'/2)² for a tanh by exponentials; with a bias s² for the sum, and
+    2 bias² where the format does not hold it.
     """
     unit = roundings.inner_variance
     raw = roundings.sum_variance(roundings.chain(part.k.shape[-1]), part.squared_products, soft.raw)
@@ -188,8 +189,8 @@ def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> Scor
 
     γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|; γ_k as in `growth`.
     Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than r u_S|x|, and u_S|s − m| on top.
-    A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and u_i c f', a bias (u_i + u_S)|s|, and 2u|bias| where a format does not
-    hold it.
+    A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and u_i c f', a bias (u_i + u_S)|s|, and 2u|bias| where a format
+    does not hold it.
     """
     products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(part.scale)
     u, stored = roundings.inner_roundoff, roundings.scores
