@@ -261,7 +261,7 @@ def _refusal(fault: BaseException) -> protocol.Message:
     return {"error": "raised", "message": f"raised {name}: {text}"}
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Linux: a worker that is stopped when its conductor is killed would otherwise stay."""
     with contextlib.suppress(OSError, AttributeError):
         pr_set_pdeathsig = 1
@@ -270,7 +270,7 @@ def _die_with_parent() -> None:
 
 def main(requests: int, replies: int) -> None:
     """Serve until the conductor closes its end."""
-    _die_with_parent()
+    die_with_parent()
     worker = Worker()
     with contextlib.suppress(protocol.Closed):
         protocol.send(replies, {"protocol": protocol.VERSION, "pid": os.getpid()})

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from attnlab.accuracy.gate import Answers, GateResult, examine
@@ -20,6 +21,7 @@ from attnlab.contract.packing import pack
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
+from attnlab.program.lanes import Enough, cores, work_in_lanes
 
 _SECONDS = 60.0
 _START_SECONDS = 2.0
@@ -27,6 +29,8 @@ _START_SECONDS = 2.0
 _LEAD = 16
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
+#: what a dtype costs to ask about, in float32's cost: measured; float64 has only the first of the questions
+_COST = {"float64": 0.5}
 
 Event = Callable[[str], None]
 
@@ -70,54 +74,109 @@ def check(
     dtypes: Sequence[str] = _DTYPES,
     on_event: Event = lambda text: None,
     keep: bool = False,
+    lanes: int | None = None,
 ) -> Checked:
     """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
 
     In each dtype first those about its output, then those about the gradients of query, key and value, where its
     library differentiates. `contender` is its name, with settings where they are to hold:
-    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process.
+    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. lanes : so many
+    processes share the dtypes, each with the backend in a process of its own, and find what one would have found; by
+    default one a core on the CPU, and one alone on another device or with `keep`.
     Raises ValueError for an unknown backend and for broken notation.
+    """
+    asked = Contender.parse(contender) if isinstance(contender, str) else contender
+    require(asked.backend, folders)
+    if lanes is None:
+        lanes = 1 if keep or device != "cpu" else cores()
+    ends: dict[str, _End] = {}
+
+    def told(message: str | _End) -> None:
+        if isinstance(message, str):
+            on_event(f"{asked.name}: {message}")
+            return
+        ends[message.dtype] = message
+        if _settled(ends, dtypes):
+            raise Enough
+
+    work = partial(_ask, asked, tuple(folders), device, seed, keep)
+    work_in_lanes(work, _shared_out(dtypes, lanes), told)
+    counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
+    found = [one.result for one in counted if one.result]
+    passed, reason = counted[-1].passed, counted[-1].reason
+    if passed and not any(one.asked for one in found):
+        passed, reason = None, _refusal(found)
+    return _summary(asked.name, passed, reason, found)
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the questions in one dtype ended; without a result where the backend could not be asked on."""
+
+    dtype: str
+    passed: bool | None
+    reason: str | None = None
+    result: GateResult | None = None
+
+
+def _settled(ends: Mapping[str, _End], dtypes: Sequence[str]) -> list[str]:
+    """The dtypes that count, up to the first with a fault, once all of them have ended; none before that.
+
+    What other lanes found in later ones is what nobody would have asked.
+    """
+    until = next(
+        (at for at, dtype in enumerate(dtypes, 1) if dtype in ends and ends[dtype].reason), len(dtypes)
+    )
+    return list(dtypes[:until]) if all(dtype in ends for dtype in dtypes[:until]) else []
+
+
+def _shared_out(dtypes: Sequence[str], lanes: int) -> list[list[str]]:
+    """The dtypes of each lane, in order: each goes to the lane that has least to do so far."""
+    shares: list[list[str]] = [[] for _ in range(min(lanes, len(dtypes)))]
+    for dtype in dtypes:
+        min(shares, key=lambda share: sum(_COST.get(one, 1.0) for one in share)).append(dtype)
+    return shares
+
+
+def _ask(
+    asked: Contender,
+    folders: Sequence[str],
+    device: str,
+    seed: int,
+    keep: bool,
+    dtypes: Sequence[str],
+    tell: Callable[[str | _End], None],
+) -> None:
+    """Put the questions in each of `dtypes` to the backend in a process of its own, up to the first fault.
+
+    Tells every question, and how each dtype ended.
     """
     from threadpoolctl import threadpool_limits
 
-    asked = Contender.parse(contender) if isinstance(contender, str) else contender
-    require(asked.backend, folders)
     process = WorkerProcess(_patient(asked), folders)
-    found: list[GateResult] = []
-
-    def told(text: str) -> None:
-        on_event(f"{asked.name}: {text}")
-
-    passed: bool | None = False
-    reason: str | None = None
+    dtype = dtypes[0]
     try:
         process.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
-            _begin_ahead(dtypes[0], seed)
+            _begin_ahead(dtype, seed)
             process.finish_start()
             for dtype in dtypes:
                 coming = questions(dtype, seed), gradient_questions(dtype, seed)
                 box = _BlackBox(process, device, *coming)
-                found.append(examine(box, dtype, seed=seed, on_event=told, clock=box.clock))
-                reason = found[-1].fault
-                if reason:
+                result = examine(box, dtype, seed=seed, on_event=tell, clock=box.clock)
+                tell(_End(dtype, not result.fault, result.fault, result))
+                if result.fault:
                     break
                 if not keep:
                     forget()
     except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
-        passed, reason = (None if refusal.kind == "unavailable" else False), str(refusal)
+        tell(_End(dtype, None if refusal.kind == "unavailable" else False, str(refusal)))
     except (Died, Hung) as fault:
-        reason = str(fault)
-    else:
-        if reason is None:
-            passed = True
-            if not any(one.asked for one in found):
-                passed, reason = None, _refusal(found)
+        tell(_End(dtype, False, str(fault)))
     finally:
         process.end()
         if not keep:
             forget_all()
-    return _summary(asked.name, passed, reason, found)
 
 
 def _patient(contender: Contender) -> Contender:
