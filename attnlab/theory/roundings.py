@@ -88,7 +88,7 @@ def score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErro
     """Inner σ² of each score, the rounding of its exponent and of exp included.
 
     f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)²; with a soft cap x² f'² for x/c,
-    5 f² for tanh and its product with c, and 2 (c f'/2)² for a tanh by exponentials; with a bias s² for the sum, and
+    5 f² for tanh and its product with c, and 4 (c f'/2)² for a tanh by exponentials; with a bias s² for the sum, and
     2 bias² where the format does not hold it.
     """
     unit = roundings.inner_variance
@@ -96,7 +96,7 @@ def score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErro
     raw += unit * (1 if part.softcap is None else 2) * soft.raw**2
     own = 2 * soft.fall**2 + 2
     if part.softcap is not None:
-        own += (TANH + 1) * soft.capped**2 + 2 * _by_exponentials(part, soft) ** 2
+        own += (TANH + 1) * soft.capped**2 + 4 * _by_exponentials(part, soft) ** 2
     if part.bias is not None:
         own += _bias_roundings(part, soft, roundings.inner, 2)
     return ScoreErrors(raw, soft.through(raw, 2) + unit * own)
@@ -189,7 +189,7 @@ def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> Scor
 
     γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|; γ_k as in `growth`.
     Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than r u_S|x|, and u_S|s − m| on top.
-    A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and u_i c f', a bias (u_i + u_S)|s|, and 2u|bias| where a format
+    A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and 2u_i c f', a bias (u_i + u_S)|s|, and 2u|bias| where a format
     does not hold it.
     """
     products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(part.scale)
@@ -209,7 +209,7 @@ def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> Scor
         raw = raw + (u + u_stored) * size
         moved = raw * cap_slope(np.maximum(size - raw, 0), part.softcap)
         own += ((LARGEST_TANH + 1) * u + 2 * u_stored) * np.abs(soft.capped)
-        own += 2 * u * _by_exponentials(part, soft)
+        own += 4 * u * _by_exponentials(part, soft)
     if part.bias is not None:
         for form, unit in ((roundings.inner, u), (stored, u_stored)):
             own += 0.0 if form is None else unit * _bias_roundings(part, soft, form, 1)
