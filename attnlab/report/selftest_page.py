@@ -47,6 +47,10 @@ def verdict(found: Report) -> list[str]:
         least = found.smallest_found(condition)
         what = f"differences from {least:g} % on were found" if least else "no slow-down was found"
         said.append(f"{_BESIDE[condition].capitalize()}, {what}.")
+    if found.others:
+        said.append(
+            f"Other programs took up to {found.others} of the idle machine: repeat it when nothing else runs."
+        )
     untold = sum(one.passed is None for one in found.trials)
     if untold:
         said.append(
