@@ -8,8 +8,9 @@ from typing import Any
 
 from attnlab.contract import units
 from attnlab.program.store import Run
-from attnlab.report import appendix, findings, layout, sentences, speed_figures, tables
+from attnlab.report import appendix, findings, growths, layout, sentences, speed_figures, tables
 from attnlab.report.analysis import Analysis, Group, analyse
+from attnlab.statistics import growth
 
 REPORT = "report.md"
 FIGURES = "figures"
@@ -61,6 +62,8 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
         "any_speed": any(one["fastest"] for one in groups),
         "any_peaks": any(one["peaks"] for one in groups),
         "any_growth": any(one["growths"] for one in groups),
+        "growth_level": units.percent(growth.LEVEL),
+        "growth_worst": units.percent(growth.WORST),
         "accuracy": tables.accuracy(analysis),
         "ceilings": layout.table(run.ceilings, tables.CEILINGS),
         "findings": findings.content(run.findings, figures),
@@ -76,7 +79,8 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _group(analysis: Analysis, group: Group) -> dict[str, str]:
+def _group(analysis: Analysis, group: Group) -> dict[str, Any]:
+    fits = growths.fits(analysis, group)
     return {
         "heading": f"**{group.name}**\n\n" if group.name else "",
         "suffix": f": {group.name}" if group.name else "",
@@ -86,5 +90,6 @@ def _group(analysis: Analysis, group: Group) -> dict[str, str]:
         "fastest": tables.fastest(analysis, group),
         "speedups": tables.speedups(analysis, group),
         "shares": tables.shares(analysis, group),
-        "growths": tables.growths(analysis, group),
+        "growths": growths.coefficients(fits),
+        "growth_sentences": growths.sentences(group, fits),
     }

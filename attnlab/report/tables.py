@@ -1,4 +1,4 @@
-"""Tables as Markdown: speed, memory, accuracy, ceilings and growth, one function a table."""
+"""Tables as Markdown: speed, memory, accuracy and ceilings, one function a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from attnlab.contract.result import Accuracy, Ceiling, Measurement
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown, table
-from attnlab.statistics import growth
 from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import Ranking
 from attnlab.statistics.roofline import Rate
@@ -218,35 +217,3 @@ def shares(analysis: Analysis, group: Group) -> str:
         if known:
             rows.append(max(known, key=lambda row: row[2].flops))
     return table(rows, _SHARES, left=2)
-
-
-def growths(analysis: Analysis, group: Group) -> str:
-    """t = a + b n + c n² by contender, at each head count; no terms where the fit is worse than 10 %."""
-    rows = []
-    for name in measured_names(analysis, group):
-        for count in group.heads:
-            samples = {
-                n: latency.samples
-                for n in group.grid[count]
-                if (result := group.cells[count, n].measured.get(name)) is not None
-                and (latency := result.latency) is not None
-            }
-            found = growth.fit(samples)
-            if found is not None:
-                rows.append([f"`{name}`", count, *_growth(found)])
-    headers = ["contender", "heads", "a", "b", "c", "worst error", "exponents as n doubles", "leading term"]
-    return markdown(headers, rows)
-
-
-def _growth(found: growth.Growth) -> list[str]:
-    exponents = ", ".join(f"{one:.1f}" for one in found.exponents.values()) or NONE
-    error = units.percent(found.largest_error)
-    if found.label is None:
-        return [NONE, NONE, NONE, error, exponents, "no good fit"]
-    terms = [
-        f"{units.seconds_text(value)} [{units.seconds_text(low)}, {units.seconds_text(high)}]"
-        if value
-        else "0"
-        for value, (low, high) in zip(found.coefficients, found.intervals, strict=True)
-    ]
-    return [*terms, error, exponents, f"{found.label} ({max(found.shares):.0%})"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from attnlab.contract import units
@@ -251,16 +251,17 @@ def crossings(analysis: Analysis, group: Group) -> list[str]:
     ranked = sorted({length for _, length in group.ranked})
     if len(ranked) < 2:
         return []
-    grouped: dict[tuple[str, str], list[str]] = {}
+    grouped: dict[tuple[str, str], dict[int, list[str]]] = {}
     for count, some in find_crossovers(analysis, group).items():
         for one in some:
-            grouped.setdefault((one.below, one.above), []).append(
+            grouped.setdefault((one.below, one.above), {}).setdefault(count, []).append(
                 f"n ≈ {units.figures(one.length, 2)} [{units.figures(one.low, 2)}, {units.figures(one.high, 2)}]"
                 f" at {wording.counted(count, 'head')}"
             )
     if grouped:
         return [
-            f"**Crossover**: `{below}` is faster below, and `{above}` above, {wording.listed(places)}."
+            f"**Crossover**: `{below}` is faster below, and `{above}` above, "
+            f"{wording.listed([text for some in places.values() for text in some])}{_none_at(group, places)}."
             for (below, above), places in grouped.items()
         ]
     names = candidates(analysis, group)
@@ -270,6 +271,12 @@ def crossings(analysis: Analysis, group: Group) -> list[str]:
         f"No crossover: between n = {ranked[0]} and {ranked[-1]} no two of "
         f"{wording.named(names)} decidedly change places at any head count."
     ]
+
+
+def _none_at(group: Group, places: Collection[int]) -> str:
+    """The head counts at which a pair that changes places elsewhere decidedly does not."""
+    without = [count for count in group.heads if count not in places]
+    return f"; none in the range is decided at {wording.heads(without)}" if without else ""
 
 
 def _one_kernel(group: Group, name: str, other: str) -> bool:

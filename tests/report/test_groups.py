@@ -49,7 +49,7 @@ def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
     costs = {"a": lambda w: 1e-4 + 1e-9 * w.flops, "b": lambda w: 2e-4 + 1e-9 * w.flops}
     run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], noise=0.002, **{**SIZES, "heads": (4,)})
     text = render(analyse(run), {})
-    assert text.count("<summary>Coefficients and local exponents: ") == 3
+    assert text.count("<summary>Coefficients, and the longest length held out: ") == 3
     assert "no good fit" not in text
     assert "The workloads form 3 groups, each ranked by itself" in text
     worst = text[text.index("## Accuracy") : text.index("## Share of")]

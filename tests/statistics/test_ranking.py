@@ -1,4 +1,4 @@
-"""Rankings, growth, crossovers and ceilings on samples whose truth is known."""
+"""Rankings and ceilings on samples whose truth is known."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import pytest
 
 from attnlab.contract.result import Ceiling, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
-from attnlab.statistics import growth
-from attnlab.statistics.crossover import crossovers
-from attnlab.statistics.pairing import Kind, Verdict
+from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import implementation_of, rank
 from attnlab.statistics.roofline import rate
 from attnlab.statistics.selftest import self_test
@@ -66,46 +64,6 @@ def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_anoth
     assert ran("torch_a", None) != ran("torch_b", None)
     # stored before libraries were: each backend is an implementation of its own
     assert ran("torch_a", library=None) != ran("torch_b", library=None)
-
-
-def test_growth_finds_the_coefficients_it_was_made_from():
-    a, b, c = 2e-5, 3e-7, 1e-9
-    samples = {n: [a + b * n + c * n**2] * 5 for n in (64, 128, 256, 512, 1024, 2048)}
-    found = growth.fit(samples)
-    assert found.coefficients == pytest.approx((a, b, c), rel=1e-6)
-    assert found.label == "quadratic"
-    assert sum(found.shares) == pytest.approx(1)
-    assert all(high - low < 1e-9 for low, high in found.intervals)
-
-
-def test_growth_of_a_cube_is_given_no_label():
-    found = growth.fit({n: [1e-9 * n**3] for n in (64, 128, 256, 512, 1024)})
-    assert found.label is None
-    assert list(found.exponents.values()) == pytest.approx([3.0] * 4)
-
-
-def test_growth_is_not_fitted_to_three_lengths():
-    assert growth.fit({n: [1e-6 * n] for n in (64, 128, 256)}) is None
-
-
-def verdict(ratio, spread=1.05):
-    kind = Kind.FASTER if ratio * spread < 0.99 else Kind.SLOWER if ratio / spread > 1.01 else Kind.UNDECIDED
-    return Verdict(kind, ratio, ratio / spread, ratio * spread, 31)
-
-
-def test_crossover_lies_where_the_ratio_passes_one_in_either_direction():
-    ratios = {64: 0.5, 128: 0.99, 256: 2.0}
-    (up,) = crossovers("base", "other", {n: verdict(r) for n, r in ratios.items()})
-    (down,) = crossovers("base", "other", {n: verdict(1 / r) for n, r in ratios.items()})
-    for one, names in ((up, ("other", "base")), (down, ("base", "other"))):
-        assert (one.below, one.above) == names
-        assert (one.last_below, one.first_above) == (64, 256)
-        assert one.length == pytest.approx(128 * 2 ** (np.log(1 / 0.99) / np.log(2 / 0.99)))
-        assert 64 < one.low < one.length < one.high < 256
-
-
-def test_no_crossover_without_two_decided_sides():
-    assert crossovers("a", "b", {n: verdict(r) for n, r in {64: 0.5, 128: 1.0, 256: 1.02}.items()}) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,171 @@
+"""How times grow with length: fits, their coefficients as a table, and what follows from them in sentences."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from attnlab.contract import units
+from attnlab.contract.result import Result
+from attnlab.report import wording
+from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.layout import markdown
+from attnlab.report.tables import NONE, measured_names
+from attnlab.statistics import growth
+from attnlab.statistics.growth import Forecast, Growth
+from attnlab.statistics.pairing import calibration_of
+from attnlab.statistics.verdicts import latencies
+
+#: by contender and head count
+Fits = Mapping[tuple[str, int], Growth]
+#: a machine that was this much slower at one length than at another is said to have been
+_SLOWED = 1.1
+
+
+def fits(analysis: Analysis, group: Group) -> dict[tuple[str, int], Growth]:
+    """The fit of every contender that was measured at four lengths of a head count."""
+    paces = {at: _pace(cell) for at, cell in group.cells.items() if cell.measured}
+    found = {}
+    for name in measured_names(analysis, group):
+        for count in group.heads:
+            cells = {n: group.cells[count, n] for n in group.grid[count]}
+            times = {n: measured for n, cell in cells.items() if (measured := latencies(_answer(cell, name)))}
+            pace = {n: known for n in times if (known := paces[count, n]) is not None}
+            fitted = growth.fit(
+                {n: growth.rounds_of(measured[name]) for n, measured in times.items()},
+                kept={n: _pairs_of_a_head(cells[n]) for n in times},
+                pace=pace if len(pace) == len(times) else None,
+            )
+            if fitted is not None:
+                found[name, count] = fitted
+    return found
+
+
+def _answer(cell: Cell, name: str) -> list[Result]:
+    return [cell.measured[name]] if name in cell.measured else []
+
+
+def _pairs_of_a_head(cell: Cell) -> float:
+    return cell.workload.pairs / (cell.workload.batch * cell.workload.heads)
+
+
+def _pace(cell: Cell) -> float | None:
+    """Seconds that the calibration loop took while a workload was raced, as median over the rounds."""
+    loops = calibration_of(latencies(cell.measured.values()).values())
+    return statistics.median(loops.values()) if loops else None
+
+
+def coefficients(found: Fits) -> str:
+    """A table: a, b and c by contender and head count, and the longest length as the others predict it."""
+    headers = ["contender", "heads", "a", "b", "c", "worst error", "leading term", "longest length, held out"]
+    rows = [
+        [f"`{name}`", count, *_terms(one), units.percent(one.largest_error), _leading(one), _held_out(one)]
+        for (name, count), one in found.items()
+    ]
+    return markdown(headers, rows)
+
+
+def _terms(one: Growth) -> list[str]:
+    if one.label is None:
+        return [NONE] * 3
+    terms = [
+        f"{units.seconds_text(value)} [{units.seconds_text(low)}, {units.seconds_text(high)}]"
+        if value
+        else "0"
+        for value, (low, high) in zip(one.coefficients, one.intervals, strict=True)
+    ]
+    if one.step is not None:
+        terms[2] = (
+            f"{units.seconds_text(one.step.below)} to n = {one.step.last}, {terms[2]} from {one.step.first}"
+        )
+    return terms
+
+
+def _leading(one: Growth) -> str:
+    if one.label is None:
+        exponents = ", ".join(f"{power:.1f}" for power in one.exponents.values())
+        return f"no good fit; exponents {exponents or NONE}"
+    return f"{one.label} ({max(one.shares):.0%})"
+
+
+def _held_out(one: Growth) -> str:
+    return NONE if one.forecast is None else forecast(one.forecast)
+
+
+def forecast(one: Forecast) -> str:
+    """``predicted 10.1 ms, measured 12.2 ms (+21 %)``"""
+    predicted, measured = units.seconds_text(one.predicted), units.seconds_text(one.measured)
+    return f"predicted {predicted}, measured {measured} ({one.error * 100:+.0f} %)"
+
+
+def sentences(group: Group, found: Fits) -> list[str]:
+    """How far the fits can be trusted, where a pair becomes dearer, and whether the machine's own speed changed."""
+    return [*_check(found), *_kept(found), *_steps(group, found), *_slowed(group)]
+
+
+def _check(found: Fits) -> list[str]:
+    """How many fits are good, and how many predict the longest length."""
+    if not found:
+        return []
+    good = sum(one.label is not None for one in found.values())
+    text = f"{good} of {wording.counted(len(found), 'fit')} {'is' if good == 1 else 'are'} good"
+    known = {at: one.forecast for at, one in found.items() if one.forecast is not None}
+    if not known:
+        return [f"{text}; with fewer than five lengths none could be held out."]
+    met = sum(abs(one.error) <= growth.WORST for one in known.values())
+    (name, count), worst = max(known.items(), key=lambda item: abs(item[1].error))
+    return [
+        f"{text}; {met} of {len(known)} predict the longest length within {units.percent(growth.WORST)}. Furthest off "
+        f"is `{name}` at n = {worst.length}, {wording.counted(count, 'head')}: {forecast(worst)}."
+    ]
+
+
+def _kept(found: Fits) -> list[str]:
+    """Who skips what the mask hides: its time follows the pairs that are kept."""
+    names = dict.fromkeys(name for (name, _), one in found.items() if one.kept and one.label is not None)
+    if not names:
+        return []
+    return [
+        f"The times of {wording.named(names)} follow the pairs that the mask keeps, so c stands before these, for one "
+        "head, instead of n²: what is hidden is not computed."
+    ]
+
+
+def _steps(group: Group, found: Fits) -> list[str]:
+    """Where a pair becomes dearer, and how large the score matrix is on both sides."""
+    said = []
+    for (name, count), one in found.items():
+        if one.step is None or one.label is None:
+            continue
+        sizes = [
+            units.bytes_text(group.cells[count, n].workload.score_bytes)
+            for n in (one.step.last, one.step.first)
+        ]
+        said.append(
+            f"`{name}` at {wording.counted(count, 'head')}: a pair costs {units.figures(one.step.ratio, 2)} times as "
+            f"much from n = {one.step.first} (score matrix {sizes[1]}) as up to n = {one.step.last} ({sizes[0]}), as "
+            "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
+        )
+    return said
+
+
+def _slowed(group: Group) -> list[str]:
+    """A warning where the calibration loop itself took longer at some lengths than at others."""
+    worst: tuple[float, str] = (_SLOWED, "")
+    for count in group.heads:
+        known = {n: _pace(group.cells[count, n]) for n in group.grid[count]}
+        paces = {n: one for n, one in known.items() if one is not None}
+        if len(paces) < 2:
+            continue
+        slow, fast = max(paces, key=lambda n: paces[n]), min(paces, key=lambda n: paces[n])
+        if (ratio := paces[slow] / paces[fast]) > worst[0]:
+            worst = (
+                ratio,
+                (
+                    f"The machine's own speed changed: at {wording.counted(count, 'head')} its calibration loop took "
+                    f"{units.seconds_text(paces[slow])} beside n = {slow} and {units.seconds_text(paces[fast])} beside "
+                    f"n = {fast} (medians). A fit cannot tell that from growth: where it matters, repeat the run when "
+                    "nothing else runs."
+                ),
+            )
+    return [worst[1]] if worst[1] else []

@@ -1,0 +1,92 @@
+"""Where two contenders change places, on verdicts whose crossing is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.statistics.crossover import crossovers
+from attnlab.statistics.pairing import Kind, Verdict
+
+
+def verdict(ratio: float, spread: float = 1.05) -> Verdict:
+    kind = Kind.FASTER if ratio * spread < 0.99 else Kind.SLOWER if ratio / spread > 1.01 else Kind.UNDECIDED
+    return Verdict(kind, ratio, ratio / spread, ratio * spread, 31)
+
+
+def without_interval(ratio: float) -> Verdict:
+    return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 7)
+
+
+def test_it_lies_where_the_ratio_passes_one_in_either_direction():
+    ratios = {64: 0.5, 128: 0.99, 256: 2.0}
+    (up,) = crossovers("base", "other", {n: verdict(r) for n, r in ratios.items()})
+    (down,) = crossovers("base", "other", {n: verdict(1 / r) for n, r in ratios.items()})
+    for one, names in ((up, ("other", "base")), (down, ("base", "other"))):
+        assert (one.below, one.above) == names
+        assert (one.last_below, one.first_above) == (64, 256)
+        straight = 128 * 2 ** (np.log(1 / 0.99) / np.log(2 / 0.99))
+        assert 128 < one.length < 140
+        assert 64 < one.low < min(straight, one.length)
+        assert max(straight, one.length) < one.high < 256
+
+
+@pytest.mark.parametrize("truth", [100.0, 180.0, 316.2, 632.5, 1000.0])
+@pytest.mark.parametrize("overhead", [2.0, 5.0, 50.0])
+def test_it_is_where_two_known_laws_cross_and_exact_ratios_leave_the_doubt_of_interpolation(truth, overhead):
+    """t_a = 1 + k x and t_b = k + x with x = (n / truth)²: equal at x = 1, and a is faster below."""
+
+    def ratio(n):
+        x = (n / truth) ** 2
+        return (overhead + x) / (1 + overhead * x)
+
+    verdicts = {n: verdict(ratio(n), 1.0001) for n in (64, 128, 256, 512, 1024, 2048)}
+    (found,) = crossovers("a", "b", verdicts)
+    assert (found.below, found.above) == ("a", "b")
+    assert found.length == pytest.approx(truth, rel=0.03)
+    assert found.low <= truth <= found.high
+    assert found.high / found.low < 1.3
+
+
+def test_there_is_none_without_two_decided_sides():
+    assert crossovers("a", "b", {n: verdict(r) for n, r in {64: 0.5, 128: 1.0, 256: 1.02}.items()}) == []
+    ends = {64: verdict(0.5), 128: without_interval(3.0)}
+    assert crossovers("a", "b", ends) == []
+
+
+@pytest.mark.parametrize("ratio", [0.7, 1.0, 1.4])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_verdict_without_interval_between_two_decided_ones_excludes_nothing(ratio, turned):
+    """Its `low` is 0, of which there is no logarithm."""
+    ends = (2.0, 0.5) if turned else (0.5, 2.0)
+    verdicts = {64: verdict(ends[0]), 128: without_interval(ratio), 256: verdict(ends[1])}
+    (found,) = crossovers("a", "b", verdicts)
+    assert (found.low, found.high) == (64, 256)
+    assert 64 < found.length < 256
+    assert (found.below, found.above) == (("a", "b") if turned else ("b", "a"))
+
+
+def test_an_end_beyond_all_numbers_is_no_obstacle():
+    """Student's interval from two pairs of processes can span more than floats hold."""
+    wide = Verdict(Kind.UNDECIDED, 1.0, 0.0, math.exp(700), 7)
+    low = Verdict(Kind.FASTER, 0.5, 0.0, 0.9, 7)
+    high = Verdict(Kind.SLOWER, 2.0, 1.1, math.inf, 7)
+    for verdicts in ((low, wide, high), (high, wide, low), (low, high), (high, low)):
+        (found,) = crossovers("a", "b", dict(zip((64, 128, 256), verdicts, strict=False)))
+        assert found.last_below <= found.low <= found.length <= found.high <= found.first_above
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.001, 3), st.booleans()), min_size=2, max_size=8))
+def test_whatever_the_verdicts_a_crossover_lies_between_the_two_that_support_it(drawn):
+    verdicts = {
+        64 * 2**i: verdict(ratio, spread) if known else without_interval(ratio)
+        for i, (ratio, spread, known) in enumerate(drawn)
+    }
+    for one in crossovers("a", "b", verdicts):
+        assert one.last_below <= one.low <= one.length <= one.high <= one.first_above
+        sides = {verdicts[one.last_below].kind, verdicts[one.first_above].kind}
+        assert sides == {Kind.FASTER, Kind.SLOWER}
