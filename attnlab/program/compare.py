@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,7 +33,7 @@ MOST_PROCESSES = 10
 class Comparison:
     """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
 
-    `sets` tells how many fresh sets of processes were raced. `huge_pages` holds, for contenders with two speeds by
+    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each. `huge_pages` holds, for contenders with two speeds by
     where their memory lies, seconds a call with huge pages, where that could be measured. `command` repeats it.
     """
 
@@ -41,6 +42,7 @@ class Comparison:
     results: tuple[Result, ...]
     verdicts: dict[str, Verdict]
     sets: int
+    set_seconds: float = 0.0
     huge_pages: Mapping[str, float] = field(default_factory=dict)
     command: str = ""
 
@@ -69,6 +71,7 @@ class Comparison:
             "ratio_low": _known(verdict.low) if verdict else 1.0 if is_baseline else None,
             "ratio_high": _known(verdict.high) if verdict else 1.0 if is_baseline else None,
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
+            "processes_needed": verdict.processes_needed if verdict else None,
             "peak_bytes": result.peak_bytes,
             "relative_error": _known(result.accuracy.relative_error) if result.accuracy else None,
             "kernel": result.kernel,
@@ -82,6 +85,10 @@ class Comparison:
                 said.append(f"{result.contender}: {result.outcome}. {result.reason}.")
             elif result.contender in self.verdicts:
                 said.append(sentence(result.contender, self.baseline, self.verdicts[result.contender]))
+        needed = [one.processes_needed for one in self.verdicts.values() if one.processes_needed]
+        if needed:
+            seconds = max(needed) * self.set_seconds
+            said.append(f"To decide all of it: --processes {max(needed)}, about {seconds:.0f} s.")
         for result in self.results:
             found = speeds(result.latency) if result.latency else ()
             if len(found) > 1:
@@ -116,13 +123,22 @@ def compare(
         require(one.backend, folders)
     baseline = contenders[0].name
     limits = limits or Limits(workload_seconds=SECONDS, most_processes=MOST_PROCESSES)
+    started = time.monotonic()
     with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))
+    seconds = time.monotonic() - started
     verdicts = verdicts_against(results, baseline)
     sets = max((len(set(one.latency.processes.values())) for one in results if one.latency), default=0)
     huge = _with_huge_pages(contenders, results, workload, folders, limits, on_event)
     return Comparison(
-        workload, baseline, results, verdicts, sets, huge, _command(texts, workload, folders, limits)
+        workload=workload,
+        baseline=baseline,
+        results=results,
+        verdicts=verdicts,
+        sets=sets,
+        set_seconds=seconds / max(1, sets),
+        huge_pages=huge,
+        command=_command(texts, workload, folders, limits),
     )
 
 
