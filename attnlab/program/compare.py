@@ -33,8 +33,9 @@ MOST_PROCESSES = 10
 class Comparison:
     """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
 
-    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each. `huge_pages` holds, for contenders with two speeds by
-    where their memory lies, seconds a call with huge pages, where that could be measured. `command` repeats it.
+    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each. `huge_pages` holds, for contenders
+    with two speeds by where their memory lies, seconds a call with huge pages, where that could be measured. `command`
+    repeats it.
     """
 
     workload: Workload
@@ -176,11 +177,13 @@ def _with_huge_pages(
     return {name: one.latency.median for name, one in zip(asked, found, strict=True) if one.latency}
 
 
-def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits | None) -> str:
-    """What to type for the same again; of limits the command line has the time of a set alone."""
+def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits) -> str:
+    """What to type for the same again; of limits the command line has the time and the most processes."""
     further = [word for folder in folders for word in ("--implementations", str(folder))]
-    if limits is not None and limits.workload_seconds != SECONDS:
+    if limits.workload_seconds != SECONDS:
         further += ["--seconds", f"{limits.workload_seconds:g}"]
+    if limits.most_processes != MOST_PROCESSES:
+        further += ["--processes", str(limits.most_processes)]
     return " ".join(filter(None, (workload.command(*texts), shlex.join(further))))
 
 
