@@ -68,7 +68,8 @@ class Comparison:
             "seconds_by_placement": [speed.seconds for speed in speeds(latency)] if latency else None,
             "rounds": len(latency.samples) if latency else 0,
             "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
-            "ratio": verdict.ratio if verdict else 1.0 if is_baseline else None,
+            # of disturbed rounds alone it would be somebody else's figure
+            "ratio": (verdict.ratio if verdict.rounds else None) if verdict else 1.0 if is_baseline else None,
             "ratio_low": _known(verdict.low) if verdict else 1.0 if is_baseline else None,
             "ratio_high": _known(verdict.high) if verdict else 1.0 if is_baseline else None,
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
