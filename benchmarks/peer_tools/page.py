@@ -90,7 +90,11 @@ def ratios_table(trials: Trials, tools: Sequence[str], pairs: Sequence[Pair], tr
     for pair in pairs:
         truth, row = true[pair.name], []
         for tool in tools:
-            told = [one["ratio"] for one in of(trials, tool=tool, pair=pair.name) if "failed" not in one]
+            told = [
+                one["ratio"]
+                for one in of(trials, tool=tool, pair=pair.name)
+                if "failed" not in one and one["ratio"] is not None
+            ]
             text = f"{quantile(told, 0.5):.3f} ({min(told):.3f} to {max(told):.3f})" if told else "–"
             row.append(text)
         rows.append((pair.name, "–" if truth is None else f"{truth:.3f}", *row))
@@ -211,9 +215,9 @@ def _false_claims(axes: Any, one: Score, place: float, colour: str, label: str |
 
 def _errors(axes: Any, trials: Trials, place: float, colour: str) -> None:
     """The median of all ratio errors, A/A and A/B, and a line to their 95th percentile."""
-    from peer_tools.scoring import ratio_error
+    from peer_tools.scoring import ratio_errors
 
-    told = [ratio_error(one) for one in trials if "failed" not in one and one["truth"] is not None]
+    told = ratio_errors(one for one in trials if "failed" not in one and one["truth"] is not None)
     if told:
         middle, far = (max(1e-5, quantile(told, share)) for share in (0.5, 0.95))
         axes.plot([middle, far], [place, place], color=colour, linewidth=1.6)

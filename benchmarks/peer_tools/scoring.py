@@ -133,6 +133,11 @@ def ratio_error(trial: Trial) -> float:
     return math.exp(abs(math.log(trial["ratio"] / trial["truth"]))) - 1
 
 
+def ratio_errors(trials: Iterable[Trial]) -> list[float]:
+    """Those of the trials that tell a ratio: a tool may say that it has none."""
+    return [ratio_error(one) for one in trials if one["ratio"] is not None]
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """By linear interpolation between order statistics; nan of nothing."""
     ordered = sorted(values)
@@ -151,7 +156,7 @@ def score(trials: Iterable[Trial], rule: Rule) -> Score:
     aa, ab = [one for one in told if one["aa"]], [one for one in told if not one["aa"]]
     wanted = [_sign(1.0, one["truth"]) for one in ab]
     claimed = [rule.claim(one) for one in ab]
-    off = [ratio_error(one) for one in aa]
+    off = ratio_errors(aa)
     return Score(
         aa=len(aa),
         false_claims=sum(rule.claim(one) != 0 for one in aa),
@@ -160,7 +165,7 @@ def score(trials: Iterable[Trial], rule: Rule) -> Score:
         ab=len(ab),
         right=sum(c == w for c, w in zip(claimed, wanted, strict=True)),
         wrong=sum(c == -w for c, w in zip(claimed, wanted, strict=True)),
-        error=quantile([ratio_error(one) for one in ab], 0.5),
+        error=quantile(ratio_errors(ab), 0.5),
         spent=statistics.median([one["spent_s"] for one in trials]) if trials else math.nan,
         failed=sum("failed" in one for one in trials),
     )

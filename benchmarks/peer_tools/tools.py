@@ -143,7 +143,7 @@ def attnlab(pair: Pair, seconds: float, folder: Path) -> dict[str, Any]:
     told = json.loads(command(["-m", "attnlab", *words], folder, pair))["contenders"]
     first, second = ({"median": one["seconds_median"], "rounds": one["rounds"]} for one in told)
     known = {name: told[1][name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")}
-    if known["ratio"] is None:
+    if any(one["outcome"] != "measured" for one in told):
         raise RuntimeError(f"no ratio: {told[0]['reason'] or told[1]['reason'] or told[1]['outcome']}")
     return {"first": first, "second": second, **known}
 
