@@ -173,7 +173,7 @@ def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_no
 def test_a_worker_killed_between_workloads_is_a_crash_of_the_next(folder: Path) -> None:
     """The others have their results, and the one after has it back."""
     with conducting(folder, "good", "good") as conductor:
-        victim = conductor.workers[1]
+        victim = conductor.crews.workers[1]
         conductor.race(SMALL)
         victim._signal(signal.SIGKILL)
         second, third = conductor.race(SMALL), conductor.race(SMALL)
@@ -370,7 +370,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
         from attnlab.measuring.contender import parse_all
         from attnlab.measuring.conductor import Conductor
         with Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]) as conductor:
-            print(*[worker._process.pid for worker in conductor.workers], flush=True)
+            print(*[worker._process.pid for worker in conductor.crews.workers], flush=True)
             signal.pause()
     """)
     conductor = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)
