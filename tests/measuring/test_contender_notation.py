@@ -102,7 +102,9 @@ def test_a_contender_may_be_slowed_by_a_percentage(text: str, percent: float) ->
         ("a[X=#1]#2", "a[X=#1,pages=huge]"),
     ],
 )
-def test_the_same_contender_on_huge_pages_is_written_with_its_other_settings(text: str, expected: str) -> None:
+def test_the_same_contender_on_huge_pages_is_written_with_its_other_settings(
+    text: str, expected: str
+) -> None:
     """What is written is read again, whatever a value may hold."""
     assert with_huge_pages(text) == expected
     assert Contender.parse(expected).pages == "huge"
@@ -151,7 +153,10 @@ def test_why_a_system_gives_no_huge_pages_is_told(
         ("a[threads=two]", "got 'two'"),
         ("a[threads=-1]", "got '-1'"),
         ("a[threads=²]", "got '²'"),
-        ("a[lower=1]", "unknown setting 'lower'; settings are threads, pages, slowed and environment variables in capitals"),
+        (
+            "a[lower=1]",
+            "unknown setting 'lower'; settings are threads, pages, slowed and environment variables in capitals",
+        ),
         ("a[pages=small]", "pages must be huge or default, got 'small'"),
         ("a[pages=Huge]", "got 'Huge'"),
         ("a[pages=]", "a setting is written NAME=value"),

@@ -71,8 +71,12 @@ def test_a_process_that_dies_in_a_turn_of_a_later_crew_is_a_crash(clock: Clock) 
     assert failing.starts == 5 + 1
 
 
-@pytest.mark.parametrize("fault", [Died("gone"), Hung("late"), Refused("unavailable", "no"), OSError("no memory")])
-def test_a_process_that_does_not_start_in_a_later_crew_leaves_the_others(clock: Clock, fault: Exception) -> None:
+@pytest.mark.parametrize(
+    "fault", [Died("gone"), Hung("late"), Refused("unavailable", "no"), OSError("no memory")]
+)
+def test_a_process_that_does_not_start_in_a_later_crew_leaves_the_others(
+    clock: Clock, fault: Exception
+) -> None:
     """It sits out that crew, and has its verdict from those that it took part in."""
     failing = FakeWorker("b", clock, 0.002, faults={("load", 3): fault})
     results, _ = race([FakeWorker("a", clock), failing])
@@ -149,7 +153,12 @@ def columns(result: Any, *names: str) -> list[tuple[float, ...]]:
 
 def test_a_turn_that_waited_for_a_core_is_taken_again(clock: Clock) -> None:
     """What it noted the first time does not stay."""
-    worker = FakeWorker("a", clock, noise=lambda turn, process: 3.0 if turn == 4 else 1.0, delay=lambda turn: 0.5 * (turn == 4))
+    worker = FakeWorker(
+        "a",
+        clock,
+        noise=lambda turn, process: 3.0 if turn == 4 else 1.0,
+        delay=lambda turn: 0.5 * (turn == 4),
+    )
     (result,), _ = race([worker])
     retaken, disturbed = columns(result, "retaken", "disturbed")
     assert retaken == tuple(float(index == 3) for index in range(30))
@@ -191,7 +200,9 @@ def test_a_disturbed_turn_never_pairs(clock: Clock) -> None:
     """However often it was taken again: what it showed of the other's speed decides nothing."""
     noise, delay = (lambda turn, process: 1.0 + 4 * (turn % 2)), (lambda turn: 0.5 * (turn % 2))
     # no time is left to take a turn again
-    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, 0.001, noise, delay=delay)], workload_seconds=0.0)
+    results, _ = race(
+        [FakeWorker("a", clock), FakeWorker("b", clock, 0.001, noise, delay=delay)], workload_seconds=0.0
+    )
     verdict = verdicts_against(results, "a")["b"]
     assert (verdict.ratio, verdict.low, verdict.high) == pytest.approx((1.0,) * 3)
     assert (verdict.rounds, verdict.disturbed, verdict.processes) == (5, 5, 5)

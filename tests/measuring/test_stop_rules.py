@@ -49,12 +49,20 @@ def latency(result: Result) -> Measurement:
         pytest.param((0.001,), {}, [FIVE], id="alone"),
         pytest.param((0.001, 0.001), {}, [FIVE] * 2, id="equivalent"),
         pytest.param((0.001, (0.001, uneven)), {}, [TEN] * 2, id="undecided"),
-        pytest.param((0.001, (0.001, uneven)), {"most_processes": 7}, [dict.fromkeys(range(7), 6)] * 2, id="seven"),
-        pytest.param((0.001, (0.001, uneven)), {"most_processes": 5}, [FIVE] * 2, id="undecided, and no more allowed"),
+        pytest.param(
+            (0.001, (0.001, uneven)), {"most_processes": 7}, [dict.fromkeys(range(7), 6)] * 2, id="seven"
+        ),
+        pytest.param(
+            (0.001, (0.001, uneven)), {"most_processes": 5}, [FIVE] * 2, id="undecided, and no more allowed"
+        ),
         pytest.param((0.001, 0.002, (0.001, uneven)), {}, [TEN, FIVE, TEN], id="one is decided"),
         # a fresh round takes 4 x 1.5 s, the next 2 x 1.5 s: no third fits, and the fourth process has spent it all
-        pytest.param((1.5, (1.5, uneven)), {}, [{0: 2, 1: 2, 2: 2, 3: 1}] * 2, id="slow: two rounds, in the extra time"),
-        pytest.param((1.5, 1.5), {"extra_seconds": 0.1}, [{0: 2}] * 2, id="slow: within a round of the extra time"),
+        pytest.param(
+            (1.5, (1.5, uneven)), {}, [{0: 2, 1: 2, 2: 2, 3: 1}] * 2, id="slow: two rounds, in the extra time"
+        ),
+        pytest.param(
+            (1.5, 1.5), {"extra_seconds": 0.1}, [{0: 2}] * 2, id="slow: within a round of the extra time"
+        ),
     ],
 )
 def test_a_race_has_as_many_processes_as_its_verdicts_and_its_time_ask_for(
@@ -212,7 +220,9 @@ def test_every_turn_is_settled_but_those_of_a_long_call_in_pages_that_it_has_tou
     assert set(short.turns) == {(1, 0.01)}
     assert long.turns == [(1, 0.0), (1, None), (1, None)] * 10
     assert conductor.account["timed"] == pytest.approx(30 * (0.04 + 0.06))
-    assert conductor.account["warm-up"] == pytest.approx(30 * 0.04 + 10 * 0.06 + 0.04 + 0.06), "with calibrations"
+    assert conductor.account["warm-up"] == pytest.approx(30 * 0.04 + 10 * 0.06 + 0.04 + 0.06), (
+        "with calibrations"
+    )
 
 
 def test_a_calibration_that_shifts_after_a_contender_left_does_not_end_the_run(
@@ -304,7 +314,9 @@ def test_a_backend_that_does_not_load_is_started_once_a_run(clock: Clock) -> Non
 def test_the_account_adds_up_to_the_time_of_the_race(clock: Clock) -> None:
     """Also where something fails on the way, where turns are taken again, and where arrays are placed."""
     failing = FakeWorker("c", clock, faults={("Latency", 2): Died("x"), ("place", 4): Died("x")})
-    waiting = FakeWorker("d", clock, 0.002, uneven, delay=lambda turn: 0.1 * (turn % 3 == 0), ready=0.1, placing=0.2)
+    waiting = FakeWorker(
+        "d", clock, 0.002, uneven, delay=lambda turn: 0.1 * (turn % 3 == 0), ready=0.1, placing=0.2
+    )
     _, conductor = race([*entered(clock, 0.004, 0.03), failing, waiting])
     assert sum(conductor.account.values()) == pytest.approx(clock.now)
     assert all(seconds >= -1e-9 for seconds in conductor.account.values())

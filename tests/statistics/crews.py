@@ -14,7 +14,9 @@ def latency(processes: Sequence[Sequence[float]], disturbed: Sequence[int] = ())
     """Samples by process; the rounds are numbered from 0 on, those of `disturbed` did not have their cores."""
     samples = [float(sample) for process in processes for sample in process]
     places = [
-        (number, index // PLACED_FOR) for number, process in enumerate(processes) for index in range(len(process))
+        (number, index // PLACED_FOR)
+        for number, process in enumerate(processes)
+        for index in range(len(process))
     ]
     columns = {
         "round": tuple(map(float, range(len(samples)))),

@@ -26,7 +26,9 @@ from attnlab.statistics.pairing import (
 
 #: one contender's seconds and another's, by process and round
 RACES = st.lists(
-    st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=7), min_size=2, max_size=9
+    st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=7),
+    min_size=2,
+    max_size=9,
 )
 
 

@@ -132,13 +132,18 @@ def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
 
 def twins(workload, samples):
     """A contender of 1 s, and its second entry."""
-    return {"a": measured("a", [1.0] * len(samples), workload=workload), "a#2": measured("a#2", samples, workload=workload)}
+    return {
+        "a": measured("a", [1.0] * len(samples), workload=workload),
+        "a#2": measured("a#2", samples, workload=workload),
+    }
 
 
 def test_one_wild_twin_does_not_silence_the_other_workloads():
     workloads = [WORKLOAD, WORKLOAD.with_(heads=8)]
     wild = [1.02 + 0.001 * (index // 6 % 2) for index in range(30)]
-    found = self_test({workloads[0]: twins(workloads[0], wild), workloads[1]: twins(workloads[1], [1.0] * 30)})
+    found = self_test(
+        {workloads[0]: twins(workloads[0], wild), workloads[1]: twins(workloads[1], [1.0] * 30)}
+    )
     (failed,) = found.failures
     assert failed.workload == workloads[0]
     assert failed.deviation == pytest.approx(0.0204, abs=1e-4)
@@ -161,7 +166,12 @@ def test_the_scatter_between_processes_is_half_the_variance_of_their_pairs():
     assert twin.between == pytest.approx(np.std(logs, ddof=1) / np.sqrt(2))
     one_process = self_test({WORKLOAD: twins(WORKLOAD, [1.0] * 6)})
     assert one_process.between is None
-    both = self_test({WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6))), WORKLOAD.with_(heads=8): twins(WORKLOAD, [1.0] * 30)})
+    both = self_test(
+        {
+            WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6))),
+            WORKLOAD.with_(heads=8): twins(WORKLOAD, [1.0] * 30),
+        }
+    )
     assert both.between == pytest.approx(twin.between / 2)
 
 
@@ -177,5 +187,8 @@ def test_a_ranking_counts_turns_that_do_not_count_and_shows_two_speeds():
 def flagged(name, samples, disturbed):
     result = measured(name, samples)
     (latency,) = result.measurements
-    columns = {**latency.columns, "disturbed": tuple(float(index in disturbed) for index in range(len(samples)))}
+    columns = {
+        **latency.columns,
+        "disturbed": tuple(float(index in disturbed) for index in range(len(samples))),
+    }
     return replace(result, measurements=(replace(latency, columns=columns),))

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.contract.result import Measurement
-from attnlab.statistics.replication import Components, Speed, components, placements, rounds_per_process, speeds
+from attnlab.statistics.replication import (
+    Components,
+    Speed,
+    components,
+    placements,
+    rounds_per_process,
+    speeds,
+)
 
 
 @pytest.mark.parametrize(("within", "between"), [(0.03, 0.0), (0.03, 0.01), (0.01, 0.1), (0.0, 0.05)])
