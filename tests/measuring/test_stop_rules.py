@@ -116,7 +116,7 @@ def test_the_planned_processes_share_the_time_equally_and_each_further_one_has_a
     """Within a round of it, which takes 0.2 s."""
     workers = entered(clock, 0.05, (0.05, uneven))
     results, _ = race(workers, workload_seconds=6.0, settle_below_seconds=1.0, max_rounds=1000)
-    seconds = {number: 0.0 for number in range(10)}
+    seconds = dict.fromkeys(range(10), 0.0)
     for one in results:
         for number, rounds in crews_of(one).items():
             seconds[number] += rounds * 0.1
