@@ -161,10 +161,12 @@ def _with_huge_pages(
 
 
 def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits | None) -> str:
-    """What to type for the same again; of limits the command line has the time of a set alone."""
+    """What to type for the same again; of limits the command line has the time and the most processes."""
     further = [word for folder in folders for word in ("--implementations", str(folder))]
     if limits is not None and limits.workload_seconds != SECONDS:
         further += ["--seconds", f"{limits.workload_seconds:g}"]
+    if limits is not None and limits.most_processes != MOST_PROCESSES:
+        further += ["--processes", str(limits.most_processes)]
     return " ".join(filter(None, (workload.command(*texts), shlex.join(further))))
 
 

@@ -74,10 +74,9 @@ def synthetic(
 ) -> Run:
     """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
 
-    The machine's speed is a random walk of steps of `wander`, the same for all. The `rounds` are shared by so many `processes`, each with two placements; `speeds` holds, by contender, how much
-    longer a call takes in every third placement.
-
-    `contenders` are by default those with costs, and the `baseline` the first of them.
+    The machine's speed is a random walk of steps of `wander`, the same for all. The `rounds` are shared by so many
+    `processes`, each with two placements; `speeds` holds, by contender, how much longer a call takes in every third
+    placement. `contenders` are by default those with costs, and the `baseline` the first of them.
     `variants` are further fields of the workloads; the whole grid is asked of each.
     """
     contenders = contenders or (CONTENDERS if costs is COSTS else tuple(costs))

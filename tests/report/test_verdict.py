@@ -116,7 +116,9 @@ def test_no_crossover_is_said_to_be_none_between_the_lengths_that_were_measured(
 
 def test_a_small_lead_needs_no_further_race(made):
     """It rests on fresh processes already."""
-    said = lines(made(costs={"a": FAST, "b": lambda w: 1.03 * FAST(w)}, baseline="b", noise=0.002, **SIZES))[0]
+    said = lines(made(costs={"a": FAST, "b": lambda w: 1.03 * FAST(w)}, baseline="b", noise=0.002, **SIZES))[
+        0
+    ]
     assert said.startswith("Use a for 64 ≤ n ≤ 512 at 1 and 4 heads: it is 1.03")
     assert "attnlab compare" not in said
 
@@ -142,7 +144,9 @@ def test_a_wrong_contender_is_named_and_has_no_speed(made):
 def test_one_process_gives_no_verdict(made):
     run = made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=31, processes=1)
     said = lines(run)[0]
-    assert said.startswith("No verdict for n = 64 at 1 head: an interval needs two processes of each contender")
+    assert said.startswith(
+        "No verdict for n = 64 at 1 head: an interval needs two processes of each contender"
+    )
     assert said.endswith("The least medians are those of b; give the run more time.")
 
 

@@ -22,6 +22,7 @@ def latency(processes: Sequence[Sequence[float]], disturbed: Sequence[int] = ())
         "round": tuple(map(float, range(len(samples)))),
         "process": tuple(float(number) for number, _ in places),
         "placement": tuple(float(placement) for _, placement in places),
+        "calibration_s": (5e-4,) * len(samples),
         "disturbed": tuple(float(index in disturbed) for index in range(len(samples))),
     }
     return Measurement("latency", "s", tuple(samples), columns)
