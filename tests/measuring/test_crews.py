@@ -86,6 +86,16 @@ def test_a_process_that_does_not_start_in_a_later_crew_leaves_the_others(
     assert (verdict.kind, verdict.processes, verdict.rounds) == ("slower", 4, 24)
 
 
+def test_an_interrupt_while_a_later_crew_starts_ends_every_process(clock: Clock) -> None:
+    """Of this crew and of those before it."""
+    workers = [FakeWorker("a", clock), FakeWorker("b", clock)]
+    with pytest.raises(KeyboardInterrupt), conductor_of(workers) as running:
+        workers[1].faults["load", 2] = KeyboardInterrupt()  # type: ignore[assignment]
+        running.race(SMALL)
+    assert [worker.starts for worker in workers] == [2, 2]
+    assert not any(process.alive for worker in workers for process in worker.processes)
+
+
 def test_where_nobodys_process_starts_the_race_goes_on_with_the_next_crew(clock: Clock) -> None:
     """There is nothing to race in that one."""
     (result,), _ = race([FakeWorker("a", clock, faults={("load", 2): Died("gone")})])
