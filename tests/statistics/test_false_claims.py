@@ -164,3 +164,18 @@ def test_two_speeds_are_found_in_most_races_of_ten_processes(each: int) -> None:
     generator = np.random.default_rng(8)
     raced_alone = (np.exp(twofold(each)(generator, 60)[0]) for _ in range(200))
     assert sum(len(speeds(in_crews(samples.tolist()))) > 1 for samples in raced_alone) > 100
+
+
+def test_noise_that_outlives_processes_is_not_covered() -> None:
+    """The limit of the rule: its pairs are then no independent draws, and its intervals miss more often than they say.
+
+    Here a turn remembers 80 % of the one before it, across processes, and not of the other contender's in its round.
+    """
+
+    def remembering(generator: np.random.Generator, rounds: int) -> tuple[Array, Array]:
+        found = generator.normal(0, SCATTER, (2, rounds))
+        for index in range(1, rounds):
+            found[:, index] = 0.8 * found[:, index - 1] + 0.6 * found[:, index]
+        return found[0], found[1]
+
+    assert rates(remembering, 1.0).missed > allowed(ALPHA)
