@@ -177,6 +177,13 @@ def test_a_turn_that_waited_for_a_core_is_taken_again(clock: Clock) -> None:
     assert worker.asked["Latency"] == 31
 
 
+def test_a_long_turn_that_is_taken_again_needs_no_settling(clock: Clock) -> None:
+    """Its pages have been touched."""
+    worker = FakeWorker("a", clock, 0.2, delay=lambda turn: 0.5 * (turn == 1))
+    race([worker])
+    assert worker.turns[:3] == [(1, 0.0), (1, None), (1, None)]
+
+
 def test_a_turn_that_waits_each_time_is_taken_three_times_and_flagged(clock: Clock) -> None:
     """The last of them is in the record, with the part of it that it waited."""
     worker = FakeWorker("a", clock, delay=lambda turn: 0.3 if turn in (1, 2, 3, 4) else 0.0)
