@@ -17,6 +17,7 @@ from typing import Any
 from attnlab.contract.library import huge_page_variables, thread_variables
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
+_ENTRY = re.compile(r"#\d+$")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 #: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
 #: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
@@ -53,9 +54,11 @@ _SETTINGS: dict[str, Callable[[str, str], Any]] = {"threads": _threads, "pages":
 
 def with_huge_pages(text: str) -> str:
     """The notation of the same contender on huge pages."""
-    backend, _, settings = text.partition("#")[0].partition("[")
-    kept = [one for one in settings.rstrip("]").split(",") if one and not one.startswith("pages=")]
-    return f"{backend}[{','.join([*kept, 'pages=huge'])}]"
+    match = _NOTATION.fullmatch(_ENTRY.sub("", text))
+    assert match is not None, "a contender's name is its notation"
+    settings = (one.strip() for one in (match["settings"] or "").split(","))
+    kept = [one for one in settings if one and not one.startswith("pages=")]
+    return f"{match['backend']}[{','.join([*kept, 'pages=huge'])}]"
 
 
 def huge_pages_refused() -> str | None:

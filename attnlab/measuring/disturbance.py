@@ -8,10 +8,12 @@ or a container hides is nan here, and named by `hidden`.
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -26,7 +28,8 @@ _NOTABLE = 0.05
 def run_delay_seconds() -> float:
     """Seconds that this process's threads have waited for a core since they started, summed; nan where untold.
 
-    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats).
+    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
+    these figures switched off shows zeros, also for the time that a thread ran.
     """
     total, seen = 0, False
     try:
@@ -35,7 +38,7 @@ def run_delay_seconds() -> float:
                 figures = (task / "schedstat").read_text().split()
             except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
                 continue
-            total, seen = total + int(figures[1]), True
+            total, seen = total + int(figures[1]), seen or int(figures[0]) > 0
     except (OSError, ValueError, IndexError):
         return math.nan
     return total / 1e9 if seen else math.nan
@@ -94,21 +97,28 @@ class Watch:
     def __init__(self) -> None:
         self._since = time.monotonic()
         self._busy = _busy_seconds()
-        self._taken = _taken_seconds()
+        self._ended = _ended_seconds()
+        self._seen = _seen()
 
     def others(self, ours: Iterable[int]) -> Others:
         """What everybody but the processes `ours` (by number) and their children took since this was made."""
         elapsed = time.monotonic() - self._since
         if elapsed <= 0:
             return Others(0.0)
-        own, spent = set(ours), 0.0
+        seen = _seen()
+        own = _family(ours, {number: one.parent for (number, _), one in seen.items()})
+        # of children that have ended meanwhile, what they took before does not count
+        before = [
+            one.seconds for key, one in self._seen.items() if key not in seen and one.parent == os.getpid()
+        ]
+        spent = max(0.0, _ended_seconds() - self._ended - sum(before))
         by_name: dict[str, float] = {}
-        for (number, started, name), seconds in _taken_seconds().items():
-            grown = seconds - self._taken.get((number, started, name), 0.0)
-            if number in own:
+        for key, one in seen.items():
+            grown = one.seconds - (self._seen[key].seconds if key in self._seen else 0.0)
+            if key[0] in own:
                 spent += grown
             else:
-                by_name[name] = by_name.get(name, 0.0) + grown
+                by_name[one.name] = by_name.get(one.name, 0.0) + grown
         cores = max(0.0, (_busy_seconds() - self._busy - spent) / elapsed)
         most = sorted(by_name, key=lambda name: -by_name[name])[:2]
         return Others(cores, tuple(name for name in most if by_name[name] / elapsed > _NOTABLE))
@@ -121,12 +131,36 @@ def _busy_seconds() -> float:
     return float(sum(seconds for name, seconds in times.items() if name not in idle))
 
 
-def _taken_seconds() -> dict[tuple[int, float, str], float]:
-    """By (number, start, name) of each process that can be seen, the CPU seconds it has taken."""
+def _ended_seconds() -> float:
+    """CPU seconds of this process's children that have ended, theirs included."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+class _Process(NamedTuple):
+    name: str
+    parent: int
+    seconds: float
+
+
+def _seen() -> dict[tuple[int, float], _Process]:
+    """By (number, start) of each process that can be seen, its name, its parent's number and its CPU seconds.
+
+    The name does not identify it: threads of the kernel change theirs with their work.
+    """
     found = {}
-    for one in psutil.process_iter(["name", "cpu_times", "create_time"]):
+    for one in psutil.process_iter(["name", "cpu_times", "create_time", "ppid"]):
         times = one.info["cpu_times"]
         if times is not None:
-            key = one.pid, one.info["create_time"], str(one.info["name"])
-            found[key] = times.user + times.system
+            found[one.pid, one.info["create_time"]] = _Process(
+                str(one.info["name"]), one.info["ppid"], times.user + times.system
+            )
+    return found
+
+
+def _family(numbers: Iterable[int], parents: Mapping[int, int]) -> set[int]:
+    """Processes of these numbers, their children, and theirs."""
+    found = set(numbers)
+    while further := {one for one, parent in parents.items() if parent in found and one not in found}:
+        found |= further
     return found

@@ -83,10 +83,11 @@ class WorkloadResults:
     def extra_info(self, name: str, share_of_ceiling: float | None) -> dict[str, Any]:
         """What stands beside the samples in every report, as plain JSON; None for what is not known."""
         result, verdict = self.results[name], self.verdicts.get(name)
+        flagged = result.latency.disturbed_rounds if result.latency else frozenset[int]()
         figures: dict[str, float | None] = {
             "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
             "ratio": verdict.ratio if verdict else 1.0 if name == self.baseline else None,
-            "ratio_low": verdict.low if verdict else None,
+            "ratio_low": verdict.low or None if verdict else None,  # 0: it has no interval
             "ratio_high": verdict.high if verdict else None,
             "share_of_ceiling": share_of_ceiling,
         }
@@ -98,7 +99,7 @@ class WorkloadResults:
             "peak_bytes": result.peak_bytes,
             "baseline": self.baseline,
             "verdict": str(verdict.kind) if verdict else None,
-            "disturbed_rounds": len(disturbed_in(self.results.values())),
+            "disturbed_rounds": len(disturbed_in(self.results.values()) | flagged),
             "doubt": _doubt(share_of_ceiling),
             **{key: one if one is not None and math.isfinite(one) else None for key, one in figures.items()},
         }
@@ -110,7 +111,8 @@ class WorkloadResults:
         if verdict is None:
             said = "the baseline" if name == self.baseline else "not compared"
         else:
-            interval = f"{verdict.ratio:7.3g} [{verdict.low:.3g}, {verdict.high:.3g}]"
+            span = f"[{verdict.low:.3g}, {verdict.high:.3g}]" if verdict.low else "[no interval]"
+            interval = f"{verdict.ratio:7.3g} {span}"
             said = f"{interval}  {verdict.kind}, {verdict.rounds} rounds"
         doubt = _doubt(share_of_ceiling)
         return f"{latency.median * 1e3:9.4g} ms  {said}" + (f"  NOT BELIEVED: {doubt}" if doubt else "")

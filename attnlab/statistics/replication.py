@@ -18,6 +18,8 @@ _APART = 0.08
 #: ... by more than so many times the widest scatter within either, and each is met so often
 _SCATTERS = 3.0
 _MET = 2
+#: times that one follows the other, at least
+_TURNS = 2
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,11 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
     """The speeds that a contender has by where its memory lies, fastest first: one, or two that stand clearly apart.
 
     The medians of its placements are cut at their widest gap. Two groups count as two speeds where they are 8 % apart,
-    three times as far as either scatters, and each was met twice: otherwise they are one.
+    three times as far as either scatters, and each was met twice: otherwise they are one. They must come by turns:
+    where all fast placements come before all slow ones, or after, the machine may have changed its own speed once.
     """
-    medians = sorted(map(statistics.median, placements(latency).values()))
+    timed = [statistics.median(samples) for _, samples in sorted(placements(latency).items())]
+    medians = sorted(timed)
     if not medians:
         return ()
     whole = (Speed(statistics.median(medians), len(medians)),)
@@ -82,6 +86,9 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
     groups = medians[:cut], medians[cut:]
     scatter = max(math.log(group[-1] / group[0]) / max(1, len(group) - 1) for group in groups)
     apart = math.log(statistics.median(groups[1]) / statistics.median(groups[0]))
+    turns = sum(before != after for before, after in pairwise(one >= groups[1][0] for one in timed))
+    if turns < _TURNS:
+        return whole
     if min(map(len, groups)) < _MET or apart < math.log1p(_APART) or gaps[cut - 1] < _SCATTERS * scatter:
         return whole
     return tuple(Speed(statistics.median(group), len(group)) for group in groups)

@@ -1,44 +1,157 @@
-"""Comparisons: what several sets of processes may claim together, and what other programs are told."""
+"""Comparisons: what is said of a verdict and of two speeds, and what other programs are told."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from crews import latency
 
+from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
-from attnlab.program.compare import compare
+from attnlab.program import compare as program
+from attnlab.program.compare import Comparison, compare, two_speeds
 from attnlab.statistics.pairing import Kind, Verdict
-from attnlab.statistics.verdicts import agreed, sentence
+from attnlab.statistics.replication import Speed
+from attnlab.statistics.verdicts import sentence
 
-SLOWER = Verdict(Kind.SLOWER, 1.03, 1.02, 1.04, 30)
-QUICK = Limits(min_rounds=12, max_rounds=12, workload_seconds=20.0, turn_seconds=0.001)
+QUICK = Limits(
+    processes=3, most_processes=3, min_rounds=9, max_rounds=9, workload_seconds=20.0, turn_seconds=0.001
+)
 TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
-FIELDS |= {"verdict", "peak_bytes", "relative_error"}
+FIELDS |= {"verdict", "peak_bytes", "relative_error", "seconds_by_placement", "disturbed_rounds"}
 
 
-def test_sets_that_agree_claim_with_the_widest_interval() -> None:
-    """And count all rounds; one set speaks for itself."""
-    assert agreed([SLOWER]) is SLOWER
-    other = Verdict(Kind.SLOWER, 1.05, 1.03, 1.09, 30, disturbed=2)
-    assert agreed([SLOWER, other, SLOWER]) == Verdict(Kind.SLOWER, 1.03, 1.02, 1.09, 90, disturbed=2)
-
-
-@pytest.mark.parametrize("other", [Verdict(Kind.EQUIVALENT, 1.0, 0.995, 1.005, 30), None])
-def test_sets_that_differ_or_are_missing_claim_nothing(other: Verdict | None) -> None:
-    """A contender that crashed in the second set was not slower in it."""
-    assert agreed([SLOWER, other, SLOWER]).kind is Kind.UNDECIDED
-
-
-def test_a_sentence_names_both_and_the_interval() -> None:
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_sentence_names_both_the_interval_and_the_processes(kind: Kind) -> None:
     """Whatever the verdict."""
-    for kind in Kind:
-        said = sentence("mine", "theirs", Verdict(kind, 1.5, 1.4, 1.6, 30))
-        assert "mine" in said and "theirs" in said and "1.4" in said and "1.6" in said
+    said = sentence("mine", "theirs", Verdict(kind, 1.5, 1.4, 1.6, 30, processes=5))
+    assert "mine" in said and "theirs" in said and "1.4 to 1.6" in said
+    assert "30 rounds in 5 pairs of processes" in said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        (
+            Verdict(Kind.UNDECIDED, 1.02, 0.98, 1.07, 60, processes=10, processes_needed=17),
+            "about 17 pairs would decide it",
+        ),
+        (
+            Verdict(Kind.UNDECIDED, 1.2, 0.0, math.inf, 6),
+            "one pair of processes has no interval (time ratio so far 1.2); allow more time",
+        ),
+        (
+            Verdict(Kind.UNDECIDED, 1.2, 0.0, math.inf, 2, disturbed=28, processes=0),
+            "other programs used the cores in 28 of 30 rounds; repeat it when nothing else runs",
+        ),
+    ],
+)
+def test_an_undecided_verdict_says_why_and_what_to_do(verdict: Verdict, said: str) -> None:
+    """More processes, more time, or a quiet machine."""
+    assert said in sentence("mine", "theirs", verdict)
+
+
+FOUND = (Speed(0.001, 7), Speed(0.0013, 3))
+
+
+@pytest.mark.parametrize(
+    ("huge", "end"),
+    [
+        (None, "; try it with huge pages: a[pages=huge]."),
+        (0.0009, "; 0.9 ms with huge pages (set THP_MEM_ALLOC_ENABLE=1)."),
+    ],
+)
+def test_two_speeds_are_told_with_what_huge_pages_give(huge: float | None, end: str) -> None:
+    """Or with how to try that, where it was not measured."""
+    said = two_speeds("a", FOUND, huge)
+    assert said == f"a takes 1.3 or 1 ms by where its memory lies (3 and 7 of 10 placements){end}"
+
+
+def twofold(name: str, **facts: str) -> Result:
+    """A contender of two speeds: one process in two is slow."""
+    times = latency([[1e-3 * (1.3 if number % 2 else 1.0)] * 6 for number in range(4)])
+    measured = replace(times, facts={"cache": "warm", **facts})
+    return Result(name, TINY, Outcome.MEASURED, measurements=(measured,))
+
+
+def test_what_was_seen_of_the_machine_follows_the_verdicts() -> None:
+    """Two speeds of a contender, whether or not it is the baseline, and who else used the cores."""
+    steady = replace(twofold("b"), measurements=(latency([[2e-3] * 6] * 4),))
+    found = Comparison(TINY, "a", (twofold("a", others="1.2 cores, most of it rustc"), steady), {}, 4)
+    first, second = found.sentences()
+    assert first.startswith("a takes 1.3 or 1 ms by where its memory lies")
+    assert second == (
+        "Other programs took 1.2 cores, most of it rustc meanwhile: turns that had to wait for a core do not count."
+    )
+    told = found.to_json()
+    assert [one["seconds_by_placement"] for one in told["contenders"]] == [
+        [1e-3, pytest.approx(1.3e-3)],
+        [2e-3],
+    ]
+    assert [one["disturbed_rounds"] for one in told["contenders"]] == [0, 0]
+    assert told["sets"] == 4
+
+
+class Conducting:
+    """Stands in for a conductor; every contender has two speeds until it has huge pages."""
+
+    raced: list[list[str]]
+
+    def __init__(self, contenders: Sequence[Any], **options: Any) -> None:
+        self.contenders = contenders
+
+    def __enter__(self) -> Conducting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def race(self, workload: Workload) -> list[Result]:
+        type(self).raced.append([one.name for one in self.contenders])
+        huge = replace(twofold("x"), measurements=(latency([[0.5e-3] * 6] * 3),))
+        return [
+            replace(huge if one.pages == "huge" else twofold("x"), contender=one.name)
+            for one in self.contenders
+        ]
+
+
+@pytest.mark.parametrize("refused", [None, "transparent huge pages are switched off (never)"])
+def test_contenders_with_two_speeds_are_measured_with_huge_pages_too(
+    monkeypatch: pytest.MonkeyPatch, refused: str | None
+) -> None:
+    """Where the system gives any: in a short race of their own, which decides no verdict."""
+    monkeypatch.setattr(Conducting, "raced", [], raising=False)
+    monkeypatch.setattr(program, "Conductor", Conducting)
+    monkeypatch.setattr(program, "huge_pages_refused", lambda: refused)
+    found = compare(["numpy_vectorized", "numpy_blocked[threads=1]"], TINY)
+    first, *further = Conducting.raced
+    assert first == ["numpy_vectorized", "numpy_blocked[threads=1]"]
+    expected = [] if refused else [["numpy_vectorized[pages=huge]", "numpy_blocked[threads=1,pages=huge]"]]
+    assert further == expected
+    assert found.huge_pages == ({} if refused else dict.fromkeys(first, 0.5e-3))
+    assert found.sets == 4
+
+
+def test_the_command_that_repeats_a_comparison_has_its_time_and_its_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where they are not those that it has anyway."""
+    monkeypatch.setattr(Conducting, "raced", [], raising=False)
+    monkeypatch.setattr(program, "Conductor", Conducting)
+    monkeypatch.setattr(program, "huge_pages_refused", lambda: "no")
+    names = ["numpy_vectorized", "numpy_blocked"]
+    plain = compare(names, TINY).command
+    assert "--seconds" not in plain and "--processes" not in plain
+    limits = Limits(workload_seconds=2.5, processes=3, most_processes=3)
+    assert compare(names, TINY, limits=limits).command == f"{plain} --seconds 2.5 --processes 3"
 
 
 def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Path) -> None:
@@ -59,7 +172,7 @@ def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Pat
     assert any(line.startswith("half: wrong.") for line in found.sentences())
     assert told["command"] == (
         "attnlab compare numpy_vectorized numpy_vectorized naive_loop half --length 16 --heads 1 --head-dim 8 "
-        f"--implementations {tmp_path} --seconds 20"
+        f"--implementations {tmp_path} --seconds 20 --processes 3"
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from attnlab.accuracy import race_check
@@ -13,11 +15,32 @@ from attnlab.measuring.contender import Contender
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.worker_process import Refused
 
-#: so that the numbers below do not follow the defaults
-FIXED = {"max_rounds": 200, "workload_seconds": 6.0, "extra_seconds": 24.0, "call_seconds": 2.0}
+#: so that the numbers below do not follow the defaults: six rounds a process, in five processes or ten
+FIXED = {
+    "processes": 5,
+    "most_processes": 10,
+    "min_rounds": 30,
+    "max_rounds": 30,
+    "workload_seconds": 6.0,
+    "extra_seconds": 24.0,
+    "call_seconds": 2.0,
+    "turn_seconds": 0.005,
+    "settle_below_seconds": 0.1,
+    "run_delay": 0.02,
+    "noise_margin": 0.01,
+}
 SMALL = Workload(heads=1, queries=4, keys=4, head_dim=4)
-#: of real workers: however busy the machine is, no call is predicted to take too long
-QUICK = Limits(min_rounds=6, max_rounds=6, turn_seconds=1e-4, call_seconds=1e3)
+#: of real workers: two processes of three rounds; however busy the machine is, no call is predicted to take too long,
+#: and no turn is taken again
+QUICK = Limits(
+    processes=2,
+    most_processes=2,
+    min_rounds=6,
+    max_rounds=6,
+    turn_seconds=1e-4,
+    call_seconds=1e3,
+    run_delay=1e9,
+)
 
 
 class Clock:
@@ -31,28 +54,50 @@ class Clock:
 
 
 class FakeWorker:
-    """A worker that answers rightly at once, its calls costing `seconds` each on the fake clock.
+    """A contender whose workers answer rightly at once, its calls costing `seconds` each on the fake clock.
 
-    `noise` multiplies what is told of the n-th turn; `faults` are raised in place of the n-th answer to an
-    operation, or of an instrument's n-th readings. `turns` holds what each turn was asked for: iterations and settling.
+    It is the worker of the first crew itself, and `in_crew` makes those of the later ones. What is counted is counted
+    over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
+    is the part of it that its threads waited for a core; `faults` are raised in place of the n-th answer to an
+    operation, or of an instrument's n-th readings. `spoils` of the process multiplies its answers, `ready` is what
+    preparing and `placing` what placing costs. `turns` holds what each turn was asked for: iterations and settling.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
         self.contender = Contender(name, name)
-        self.library = "numpy"
-        self.clock, self.noise = clock, noise or (lambda turn: 1.0)
+        self.library, self.number = "numpy", None
+        self.clock, self.noise = clock, noise or (lambda turn, process: 1.0)
         self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
         self.free, self.peak = more.get("free", 2**40), more.get("peak", lambda workload: 1000)
         self.declined = more.get("declines", lambda workload: None)
-        self.alive, self.starts = False, 0
+        self.delay = more.get("delay", lambda turn: 0.0)
+        self.spoils = more.get("spoils", lambda process: 1.0)
+        self.ready, self.placing = more.get("ready", 0.0), more.get("placing", 0.0)
+        self.placed: dict[str, Any] = more.get("placed", {"placed": True})
+        self.resident = more.get("resident", 0)
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
         self.turns: list[tuple[int, float | None]] = []
-        self.workload = SMALL
+        self.processes: list[FakeWorker] = [self]
+        self.process, self.alive, self.workload = 0, False, SMALL
+
+    @property
+    def starts(self) -> int:
+        """How many processes were started."""
+        return self.asked["start"]
+
+    def in_crew(self, number: int) -> FakeWorker:
+        """Its worker in that crew: another process with the same costs, counted together."""
+        if number == 0:
+            return self
+        one = copy.copy(self)
+        one.process, one.alive = number, False
+        self.processes.append(one)
+        return one
 
     def start(self) -> None:
-        self.starts += 1
+        self.asked["start"] += 1
         self.alive = True
 
     def finish_start(self) -> dict[str, Any]:
@@ -61,6 +106,9 @@ class FakeWorker:
 
     def end(self) -> None:
         self.alive = False
+
+    def resident_bytes(self) -> int:
+        return self.resident if self.alive else 0
 
     def _fault(self, op: str) -> None:
         self.asked[op] += 1
@@ -80,8 +128,8 @@ class FakeWorker:
         self._fault(op)
         self._call()
         references = race_check.references(self.workload, tuple(arguments["rows"]))
-        names = self.workload.results
-        return {"names": list(names)}, tuple(references[name].output for name in names) * 2
+        names, factor = self.workload.results, self.spoils(self.process)
+        return {"names": list(names)}, tuple(factor * references[name].output for name in names) * 2
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
         assert self.alive
@@ -93,6 +141,10 @@ class FakeWorker:
                 raise Refused("declined", reason)
             if op == "prepare":
                 self.workload = posed
+                self.clock.now += self.ready
+        if op == "place":
+            self.clock.now += self.placing
+            return self.placed
         if op == "calibrate":
             return {"seconds": self._call()}
         if instrument == "Latency":
@@ -103,27 +155,36 @@ class FakeWorker:
 
     def _turn(self, iterations: int, settle_seconds: float | None) -> dict[str, Any]:
         self.turns.append((iterations, settle_seconds))
-        seconds = self._call()
+        seconds, turn = self._call(), self.asked["Latency"]
         settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
         self.clock.now += settled + (iterations - 1) * seconds
-        told = seconds * self.noise(self.asked["Latency"])
-        return {"samples": [told], "columns": {"settled_s": [settled]}, "facts": {}}
+        told = seconds * self.noise(turn, self.process)
+        delay = self.delay(turn) * told * iterations
+        columns = {"settled_s": [settled], "run_delay_s": [delay]}
+        return {"samples": [told], "columns": columns, "facts": {}}
 
 
-def conductor_of(workers: list[FakeWorker], **limits: Any) -> Conductor:
+def conductor_of(workers: Sequence[FakeWorker], **limits: Any) -> Conductor:
     """The conductor of these workers, under `FIXED` limits but for those given."""
     conductor = Conductor([worker.contender for worker in workers], limits=Limits(**{**FIXED, **limits}))
-    conductor.workers = workers  # type: ignore[assignment]  # all that a conductor needs of a worker
+    made: Counter[str] = Counter()
+    by_name = {worker.contender.name: worker for worker in workers}
+
+    def make(contender: Contender, folders: Sequence[str]) -> Any:
+        made[contender.name] += 1
+        return by_name[contender.name].in_crew(made[contender.name] - 1)
+
+    conductor.crews._make = make
     return conductor
 
 
 def race(
-    workers: list[FakeWorker], workload: Workload = SMALL, **limits: Any
+    workers: Sequence[FakeWorker], workload: Workload = SMALL, **limits: Any
 ) -> tuple[list[Result], Conductor]:
     """One race of these workers."""
     with conductor_of(workers, **limits) as conductor:
         results = conductor.race(workload)
-    assert all(not worker.alive for worker in workers)
+    assert not any(process.alive for worker in workers for process in worker.processes)
     return results, conductor
 
 
@@ -131,3 +192,9 @@ def rounds_of(result: Result) -> int:
     """How many rounds it was measured in."""
     assert result.latency is not None, result.reason
     return len(result.latency.samples)
+
+
+def crews_of(result: Result) -> dict[int, int]:
+    """How many rounds it was measured in, by process."""
+    assert result.latency is not None, result.reason
+    return dict(Counter(result.latency.processes.values()))

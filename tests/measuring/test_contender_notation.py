@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.measuring.contender import Contender, parse_all
+from attnlab.contract.library import huge_page_variables
+from attnlab.measuring import contender
+from attnlab.measuring.contender import Contender, parse_all, with_huge_pages
+from attnlab.measuring.worker_process import Refused, WorkerProcess
 
 #: of OpenMP, and of the BLAS libraries that NumPy and PyTorch are built with
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -63,6 +68,72 @@ def test_a_contenders_own_setting_wins_over_the_callers() -> None:
     assert inherited == {"X": "1", "MALLOC_ARENA_MAX": "1"}
 
 
+def test_huge_pages_set_what_the_libraries_read_and_an_explicit_variable_wins() -> None:
+    """The default leaves them as they are."""
+    one = Contender.parse("a[pages=huge]")
+    plain = Contender.parse("a").environment({})
+    assert one.pages == "huge"
+    assert one.environment({}) == {**plain, **huge_page_variables()}
+    assert huge_page_variables() == {"THP_MEM_ALLOC_ENABLE": "1"}
+    assert Contender.parse("a[pages=default]").environment({}) == plain
+    own = Contender.parse("a[pages=huge,THP_MEM_ALLOC_ENABLE=0]").environment({"THP_MEM_ALLOC_ENABLE": "2"})
+    assert own["THP_MEM_ALLOC_ENABLE"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("text", "percent"), [("3", 3.0), ("3%", 3.0), ("0.5", 0.5), ("0", 0.0), ("1000%", 1000.0)]
+)
+def test_a_contender_may_be_slowed_by_a_percentage(text: str, percent: float) -> None:
+    """It is no variable of its process."""
+    one = Contender.parse(f"a[slowed={text}]")
+    assert one.slowed == percent
+    assert one.environment({}) == Contender.parse("a").environment({})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", "a[pages=huge]"),
+        ("a#2", "a[pages=huge]"),
+        ("a[threads=2]", "a[threads=2,pages=huge]"),
+        ("a[pages=default]", "a[pages=huge]"),
+        ("a[threads=2, pages=default]#3", "a[threads=2,pages=huge]"),
+        ("a[X=b:[2]]", "a[X=b:[2],pages=huge]"),
+        ("a[X=#1]#2", "a[X=#1,pages=huge]"),
+    ],
+)
+def test_the_same_contender_on_huge_pages_is_written_with_its_other_settings(
+    text: str, expected: str
+) -> None:
+    """What is written is read again, whatever a value may hold."""
+    assert with_huge_pages(text) == expected
+    assert Contender.parse(expected).pages == "huge"
+
+
+@pytest.mark.parametrize(
+    ("shown", "refused"),
+    [
+        ("always [madvise] never\n", None),
+        ("[always] madvise never\n", None),
+        ("always madvise [never]\n", "transparent huge pages are switched off (never)"),
+        (None, "this system has no transparent huge pages, or does not show them"),
+    ],
+)
+def test_why_a_system_gives_no_huge_pages_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str | None, refused: str | None
+) -> None:
+    """And a contender that asks for them there is not started."""
+    monkeypatch.setattr(contender, "_HUGE_PAGES", tmp_path / "enabled")
+    if shown is not None:
+        (tmp_path / "enabled").write_text(shown, encoding="utf-8")
+    assert contender.huge_pages_refused() == refused
+    if refused:
+        process = WorkerProcess(Contender.parse("a[pages=huge]"))
+        with pytest.raises(Refused) as refusal:
+            process.start()
+        assert (str(refusal.value), refusal.value.kind, process.alive) == (refused, "unavailable", False)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -82,7 +153,22 @@ def test_a_contenders_own_setting_wins_over_the_callers() -> None:
         ("a[threads=two]", "got 'two'"),
         ("a[threads=-1]", "got '-1'"),
         ("a[threads=²]", "got '²'"),
-        ("a[lower=1]", "unknown setting 'lower'; settings are threads and environment variables in capitals"),
+        (
+            "a[lower=1]",
+            "unknown setting 'lower'; settings are threads, pages, slowed and environment variables in capitals",
+        ),
+        ("a[pages=small]", "pages must be huge or default, got 'small'"),
+        ("a[pages=Huge]", "got 'Huge'"),
+        ("a[pages=]", "a setting is written NAME=value"),
+        ("a[pages=huge,pages=default]", "pages is given twice"),
+        ("a[slowed=-1]", "slowed must be a percentage from 0 to 1000, got '-1'"),
+        ("a[slowed=1001]", "got '1001'"),
+        ("a[slowed=nan]", "got 'nan'"),
+        ("a[slowed=inf]", "got 'inf'"),
+        ("a[slowed=%]", "got '%'"),
+        ("a[slowed=3%%]", "got '3%%'"),
+        ("a[slowed=much]", "got 'much'"),
+        ("a[slowed=1,slowed=2]", "slowed is given twice"),
         ("a[X=1,X=2]", "X is given twice"),
         ("a[threads=1,threads=2]", "threads is given twice"),
     ],

@@ -8,23 +8,26 @@ from itertools import count
 from typing import Any
 
 import pytest
-from fake_workers import SMALL, Clock, FakeWorker, conductor_of, race, rounds_of
+from fake_workers import FIXED, SMALL, Clock, FakeWorker, conductor_of, crews_of, race, rounds_of
 
-from attnlab.contract.result import Outcome
-from attnlab.measuring import race as racing
+from attnlab.contract.result import Measurement, Outcome, Result
+from attnlab.measuring import disturbance
 from attnlab.measuring.worker_process import Died, Hung, Refused
-from attnlab.statistics import pairing
+from attnlab.statistics import pairing, replication
+
+#: six rounds a process, in five and in ten of them
+FIVE, TEN = dict.fromkeys(range(5), 6), dict.fromkeys(range(10), 6)
 
 
-def wild(turn: int) -> float:
-    """Noise of 20 % that decides nothing about a ratio near 1."""
-    return 1.0 + 0.2 * math.sin(turn * turn)
+def uneven(turn: int, process: int) -> float:
+    """Processes of two speeds, 40 % apart, which decide nothing about a ratio near 1."""
+    return 1.2 if process % 2 else 1 / 1.2
 
 
 def calibrations(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
     """Lets the calibration loop tell `seconds` of its number, counted from 0."""
     numbers = count()
-    monkeypatch.setattr(racing, "calibration_seconds", lambda: seconds(next(numbers)))
+    monkeypatch.setattr(disturbance, "calibration_seconds", lambda: seconds(next(numbers)))
 
 
 def entered(clock: Clock, *costs: float | tuple[float, Any]) -> list[FakeWorker]:
@@ -33,72 +36,126 @@ def entered(clock: Clock, *costs: float | tuple[float, Any]) -> list[FakeWorker]
     return [FakeWorker(name, clock, *pair) for name, pair in zip("abcdef", pairs, strict=False)]
 
 
+def latency(result: Result) -> Measurement:
+    """Its seconds a call."""
+    assert result.latency is not None, result.reason
+    return result.latency
+
+
 @pytest.mark.parametrize(
-    ("costs", "limits", "rounds"),
+    ("costs", "limits", "crews"),
     [
-        pytest.param((0.001, 0.002, 0.003), {}, [30, 30, 30], id="decided, however clear at the sixth"),
-        pytest.param((0.001,), {}, [30], id="alone"),
-        pytest.param((0.001, (0.001, wild)), {"max_rounds": 57}, [57, 57], id="undecided, with time left"),
-        pytest.param((1.5, (1.5, wild)), {}, [6, 6], id="slow: what an interval needs, beyond the time"),
-        pytest.param((1.5, 1.5), {"extra_seconds": 0.1}, [3, 3], id="slow: within a round of the extra time"),
-        pytest.param((0.001, 0.002, 0.3), {}, [30, 30, 7], id="one is decided, above its share"),
-        # eight rounds are the least for an interval among six; the others have the whole six seconds of theirs
-        pytest.param((0.3, 0.15, *[0.001] * 4), {}, [18, 8, *[18] * 4], id="a faster one above its share"),
-        # there is time for two rounds more
-        pytest.param((0.001, 0.5, 0.6), {"workload_seconds": 9.0}, [7, 7, 7], id="all but the baseline left"),
+        pytest.param((0.001, 0.002, 0.003), {}, [FIVE] * 3, id="decided, however clear at the second"),
+        pytest.param((0.001,), {}, [FIVE], id="alone"),
+        pytest.param((0.001, 0.001), {}, [FIVE] * 2, id="equivalent"),
+        pytest.param((0.001, (0.001, uneven)), {}, [TEN] * 2, id="undecided"),
+        pytest.param(
+            (0.001, (0.001, uneven)), {"most_processes": 7}, [dict.fromkeys(range(7), 6)] * 2, id="seven"
+        ),
+        pytest.param(
+            (0.001, (0.001, uneven)), {"most_processes": 5}, [FIVE] * 2, id="undecided, and no more allowed"
+        ),
+        pytest.param((0.001, 0.002, (0.001, uneven)), {}, [TEN, FIVE, TEN], id="one is decided"),
+        # a fresh round takes 4 x 1.5 s, the next 2 x 1.5 s: no third fits, and the fourth process has spent it all
+        pytest.param(
+            (1.5, (1.5, uneven)), {}, [{0: 2, 1: 2, 2: 2, 3: 1}] * 2, id="slow: two rounds, in the extra time"
+        ),
+        pytest.param(
+            (1.5, 1.5), {"extra_seconds": 0.1}, [{0: 2}] * 2, id="slow: within a round of the extra time"
+        ),
     ],
 )
-def test_a_race_has_as_many_rounds_as_its_verdicts_and_its_time_ask_for(
-    clock: Clock, costs: tuple[Any, ...], limits: dict[str, float], rounds: list[int]
+def test_a_race_has_as_many_processes_as_its_verdicts_and_its_time_ask_for(
+    clock: Clock, costs: tuple[Any, ...], limits: dict[str, Any], crews: list[dict[int, int]]
 ) -> None:
-    """Those that leave keep what they have."""
-    results, _ = race(entered(clock, *costs), **limits)
-    assert [rounds_of(result) for result in results] == rounds
+    """Those that are decided keep what they have, and no process of theirs is started any more."""
+    workers = entered(clock, *costs)
+    results, _ = race(workers, **limits)
+    assert [crews_of(result) for result in results] == crews
+    assert [worker.starts for worker in workers] == [len(one) for one in crews]
 
 
-def test_a_contender_whose_others_failed_has_thirty_rounds_too(clock: Clock) -> None:
+def test_verdicts_are_looked_at_twice_and_not_in_between(clock: Clock) -> None:
+    """An interval that is consulted after every process claims a difference sooner or later."""
+
+    def settling(turn: int, process: int) -> float:
+        return math.exp((0.0, 0.4)[process % 2] if process < 5 else 0.2)
+
+    (base, other), _ = race(entered(clock, 0.001, (0.001, settling)))
+    kinds = []
+    for processes in (5, 8, 10):
+        early = range(6 * processes, 60)
+        kinds.append(pairing.compare(latency(base), latency(other), disturbed=early).kind)
+    assert kinds == ["undecided", "slower", "slower"]
+    assert crews_of(other) == TEN
+
+
+def test_an_interval_narrower_than_the_margin_is_enough_though_it_lies_across_its_edge(clock: Clock) -> None:
+    """No number of processes would bring it to one side."""
+
+    def edge(turn: int, process: int) -> float:
+        return 1.01 * math.exp(1e-3 * (process % 2 - 0.4))
+
+    (base, other), _ = race(entered(clock, 0.001, (0.001, edge)))
+    assert pairing.compare(latency(base), latency(other)).kind is pairing.Kind.UNDECIDED
+    assert crews_of(other) == FIVE
+
+
+def test_the_error_is_shared_among_all_that_are_compared(clock: Clock) -> None:
+    """What five processes decide between two they leave open among four: the interval is then 1.4 times as wide."""
+
+    def slower(turn: int, process: int) -> float:
+        return math.exp(0.06 + 0.03 * (-1, 1, -1, 1, 0)[process % 5])
+
+    alone, _ = race(entered(clock, 0.001, (0.001, slower)))
+    among, _ = race(entered(clock, 0.001, (0.001, slower), 0.001, 0.001))
+    assert (crews_of(alone[1]), crews_of(among[1])) == (FIVE, TEN)
+
+
+def test_a_contender_whose_others_failed_has_its_five_processes_too(clock: Clock) -> None:
     """Before the rounds or in them."""
     others = [
         FakeWorker("b", clock, faults={("prepare", 1): Refused("declined", "no")}),
         FakeWorker("c", clock, faults={("Latency", 9): Died("gone")}),
     ]
     results, _ = race([FakeWorker("a", clock), *others])
-    assert rounds_of(results[0]) == 30
+    assert crews_of(results[0]) == FIVE
     assert [result.outcome for result in results] == ["measured", "declined", "crashed"]
 
 
-@pytest.mark.parametrize(
-    ("min_rounds", "unclear", "ends"), [(30, 10, 30), (30, 26, 60), (30, 50, 120), (10, 8, 20), (10, 20, 40)]
-)
-def test_verdicts_are_looked_at_after_the_least_rounds_and_then_at_each_doubling(
-    clock: Clock, min_rounds: int, unclear: int, ends: int
-) -> None:
-    """An interval that is consulted after every round claims a difference sooner or later."""
-
-    def settling(turn: int) -> float:
-        return 1.0 if turn > unclear else (1.2, 1 / 1.2)[turn % 2]
-
-    (base, other), _ = race(entered(clock, 0.001, (0.001, settling)), min_rounds=min_rounds)
-    assert rounds_of(base) == rounds_of(other) == ends
-    if ends > min_rounds:  # long decided, and nobody looked
-        assert base.latency is not None and other.latency is not None
-        early = {float(index) for index in range(ends - 3, ends)}
-        verdict = pairing.compare(base.latency, other.latency, disturbed=map(int, early))
-        assert verdict.kind is pairing.Kind.EQUIVALENT
+def test_the_planned_processes_share_the_time_equally_and_each_further_one_has_as_much(clock: Clock) -> None:
+    """Within a round of it, which takes 0.2 s."""
+    workers = entered(clock, 0.05, (0.05, uneven))
+    results, _ = race(
+        workers, workload_seconds=6.0, settle_below_seconds=1.0, min_rounds=1000, max_rounds=1000
+    )
+    seconds = dict.fromkeys(range(10), 0.0)
+    for one in results:
+        for number, rounds in crews_of(one).items():
+            seconds[number] += rounds * 0.1
+    assert sum(list(seconds.values())[:5]) == pytest.approx(6.0, abs=0.2 + 1e-9)
+    assert all(spent == pytest.approx(1.2, abs=0.2 + 1e-9) for spent in seconds.values())
 
 
-def test_an_undecided_race_ends_with_its_time(clock: Clock) -> None:
-    """Within one round of it."""
-    workers = entered(clock, 0.05, (0.05, wild))
-    results, _ = race(workers, workload_seconds=6.0, settle_below_seconds=0.01)
-    assert rounds_of(results[0]) == pytest.approx(60, abs=1)
+def test_what_one_process_took_too_long_for_is_missing_to_those_after_it(clock: Clock) -> None:
+    """Equal parts of what is left of the planned time, and two rounds at least."""
+
+    def seconds(workload: Any, calls: int) -> float:
+        return 0.5 if calls <= 4 else 0.05  # the gate, the calibration and two turns
+
+    (result,), _ = race([FakeWorker("a", clock, seconds)], min_rounds=1000, max_rounds=1000)
+    first, *others = crews_of(result).values()
+    assert first == 2  # with the settling of the first they took 1.5 s
+    assert [rounds * 0.1 for rounds in others] == pytest.approx([4.5 / 4] * 4, abs=0.1)
 
 
 def test_a_slow_contender_does_not_starve_the_others(clock: Clock) -> None:
-    """It leaves with its verdict even where its rounds have used up the time, and the others then have theirs."""
-    results, _ = race(entered(clock, 0.001, (0.001, wild), 0.9), workload_seconds=4.0)
-    assert rounds_of(results[2]) < 10
-    assert rounds_of(results[0]) == rounds_of(results[1]) > 50
+    """It leaves with its verdict after its third process, and the time that it took is given back to them."""
+    results, _ = race(entered(clock, 0.001, (0.001, uneven), 0.9), workload_seconds=4.0)
+    assert set(crews_of(results[2])) == {0, 1, 2}
+    for one in results[:2]:
+        assert crews_of(one).keys() == TEN.keys()
+        assert all(rounds == 6 for number, rounds in crews_of(one).items() if number > 2)
 
 
 @pytest.mark.parametrize(("ratio", "leaves"), [(1.4, False), (1.6, True), (1 / 1.4, False), (1 / 1.6, True)])
@@ -106,71 +163,120 @@ def test_only_a_factor_beyond_one_and_a_half_lets_a_contender_leave(
     clock: Clock, ratio: float, leaves: bool
 ) -> None:
     """A smaller difference can be a false claim, however sharp its interval looks on the way."""
-    results, _ = race(entered(clock, 0.5, 0.5 * ratio, *[0.001] * 4), workload_seconds=15.0)
-    assert rounds_of(results[0]) > 11
-    assert (rounds_of(results[1]) < rounds_of(results[0])) == leaves
+    results, _ = race(entered(clock, 0.5, 0.5 * ratio, *[0.001] * 4))
+    assert set(crews_of(results[0])) == set(range(5))
+    assert set(crews_of(results[1])) == set(range(3 if leaves else 5))
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+def test_a_contender_leaves_only_where_it_costs_more_than_its_share(clock: Clock, cheap: bool) -> None:
+    """A fast one may be as different as it likes."""
+    results, _ = race(entered(clock, 0.001, 0.01 if cheap else 0.5))
+    assert set(crews_of(results[1])) == set(range(5 if cheap else 3))
 
 
 def test_an_undecided_contender_does_not_leave_for_its_cost(clock: Clock) -> None:
     """Its answer is not known yet."""
-    results, _ = race(entered(clock, 0.2, (0.2, wild), 0.001), settle_below_seconds=0.01)
-    assert rounds_of(results[1]) == rounds_of(results[0]) >= 14
+    results, _ = race(entered(clock, 0.2, (0.2, uneven), 0.001))
+    assert crews_of(results[1]) == crews_of(results[0])
+    assert set(crews_of(results[1])) == set(range(10))
+
+
+def noisy(within: float, between: float) -> Callable[[int, int], float]:
+    """Log noise of these amplitudes, from turn to turn and from process to process."""
+    return lambda turn, process: math.exp(within * (-1) ** turn + between * (-1) ** process)
+
+
+@pytest.mark.parametrize(
+    ("within", "between", "ready", "rounds"),
+    [
+        pytest.param(0.2, 0.0, 0.0, 20, id="all rounds where the processes are alike"),
+        pytest.param(0.001, 0.2, 0.0, 6, id="the least where they differ by far more than rounds do"),
+        pytest.param(0.1, 0.03, 0.5, None, id="between the two"),
+    ],
+)
+def test_from_the_third_process_on_there_are_as_many_rounds_as_pay(
+    clock: Clock, within: float, between: float, ready: float, rounds: int | None
+) -> None:
+    """By what the processes before have shown of the scatter, and by what a process and a round cost."""
+    noise = noisy(within, between)
+    workers = [FakeWorker("a", clock), FakeWorker("b", clock, 0.001, noise, ready=ready)]
+    results, _ = race(workers, max_rounds=100, most_processes=5)
+    counted = crews_of(results[0])
+    assert counted[0] == counted[1] == 20
+    if rounds is None:
+        pairs = pairing.log_ratios(*map(latency, results))
+        found = replication.components({number: pairs[number] for number in (0, 1)})
+        assert found is not None
+        # the two checks; a turn of 5 ms is settled for as long
+        aim = replication.rounds_per_process(found, ready + 2 * 0.001, 2 * (0.005 + 0.005))
+        rounds = math.ceil(aim)
+        assert 6 < rounds < 20
+    assert counted[2] == rounds
 
 
 def test_a_turn_is_sized_by_the_least_call_seen_so_far(clock: Clock) -> None:
-    """Neither a calibration in a bad moment nor a slow turn shortens those that follow."""
+    """Neither a calibration in a bad moment nor a slow turn shortens those that follow, in whichever process."""
 
     def seconds(workload: Any, calls: int) -> float:
         return 0.02 if calls <= 2 else 0.001  # the gate and the calibration
 
-    worker = FakeWorker("a", clock, seconds, lambda turn: 2.0 if turn % 3 == 0 else 1.0)
+    worker = FakeWorker("a", clock, seconds, lambda turn, process: 2.0 if turn % 3 == 0 else 1.0)
     race([worker], turn_seconds=0.004)
     assert [iterations for iterations, _ in worker.turns] == [1, *[4] * 29]
 
 
-def test_every_turn_is_settled_but_that_of_a_long_call(clock: Clock) -> None:
-    """For as long as it is timed; a call over the limit is its own settling."""
+def test_every_turn_is_settled_but_those_of_a_long_call_in_pages_that_it_has_touched(clock: Clock) -> None:
+    """For as long as it is timed; a call over the limit settles once after its arrays were placed anew."""
     short, long = FakeWorker("short", clock, 0.04), FakeWorker("long", clock, 0.06)
     _, conductor = race([short, long], turn_seconds=0.01, settle_below_seconds=0.05)
     assert set(short.turns) == {(1, 0.01)}
-    assert set(long.turns) == {(1, None)}
+    assert long.turns == [(1, 0.0), (1, None), (1, None)] * 10
     assert conductor.account["timed"] == pytest.approx(30 * (0.04 + 0.06))
-    assert conductor.account["warm-up"] == pytest.approx(30 * 0.04 + 0.04 + 0.06), "with the calibrations"
-
-
-def test_a_disturbed_round_is_not_counted_towards_the_thirty(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stays in the record, with its calibration."""
-    calibrations(monkeypatch, lambda number: 0.001 if number in (3, 4, 20) else 0.0005)
-    results, _ = race(entered(clock, 0.001, 0.002))
-    assert rounds_of(results[0]) == 33
+    assert conductor.account["warm-up"] == pytest.approx(30 * 0.04 + 10 * 0.06 + 0.04 + 0.06), (
+        "with calibrations"
+    )
 
 
 def test_a_calibration_that_shifts_after_a_contender_left_does_not_end_the_run(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All its rounds may then count as disturbed: it left with its verdict, and nothing is compared anew."""
-    calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
-    results, _ = race(entered(clock, 0.001, (0.001, wild), 0.5), max_rounds=60)
+    calibrations(monkeypatch, lambda number: 0.0005 if number < 10 else 0.001)
+    results, _ = race(entered(clock, 0.001, (0.001, uneven), 0.5))
     assert [result.outcome for result in results] == ["measured"] * 3
-    assert rounds_of(results[2]) < 10
+    assert set(crews_of(results[2])) == {0, 1, 2}
+    assert crews_of(results[0]).keys() == TEN.keys()
+
+
+def test_a_round_in_which_the_calibration_loop_was_slow_does_not_decide(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays in the record, with its calibration; here all that is odd in a process lies in such rounds."""
+    calibrations(monkeypatch, lambda number: 0.001 if number % 6 < 2 else 0.0005)
+
+    def odd(turn: int, process: int) -> float:
+        return uneven(turn, process) ** 9 if (turn - 1) % 6 < 2 else 1.0
+
+    results, _ = race(entered(clock, 0.001, (0.001, odd)))
+    assert crews_of(results[1]) == FIVE
+    assert latency(results[1]).columns["calibration_s"].count(0.001) == 10
 
 
 def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one that has left: its few rounds may all count as disturbed later, and there is nothing to pair."""
-    calibrations(monkeypatch, lambda number: 0.0005 if number < 8 else 0.001)
+    calibrations(monkeypatch, lambda number: 0.0005 if number < 10 else 0.001)
     workers = [
-        FakeWorker("a", clock, faults={("Latency", 20): Died("gone")}),
-        FakeWorker("slow", clock, 0.4),
+        FakeWorker("a", clock, faults={("Latency", 8): Died("gone")}),
+        FakeWorker("slow", clock, 0.5),
         FakeWorker("c", clock),
-        FakeWorker("d", clock, noise=wild),
+        FakeWorker("d", clock, noise=uneven),
     ]
-    results, _ = race(workers, max_rounds=60)
+    results, _ = race(workers)
     assert [result.outcome for result in results] == ["crashed", "measured", "measured", "measured"]
-    assert [rounds_of(result) for result in results[1:]] == [7, 60, 60]
+    assert [set(crews_of(result)) for result in results[1:]] == [set(range(3)), set(TEN), set(TEN)]
 
 
 def test_a_fault_in_a_turn_ends_one_and_leaves_the_others(clock: Clock) -> None:
@@ -181,7 +287,7 @@ def test_a_fault_in_a_turn_ends_one_and_leaves_the_others(clock: Clock) -> None:
         (Refused("memory", "ran out of memory"), Outcome.OVER_BUDGET),
         (Refused("raised", "raised ValueError"), Outcome.CRASHED),
     ):
-        failing = FakeWorker("b", clock, faults={("Latency", 8): fault})
+        failing = FakeWorker("b", clock, faults={("Latency", 4): fault})
         results, _ = race([FakeWorker("a", clock), failing, FakeWorker("c", clock)])
         assert (results[1].outcome, results[1].reason) == (outcome, str(fault))
         assert results[1].latency is None
@@ -204,7 +310,7 @@ def test_what_fails_after_the_clock_costs_no_speed(clock: Clock, op: str, fault:
 
 
 def test_a_backend_that_does_not_load_is_started_once_a_run(clock: Clock) -> None:
-    """Each later workload has its reason at once."""
+    """Each later workload has its reason at once, and no later crew tries it."""
     for fault, outcome in (
         (Refused("unavailable", "needs a library"), "unavailable"),
         (Died("its process was killed by SIGSEGV"), "crashed"),
@@ -215,15 +321,20 @@ def test_a_backend_that_does_not_load_is_started_once_a_run(clock: Clock) -> Non
             for _ in range(3):
                 absent = conductor.race(SMALL)[1]
                 assert (absent.outcome, absent.reason) == (outcome, str(fault))
-        assert (workers[0].starts, workers[1].starts) == (1, 1)
+        assert (workers[0].starts, workers[1].starts) == (5, 1)
 
 
 def test_the_account_adds_up_to_the_time_of_the_race(clock: Clock) -> None:
-    """Also where something fails on the way."""
-    failing = FakeWorker("c", clock, faults={("Latency", 2): Died("x")})
-    _, conductor = race([*entered(clock, 0.004, 0.3), failing])
+    """Also where something fails on the way, where turns are taken again, and where arrays are placed."""
+    failing = FakeWorker("c", clock, faults={("Latency", 2): Died("x"), ("place", 4): Died("x")})
+    waiting = FakeWorker(
+        "d", clock, 0.002, uneven, delay=lambda turn: 0.1 * (turn % 3 == 0), ready=0.1, placing=0.2
+    )
+    _, conductor = race([*entered(clock, 0.004, 0.03), failing, waiting])
     assert sum(conductor.account.values()) == pytest.approx(clock.now)
     assert all(seconds >= -1e-9 for seconds in conductor.account.values())
+    assert conductor.account["placing"] == pytest.approx(5 * 0.2)
+    assert conductor.account["preparing"] == pytest.approx(5 * 0.1)
 
 
 def test_an_interrupt_while_starting_ends_every_worker(clock: Clock) -> None:
@@ -233,3 +344,12 @@ def test_an_interrupt_while_starting_ends_every_worker(clock: Clock) -> None:
     with pytest.raises(KeyboardInterrupt), conductor_of(workers):
         pass
     assert not any(worker.alive for worker in workers)
+
+
+def test_the_limits_that_these_tests_fix_are_all_that_decide(clock: Clock) -> None:
+    """A limit that is added is fixed here too, or these tests follow its default."""
+    from dataclasses import fields
+
+    from attnlab.measuring.limits import Limits
+
+    assert {field.name for field in fields(Limits)} - set(FIXED) == {"deadline_seconds"}

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_workers import SMALL
 
 from attnlab.contract.backend import Backend
 from attnlab.measuring.instruments import LATENCY
-from attnlab.measuring.worker import Worker
+from attnlab.measuring.worker import Worker, slowed
 
 
 class Counting:
@@ -58,7 +59,7 @@ def test_a_turn_settles_and_then_times_what_it_is_asked_for(
     assert attend.calls == calls + 7
     assert found["samples"] == (pytest.approx(0.004),)
     assert found["columns"].pop("settled_s") == (pytest.approx(0.004 * calls),)
-    assert set(found["columns"]) == {"minor_faults", "involuntary_switches"}
+    assert set(found["columns"]) == {"minor_faults", "involuntary_switches", "run_delay_s"}
 
 
 @pytest.mark.parametrize("broken", [float("inf"), 1, 2])
@@ -102,3 +103,92 @@ def test_a_calibration_calls_for_as_long_as_it_warms_up(
     attend = Counting()
     worker(attend).calibrate(warmup_seconds=warmup_seconds)
     assert attend.calls == calls
+
+
+@pytest.mark.parametrize(("percent", "factor"), [(3.0, 1.03), (50.0, 1.5), (1000.0, 11.0)])
+def test_a_slowed_call_takes_so_much_longer_and_returns_the_same(
+    monkeypatch: pytest.MonkeyPatch, percent: float, factor: float
+) -> None:
+    """By a clock that a call moves by a second, and each look at it by a millisecond."""
+    now, finished = [0.0], []
+
+    def look() -> float:
+        now[0] += 0.001
+        return now[0]
+
+    def call() -> str:
+        now[0] += 1.0
+        return "answer"
+
+    class Finishing:
+        def finish(self) -> None:
+            finished.append(now[0])
+
+    monkeypatch.setattr(time, "perf_counter", look)
+    longer = slowed(call, Finishing(), percent)  # type: ignore[arg-type]  # all that it needs of a library
+    assert longer() == "answer"
+    # four looks at least: before and after the call, one that starts the wait, and the last
+    assert now[0] == pytest.approx(factor, abs=0.001 * (4 + factor))
+    assert len(finished) == 1, "a device's work is done before the wait is measured"
+
+
+def test_a_worker_slows_what_it_is_told_to_slow_and_nothing_else(worker: Making) -> None:
+    """From the first call on, placed anew or not."""
+    attend = Counting()
+    one = worker(attend)
+    bare = one.call
+    one.slowed = 100.0
+    one.prepare(SMALL.to_dict())
+    assert one.call is not None and bare is not None
+    assert one.call.__qualname__ == "slowed.<locals>.longer" != bare.__qualname__
+    one.place()
+    assert one.call.__qualname__ == "slowed.<locals>.longer"
+
+
+def test_arrays_that_are_placed_anew_lie_elsewhere_and_hold_the_same(worker: Making) -> None:
+    """The backend has them, and the old ones are gone."""
+    seen: list[np.ndarray[Any, Any]] = []
+
+    class Looking(Counting):
+        def __call__(self, query: Any, *arrays: Any, **options: Any) -> Any:
+            seen.append(query)
+            return super().__call__(query, *arrays, **options)
+
+    one = worker(Looking())
+    assert one.call is not None
+    before = np.copy(one.call())
+    assert one.place() == ({"placed": True}, ())
+    after = one.call()
+    assert np.array_equal(before, after)
+    assert not np.shares_memory(seen[0], seen[1])
+    assert one.padding is not None
+    one.release()
+    assert one.call is one.problem is one.padding is None
+
+
+def test_the_gate_sees_the_same_answer_after_a_placement(worker: Making) -> None:
+    """Of the call that is timed from then on."""
+    one = worker(Counting())
+    _, before = one.check(rows=[0, 2])
+    one.place()
+    _, after = one.check(rows=[0, 2])
+    assert all(map(np.array_equal, before, after))
+
+
+def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice of them might not fit; the call stays as it is."""
+    of_inputs = 3 * 4 * 4 * 4  # query, key and value, each of 4 by 4 numbers of 4 bytes
+    for limit, placed in ((of_inputs, True), (of_inputs - 1, False)):
+        monkeypatch.setattr("attnlab.measuring.worker._PLACED_BYTES", limit)
+        one = worker(Counting())
+        call = one.call
+        answer, _ = one.place()
+        assert answer["placed"] is placed
+        assert (one.call is call) is not placed
+    assert answer["reason"] == "its inputs take over 0 MiB"
+
+
+def test_nothing_is_placed_before_it_is_prepared() -> None:
+    """The request that is missing is named."""
+    with pytest.raises(RuntimeError, match="prepare comes first"):
+        Worker().place()

@@ -167,13 +167,14 @@ def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_no
     assert [result.outcome for result in first] == ["crashed", "measured", "unavailable"]
     assert [result.outcome for result in second] == ["measured", "measured", "unavailable"]
     starts = [text for text in started if text.startswith("starting ")]
-    assert starts == ["starting once", "starting good", "starting broken", "starting once"]
+    crews = (["once", "good", "broken"], ["good"]), (["once"], ["once"])
+    assert starts == [f"starting {name}" for workload in crews for crew in workload for name in crew]
 
 
 def test_a_worker_killed_between_workloads_is_a_crash_of_the_next(folder: Path) -> None:
     """The others have their results, and the one after has it back."""
     with conducting(folder, "good", "good") as conductor:
-        victim = conductor.workers[1]
+        victim = conductor.crews.workers[1]
         conductor.race(SMALL)
         victim._signal(signal.SIGKILL)
         second, third = conductor.race(SMALL), conductor.race(SMALL)
@@ -191,12 +192,14 @@ def test_a_second_entry_races_under_its_number(folder: Path) -> None:
 
 
 def test_samples_carry_all_that_was_noted_beside_them(folder: Path) -> None:
-    """Round, calls, page faults, switches, stolen time, the calibration loop; and the state of the cache."""
+    """Round, process and placement, calls, faults, and what disturbed the turn; and the state of the cache."""
     (result,) = race(folder, "good")
     assert result.latency is not None
-    noted = {"round", "iterations", "minor_faults", "involuntary_switches", "steal_s", "calibration_s"}
-    assert set(result.latency.columns) == noted
-    assert result.latency.facts == {"cache": "warm"}
+    where = {"round", "process", "placement", "iterations"}
+    disturbances = {"run_delay_s", "waited", "retaken", "disturbed", "steal_s", "calibration_s"}
+    assert set(result.latency.columns) == where | disturbances | {"minor_faults", "involuntary_switches"}
+    assert result.latency.columns["process"] == (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+    assert {**result.latency.facts, "others": ""} == {"cache": "warm", "others": ""}
     assert all(sample > 0 for sample in result.latency.samples)
     assert result.accuracy is not None and result.accuracy.rows_checked == 8
     assert result.kernel
@@ -236,7 +239,7 @@ def watch():
     results = race(tmp_path, *[f"watching[PYTHONPATH={tmp_path / '_watcher'}]"] * 3)
     assert [result.outcome for result in results] == ["measured"] * 3, results[0].reason
     records = [json.loads(file.read_text()) for file in (tmp_path / "_watcher").glob("*.json")]
-    assert len(records) == 3
+    assert len(records) == 2 * 3
     for record in records:
         assert len(record) > 6
         assert all(len(states) >= 2 and set(states) == {"T"} for states in record)
@@ -370,7 +373,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
         from attnlab.measuring.contender import parse_all
         from attnlab.measuring.conductor import Conductor
         with Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]) as conductor:
-            print(*[worker._process.pid for worker in conductor.workers], flush=True)
+            print(*[worker._process.pid for worker in conductor.crews.workers], flush=True)
             signal.pause()
     """)
     conductor = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)

@@ -58,7 +58,10 @@ def synthetic(
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
     heads: tuple[int, ...] = (1, 4, 16),
     rounds: int = 15,
+    processes: int = 5,
     noise: float = 0.02,
+    wander: float = 0.01,
+    speeds: Mapping[str, float] = {},
     baseline: str = "",
     second_entry: float = 1.0,
     wrong: tuple[str, ...] = (),
@@ -71,7 +74,9 @@ def synthetic(
 ) -> Run:
     """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
 
-    `contenders` are by default those with costs, and the `baseline` the first of them.
+    The machine's speed is a random walk of steps of `wander`, the same for all. The `rounds` are shared by so many
+    `processes`, each with two placements; `speeds` holds, by contender, how much longer a call takes in every third
+    placement. `contenders` are by default those with costs, and the `baseline` the first of them.
     `variants` are further fields of the workloads; the whole grid is asked of each.
     """
     contenders = contenders or (CONTENDERS if costs is COSTS else tuple(costs))
@@ -95,13 +100,15 @@ def synthetic(
     )
     run.save()
     for workload in plan.workloads:
-        drift = np.exp(np.cumsum(generator.normal(0, 0.01, rounds)))
-        given = (costs, kernels, generator, drift, noise, second_entry, wrong, memory)
+        drift = np.exp(np.cumsum(generator.normal(0, wander, rounds)))
+        given = (costs, kernels, generator, drift, noise, second_entry, wrong, memory, processes, speeds)
         run.append([_result(name, workload, *given) for name in contenders])
     return run
 
 
-def _result(name, workload, costs, kernels, generator, drift, noise, second_entry, wrong, memory):
+def _result(
+    name, workload, costs, kernels, generator, drift, noise, second_entry, wrong, memory, processes, speeds
+):
     backend = name.partition("#")[0]
     error = 3e-7 * (workload.keys / 64) ** 0.1
     accuracy = Accuracy(error, 4e-6, 4 * error, workload.queries, workload.queries, passed=True)
@@ -116,11 +123,20 @@ def _result(name, workload, costs, kernels, generator, drift, noise, second_entr
         reason = f"a call is predicted to take {seconds:.0f} s, more than 2 s"
         return Result(name, workload, Outcome.OVER_BUDGET, reason, accuracy)
     count = len(drift)
+    placed = np.arange(count) * 2 * processes // count
     samples = seconds * drift * np.exp(generator.normal(0, noise, count))
+    samples[placed % 3 == 2] *= speeds.get(name, 1.0)
     calibration = np.full(count, 5e-4)
     if count > 5:
         calibration[3] *= 1.4
-    columns = {"round": tuple(map(float, range(count))), "calibration_s": tuple(map(float, calibration))}
+    noted = {
+        "round": range(count),
+        "process": placed // 2,
+        "placement": placed % 2,
+        "disturbed": np.zeros(count),
+        "calibration_s": calibration,
+    }
+    columns = {name: tuple(map(float, column)) for name, column in noted.items()}
     latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
     peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
     peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)

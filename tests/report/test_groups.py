@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
@@ -101,15 +100,3 @@ def test_no_field_is_merged_silently(made, name):
     assert all(f"**{one}**" in text for one in names)
     given = conditions(run.plan.workloads[1])
     assert name in given and given != conditions(run.plan.workloads[0])
-
-
-def test_the_command_for_repeating_says_every_field(made):
-    """It is the workload's own, so that it poses the same question again."""
-    costs = {"a": lambda w: 1.03e-4, "b": lambda w: 1e-4}
-    fields_of = {"kv_heads": 2, "causal": "bottom_right", "window": (9, 0), "softcap": 20.0, "scale": 0.1}
-    run = made(costs=costs, variants=(fields_of,), ceiling_flops=1e18, noise=0.002, **SIZES)
-    run.plan = replace(run.plan, folders=("my backends",))
-    command = shlex.split(re.search(r"with (attnlab compare .*?)\.$", verdict_text(run), re.M).group(1))
-    assert command[2:4] == ["a", "b"]
-    assert command[4:-2] in [one.options() for one in run.plan.workloads]
-    assert command[-2:] == ["--implementations", "my backends"]

@@ -142,7 +142,25 @@ def test_an_interrupted_run_says_so_at_the_top(made):
 
 def test_a_broken_self_test_is_the_first_thing_said(made):
     text = unpainted(made(**SMALL, second_entry=1.3))
-    assert text.index("cannot be told from noise on this machine") < text.index("## Verdict")
+    assert text.index("The self-test failed on 8 of 8 workloads") < text.index("## Verdict")
+
+
+def test_a_contender_with_two_speeds_is_told_with_both_and_with_what_to_try(made):
+    quiet = {**SMALL, "noise": 0.002, "wander": 0.001, "rounds": 60}
+    text = unpainted(made(**quiet, speeds={"torch_eager": 1.3}))
+    chapter = text[text.index("Contenders with two speeds:") : text.index("## Peak memory")]
+    assert chapter.count("\n- ") == 1
+    assert "`torch_eager` takes" in chapter
+    assert "by where its memory lies (3 and 7 of 10 placements)" in chapter
+    assert "race `torch_eager[pages=huge]`" in chapter
+    assert "two speeds" not in unpainted(made(**quiet))
+
+
+def test_what_a_system_hides_is_told_with_the_self_test(made):
+    run = made(**SMALL)
+    assert "goes unseen" not in unpainted(run)
+    run.environment = {**run.environment, "not_seen_here": ["run delay of threads (no schedstat)"]}
+    assert "does not tell the run delay of threads (no schedstat)" in unpainted(run)
 
 
 def test_a_wrong_contender_never_appears_with_a_speed(made):

@@ -1,68 +1,94 @@
-"""Intervals cover as they say, and a verdict is what its interval shows."""
+"""A verdict rests on pairs of processes: its interval is Student's over them, and it is what the interval shows."""
 
 from __future__ import annotations
 
 import math
-import random
+import statistics
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from crews import in_crews, latency
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from attnlab.contract.result import Measurement
 from attnlab.statistics import pairing
-from attnlab.statistics.pairing import ALPHA, Kind, compare, disturbed_rounds, interval_rank, least_rounds
+from attnlab.statistics.pairing import (
+    ALPHA,
+    LOOK_ALPHA,
+    Kind,
+    compare,
+    disturbed_rounds,
+    half_width,
+    log_ratios,
+    quantile,
+)
+
+#: one contender's seconds and another's, by process and round
+RACES = st.lists(
+    st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=7),
+    min_size=2,
+    max_size=9,
+)
 
 
-def latency(samples: list[float], rounds: list[int] | None = None) -> Measurement:
-    """Samples of these rounds, by default of all from 0."""
-    return Measurement(
-        "latency", "s", tuple(samples), {"round": tuple(map(float, rounds or range(len(samples))))}
+def both(race: list[list[tuple[float, float]]]) -> list[Measurement]:
+    """The latencies of the two that raced."""
+    return [latency([[turn[side] for turn in process] for process in race]) for side in (0, 1)]
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 4, 9, 30])
+@pytest.mark.parametrize("alpha", [ALPHA, LOOK_ALPHA, LOOK_ALPHA / 7])
+def test_the_quantile_is_students(freedom: int, alpha: float) -> None:
+    """A draw lies beyond it, on either side, with probability alpha."""
+    from scipy.stats import t
+
+    assert 2 * t.sf(quantile(freedom, alpha), freedom) == pytest.approx(alpha)
+
+
+def test_two_looks_at_their_level_err_together_as_often_as_one_at_the_nominal() -> None:
+    """Of a normal mean, seen at half its data and at all of it (Pocock 1977, table 1)."""
+    from scipy.stats import multivariate_normal, norm
+
+    edge = norm.isf(LOOK_ALPHA / 2)
+    both_looks = multivariate_normal([0, 0], [[1, math.sqrt(0.5)], [math.sqrt(0.5), 1]])
+    kept = both_looks.cdf([edge, edge], lower_limit=[-edge, -edge])
+    assert 1 - kept == pytest.approx(ALPHA, abs=2e-4)
+
+
+def test_the_interval_is_students_over_the_medians_of_the_pairs() -> None:
+    """Computed anew by scipy, from the median log ratio of each pair of processes."""
+    from scipy.stats import t
+
+    figures = [0.02, 0.05, 0.01, 0.04]
+    other = [[math.exp(figure - 0.3), math.exp(figure), math.exp(figure + 0.7)] for figure in figures]
+    verdict = compare(latency([[1.0] * 3] * 4), latency(other), comparisons=3)
+    low, high = t.interval(
+        1 - LOOK_ALPHA / 3,
+        3,
+        statistics.fmean(figures),
+        statistics.stdev(figures) / 2,
     )
+    assert (verdict.low, verdict.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert verdict.ratio == pytest.approx(math.exp(0.03))
+    assert verdict.spread == pytest.approx(statistics.stdev(figures))
+    assert (verdict.rounds, verdict.processes) == (12, 4)
 
 
-@given(st.integers(1, 3000), st.sampled_from([0.05, 0.025, 0.05 / 7, 0.5, 1e-6]))
-def test_the_rank_is_the_largest_that_the_binomial_allows(rounds: int, alpha: float) -> None:
-    """P(Bin(m, 1/2) <= k - 1) <= alpha/2, by scipy; at every m, also beyond what floats hold as 2^m."""
-    from scipy.stats import binom
-
-    rank = interval_rank(rounds, alpha)
-    allowed = alpha / 2
-    if rank:
-        assert binom.cdf(rank - 1, rounds, 0.5) <= allowed * (1 + 1e-9)
-    if rank < rounds // 2:
-        assert binom.cdf(rank, rounds, 0.5) > allowed * (1 - 1e-9)
-
-
-@pytest.mark.parametrize(("comparisons", "rounds"), [(1, 6), (2, 7), (3, 7), (8, 9), (20, 10)])
-def test_the_least_rounds_for_an_interval(comparisons: int, rounds: int) -> None:
-    """All on one side of the median has probability 2^-m a side."""
-    assert least_rounds(comparisons) == rounds
-    assert 2 * 0.5**rounds <= ALPHA / comparisons < 2 * 0.5 ** (rounds - 1)
-
-
-@pytest.mark.parametrize("rounds", [9, 30, 51])
-def test_the_interval_covers_the_true_ratio_as_often_as_it_says(rounds: int) -> None:
-    """Skewed noise with rare large disturbances, 1500 trials: misses stay under the nominal 5 %."""
-    generator = random.Random(rounds)
-    true, misses, trials = 1.3, 0, 1500
-
-    def noise() -> float:
-        return math.exp(generator.expovariate(20) + (generator.random() < 0.05) * generator.random())
-
-    for _ in range(trials):
-        base = [noise() for _ in range(rounds)]
-        # both sides draw from one law, so that the median of the log-ratio is log(true)
-        other = [true * noise() for _ in range(rounds)]
-        verdict = compare(latency(base), latency(other))
-        misses += not verdict.low <= true <= verdict.high
-    assert misses / trials < ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
+def test_more_rounds_in_the_same_processes_make_no_interval_narrower() -> None:
+    """Their memory lies where it lies: what differs from process to process is not averaged away."""
+    figures = [1.0, 1.2, 1.0, 1.3, 1.1]
+    few, many = (
+        compare(latency([[1.0] * rounds] * 5), latency([[one] * rounds for one in figures]))
+        for rounds in (2, 200)
+    )
+    assert (few.low, few.high) == pytest.approx((many.low, many.high))
 
 
 def test_drift_of_the_machine_cancels() -> None:
     """Both slow down by a factor of ten over the run; the ratio stays."""
     drift = [1.0 + index * 9 / 29 for index in range(30)]
-    verdict = compare(latency(drift), latency([2 * one for one in drift]))
+    verdict = compare(in_crews(drift), in_crews([2 * one for one in drift]))
     assert verdict.ratio == pytest.approx(2.0)
     assert verdict.low == pytest.approx(verdict.high)
 
@@ -81,47 +107,93 @@ def test_drift_of_the_machine_cancels() -> None:
 )
 def test_a_sharp_ratio_is_judged_by_the_margin(ratio: float, kind: Kind) -> None:
     """1 % either way is equivalent; the lower edge is 1/1.01."""
-    verdict = compare(latency([1.0] * 30), latency([ratio] * 30))
+    verdict = compare(in_crews([1.0] * 30), in_crews([ratio] * 30))
     assert verdict.kind is kind
-    assert verdict.rounds_needed is None
+    assert verdict.processes_needed is None
 
 
-def test_an_interval_across_an_edge_is_undecided_and_says_how_many_rounds_would_decide() -> None:
-    """More than it had."""
-    noisy = [1.0 + 0.05 * math.sin(index) for index in range(40)]
-    verdict = compare(latency([1.0] * 40), latency(noisy))
-    assert verdict.kind is Kind.UNDECIDED
-    assert verdict.low < 1 / 1.01 < 1.01 < verdict.high
-    assert verdict.rounds_needed is not None and verdict.rounds_needed > 40
+@given(st.integers(2, 12), st.floats(0.001, 0.1), st.floats(-0.1, 0.1))
+def test_an_undecided_verdict_says_how_many_pairs_would_decide_it(
+    pairs: int, spread: float, center: float
+) -> None:
+    """As many as bring the interval to one side of the margin, and not one fewer, if the scatter stays."""
+    figures = [center + (spread if index % 2 else -spread) for index in range(pairs)]
+    verdict = compare(latency([[1.0]] * pairs), latency([[math.exp(one)] for one in figures]))
+    assume(verdict.kind is Kind.UNDECIDED)
+    room = abs(abs(math.log(verdict.ratio)) - math.log(1.01))
+    needed = verdict.processes_needed
+    if needed is None:
+        assert half_width(verdict.spread, 200, LOOK_ALPHA) >= room
+        return
+    assert needed > pairs
+    assert half_width(verdict.spread, needed, LOOK_ALPHA) < room
+    assert needed == pairs + 1 or half_width(verdict.spread, needed - 1, LOOK_ALPHA) >= room
 
 
-def test_too_few_rounds_have_no_interval_however_clear_they_look() -> None:
-    """Five tenfold differences decide nothing at 5 %; six do."""
-    few = compare(latency([1.0] * 5), latency([10.0] * 5))
-    assert (few.kind, few.low, few.high, few.rounds_needed) == (Kind.UNDECIDED, 0.0, math.inf, 6)
-    assert compare(latency([1.0] * 6), latency([10.0] * 6)).kind is Kind.SLOWER
-    assert compare(latency([1.0] * 6), latency([10.0] * 6), comparisons=2).kind is Kind.UNDECIDED
+def test_one_pair_of_processes_has_no_interval_however_clear_it_looks() -> None:
+    """A hundred rounds of a tenfold difference: the next process may have another speed."""
+    one = compare(latency([[1.0] * 100]), latency([[10.0] * 100]))
+    assert (one.kind, one.ratio, one.low, one.high) == (Kind.UNDECIDED, pytest.approx(10.0), 0.0, math.inf)
+    assert (one.processes, one.rounds, one.processes_needed) == (1, 100, None)
+    assert math.isnan(one.spread)
+    assert compare(latency([[1.0]] * 2), latency([[10.0]] * 2)).kind is Kind.SLOWER
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=9, max_size=60))
-def test_swapping_the_two_inverts_everything(pairs: list[tuple[float, float]]) -> None:
+def test_results_that_were_stored_without_a_process_are_of_one() -> None:
+    """So they have no interval."""
+
+    def old(sample: float) -> Measurement:
+        return Measurement("latency", "s", (sample,) * 30, {"round": tuple(map(float, range(30)))})
+
+    assert compare(old(1.0), old(2.0)).processes == 1
+
+
+@given(RACES)
+def test_swapping_the_two_inverts_everything(race: list[list[tuple[float, float]]]) -> None:
     """Faster becomes slower, and the interval its inverse."""
-    one, other = (latency([pair[side] for pair in pairs]) for side in (0, 1))
+    one, other = both(race)
     there, back = compare(one, other), compare(other, one)
+    swapped = {Kind.FASTER: Kind.SLOWER, Kind.SLOWER: Kind.FASTER}
     assert back.ratio == pytest.approx(1 / there.ratio)
     assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
-    assert there.low <= there.ratio * (1 + 1e-12) and there.ratio <= there.high * (1 + 1e-12)
+    near = (abs(abs(math.log(edge)) - math.log(1.01)) < 1e-9 for edge in (there.low, there.high))
+    assert back.kind is swapped.get(there.kind, there.kind) or any(near)
+
+
+@given(RACES)
+def test_the_interval_contains_the_ratio(race: list[list[tuple[float, float]]]) -> None:
+    """And the ratio lies among those of the rounds."""
+    one, other = both(race)
+    verdict = compare(one, other)
+    assert verdict.low <= verdict.ratio * (1 + 1e-12)
+    assert verdict.ratio <= verdict.high * (1 + 1e-12)
+    seen = [math.exp(log) for logs in log_ratios(one, other).values() for log in logs]
+    assert min(seen) * (1 - 1e-9) <= verdict.ratio <= max(seen) * (1 + 1e-9)
+
+
+@given(RACES)
+def test_the_interval_widens_with_the_comparisons_that_share_its_error(
+    race: list[list[tuple[float, float]]],
+) -> None:
+    """Around the same ratio; what a wider interval decides, the narrower one decides too."""
+    one, other = both(race)
+    verdicts = [compare(one, other, comparisons=comparisons) for comparisons in (1, 2, 5, 20)]
+    assert len({verdict.ratio for verdict in verdicts}) == 1
+    for narrow, wide in pairwise(verdicts):
+        assert wide.low <= narrow.low and narrow.high <= wide.high
+        assert wide.kind in (narrow.kind, Kind.UNDECIDED)
 
 
 def test_only_rounds_that_both_took_part_in_are_paired() -> None:
     """A contender that left early is compared over its own rounds."""
-    base = latency([1.0] * 10 + [100.0] * 10)
-    early = latency([2.0] * 10)
+    base = latency([[1.0] * 5] * 2 + [[100.0] * 5] * 2)
+    early = latency([[2.0] * 5] * 2)
     verdict = compare(base, early)
-    assert (verdict.ratio, verdict.rounds) == (2.0, 10)
-    late = latency([1.0] * 10, list(range(10, 20)))
+    assert (verdict.ratio, verdict.rounds, verdict.processes) == (2.0, 10, 2)
+    columns = {name: column[10:] for name, column in base.columns.items()}
+    late = Measurement("latency", "s", (1.0,) * 10, columns)
     assert compare(base, late).ratio == pytest.approx(0.01)
-    with pytest.raises(ValueError, match="share no undisturbed round"):
+    with pytest.raises(ValueError, match="share no round"):
         compare(early, late)
 
 
@@ -129,9 +201,28 @@ def test_a_disturbed_round_is_left_out_whole_and_counted() -> None:
     """Whatever the two took in it."""
     base, other = [1.0] * 12, [2.0] * 12
     base[3] = other[7] = 50.0
-    verdict = compare(latency(base), latency(other), disturbed={3, 7, 99})
-    assert (verdict.ratio, verdict.low, verdict.high) == (2.0, 2.0, 2.0)
+    verdict = compare(in_crews(base), in_crews(other), disturbed={3, 7, 99})
+    assert (verdict.ratio, verdict.low, verdict.high) == pytest.approx((2.0, 2.0, 2.0))
     assert (verdict.rounds, verdict.disturbed) == (10, 2)
+
+
+def test_a_turn_that_waited_for_a_core_is_never_paired() -> None:
+    """Whichever of the two it was; its partner of that round does not count either."""
+    base = latency([[1.0, 9.0, 1.0], [1.0] * 3], disturbed=[1])
+    other = latency([[2.0] * 3, [2.0, 2.0, 40.0]], disturbed=[5])
+    for one, two, ratio in ((base, other, 2.0), (other, base, 0.5)):
+        verdict = compare(one, two)
+        assert (verdict.ratio, verdict.low, verdict.high) == pytest.approx((ratio,) * 3)
+        assert (verdict.rounds, verdict.disturbed, verdict.processes) == (4, 2, 2)
+
+
+def test_a_pair_of_which_every_round_was_disturbed_is_none() -> None:
+    """One such pair leaves the others; where none is left there is a ratio of medians and no interval."""
+    base, other = latency([[1.0] * 2] * 3), latency([[3.0] * 2] * 3, disturbed=[2, 3])
+    assert compare(base, other).processes == 2
+    lost = compare(base, other, disturbed=range(6))
+    assert (lost.kind, lost.ratio, lost.low, lost.high) == (Kind.UNDECIDED, 3.0, 0.0, math.inf)
+    assert (lost.rounds, lost.disturbed, lost.processes) == (0, 6, 0)
 
 
 def test_on_a_quiet_machine_a_round_is_disturbed_beyond_ten_per_cent_off_the_median() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,12 @@ WORKLOAD = Workload(heads=4, queries=256, keys=256)
 
 
 def measured(name, samples, kernel=None, workload=WORKLOAD, library="torch"):
-    columns = {"round": tuple(range(len(samples))), "calibration_s": (1e-3,) * len(samples)}
+    rounds = range(len(samples))
+    columns = {
+        "round": tuple(rounds),
+        "process": tuple(index // 6 for index in rounds),
+        "calibration_s": (1e-3,) * len(samples),
+    }
     latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
     return Result(name, workload, Outcome.MEASURED, kernel=kernel, measurements=(latency,), library=library)
 
@@ -44,7 +51,7 @@ def test_a_clear_winner_stands_alone_and_the_rest_follow_in_order():
     assert ranking.of("c2").against_baseline is None
 
 
-def test_a_contender_with_too_few_rounds_is_neither_first_nor_runner_up():
+def test_a_contender_with_one_process_is_neither_first_nor_runner_up():
     samples = {"a": [1.0] * 31, "b": [2.0] * 31, "few": [9.0] * 3}
     ranking = rank({name: measured(name, row) for name, row in samples.items()}, baseline="a")
     assert [one.contender for one in ranking.first] == ["a"]
@@ -81,17 +88,65 @@ def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
     assert rate(WORKLOAD, 1.0, ceiling, cold=True).fault.startswith("200% of the copy bandwidth")
 
 
+def twins(workload, samples):
+    """A contender of 1 s, and its second entry."""
+    return {
+        "a": measured("a", [1.0] * len(samples), workload=workload),
+        "a#2": measured("a#2", samples, workload=workload),
+    }
+
+
 def test_one_wild_twin_does_not_silence_the_other_workloads():
     workloads = [WORKLOAD, WORKLOAD.with_(heads=8)]
-    wild = [1.02, 1.02, 1.02, 1.02, 1.03, 3.0, 3.0, 3.0, 3.0]
+    wild = [1.02 + 0.001 * (index // 6 % 2) for index in range(30)]
     found = self_test(
-        {
-            workloads[0]: {"a": measured("a", [1.0] * 31), "a#2": measured("a#2", wild)},
-            workloads[1]: {"a": measured("a", [1.0] * 31), "a#2": measured("a#2", [1.0] * 31)},
-        }
+        {workloads[0]: twins(workloads[0], wild), workloads[1]: twins(workloads[1], [1.0] * 30)}
     )
     (failed,) = found.failures
     assert failed.workload == workloads[0]
-    assert found.resolution == pytest.approx(0.02, abs=0.0011)
-    assert found.resolution_at(workloads[0]) == pytest.approx(0.03, abs=0.0011)
-    assert found.resolution_at(workloads[1]) == found.resolution
+    assert failed.deviation == pytest.approx(0.0204, abs=1e-4)
+    assert found.floor(workloads[0]) == pytest.approx(0.021)  # rounded up
+    assert found.floor(workloads[1]) == found.margin == 0.01
+    assert found.highest_floor == found.floor(workloads[0])
+
+
+def test_a_twin_that_cannot_be_told_apart_raises_no_floor():
+    noisy = [(0.9, 1.2)[index // 6 % 2] for index in range(30)]
+    found = self_test({WORKLOAD: twins(WORKLOAD, noisy)})
+    assert not found.failures
+    assert found.floor(WORKLOAD) == found.highest_floor == found.margin
+    assert self_test({}).highest_floor == found.margin
+
+
+def test_the_scatter_between_processes_is_half_the_variance_of_their_pairs():
+    logs = [0.01, -0.01] * 3
+    (twin,) = self_test({WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6)))}).twins
+    assert twin.between == pytest.approx(np.std(logs, ddof=1) / np.sqrt(2))
+    one_process = self_test({WORKLOAD: twins(WORKLOAD, [1.0] * 6)})
+    assert one_process.between is None
+    both = self_test(
+        {
+            WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6))),
+            WORKLOAD.with_(heads=8): twins(WORKLOAD, [1.0] * 30),
+        }
+    )
+    assert both.between == pytest.approx(twin.between / 2)
+
+
+def test_a_ranking_counts_turns_that_do_not_count_and_shows_two_speeds():
+    samples = ([1.0] * 6 + [1.5] * 6) * 2
+    ranking = rank({"a": flagged("a", [0.5] * 24, {3, 4}), "b": flagged("b", samples, {5})}, baseline="a")
+    assert (ranking.turns, ranking.disturbed) == (48, 3)
+    assert [one.rounds for one in ranking.standings] == [22, 23]
+    assert [len(one.speeds) for one in ranking.standings] == [1, 2]
+    assert ranking.of("b").speeds[1].seconds == 1.5
+
+
+def flagged(name, samples, disturbed):
+    result = measured(name, samples)
+    (latency,) = result.measurements
+    columns = {
+        **latency.columns,
+        "disturbed": tuple(float(index in disturbed) for index in range(len(samples))),
+    }
+    return replace(result, measurements=(replace(latency, columns=columns),))
