@@ -69,6 +69,7 @@ class FakeWorker:
         self.clock, self.noise = clock, noise or (lambda turn, process: 1.0)
         self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
+        self.waited = more.get("waited", 0.0)
         self.free, self.peak = more.get("free", 2**40), more.get("peak", lambda workload: 1000)
         self.declined = more.get("declines", lambda workload: None)
         self.delay = more.get("delay", lambda turn: 0.0)
@@ -146,7 +147,7 @@ class FakeWorker:
             self.clock.now += self.placing
             return self.placed
         if op == "calibrate":
-            return {"seconds": self._call()}
+            return {"seconds": self._call(), "waited": self.waited}
         if instrument == "Latency":
             return self._turn(**arguments)
         if op == "measure":

@@ -97,3 +97,15 @@ def test_inputs_that_do_not_fit_are_not_even_drawn(clock: Clock) -> None:
     (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.OVER_BUDGET
     assert BIG not in worker.tried
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outcome"), [(1e-3, Outcome.MEASURED), (1.0, Outcome.OVER_BUDGET)], ids=["near", "far"]
+)
+def test_a_prediction_made_beside_a_neighbour_refuses_only_what_is_far_over(
+    clock: Clock, seconds: float, outcome: Outcome
+) -> None:
+    """A team of threads that waits for its last member takes many times as long: undisturbed it may be within."""
+    worker = FakeWorker("a", clock, lambda workload, calls: seconds * workload.flops / 1e6, waited=0.5)
+    (result,), _ = race([worker], Workload(heads=1, queries=512, keys=512), call_seconds=0.02)
+    assert result.outcome is outcome
