@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.text import Text
 
+from attnlab.commands.tables import backend_table
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.library import open_library
@@ -46,6 +48,15 @@ def test_a_backend_whose_library_is_missing_says_so_in_one_line(
     monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}", raising=False)
     with pytest.raises(Unavailable, match=rf"is not installed; pip install 'attnlab\[{library}\]'$"):
         load(name)
+
+
+def test_tables_show_that_line_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in square brackets is text, not a style."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
+    for name in BACKENDS:
+        monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}", raising=False)
+    reasons = [Text.from_markup(str(one)).plain for one in backend_table("cpu", ()).columns[-1].cells]
+    assert "openvino is not installed; pip install 'attnlab[openvino]'" in reasons
 
 
 @pytest.mark.parametrize(
