@@ -9,7 +9,8 @@ operator has it.
 below, which is folded into the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in matrix products of MLAS; causal hides scores and saves
-nothing. Memory: two arrays of the size of the score matrix and the output, O(n_q·n_k).
+nothing. Memory: the output and one array of the size of the score matrix, for a mask up to one more,
+O(n_q·n_k).
 """
 
 from functools import partial

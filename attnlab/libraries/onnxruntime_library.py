@@ -19,7 +19,7 @@ from attnlab.contract.library import Call
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
-#: "onnxruntime" is looked for before its sessions are: the models are made with "onnx"
+#: the sessions, and what models are made with
 _MODULES = ("onnxruntime", "onnx")
 
 
