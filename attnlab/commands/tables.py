@@ -53,7 +53,7 @@ def comparison_table(found: Comparison) -> Table:
     for one in found.to_json()["contenders"]:
         low, high, error = one["ratio_low"], one["ratio_high"], one["relative_error"]
         table.add_row(
-            one["name"],
+            escape(one["name"]),
             one["outcome"],
             "" if one["seconds_median"] is None else seconds_text(one["seconds_median"]),
             "" if one["ratio"] is None else f"{one['ratio']:.3f}",
@@ -74,7 +74,8 @@ def check_table(found: Sequence[Checked]) -> Table:
         gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else result
         counts = (str(one.asked), str(one.declined), str(one.left_out))
         without = [f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items() if one.passed]
-        table.add_row(one.name, result, *counts, gradients, one.reason or "; ".join(without))
+        reason = one.reason or "; ".join(without)
+        table.add_row(escape(one.name), result, *counts, escape(gradients), escape(reason))
     return table
 
 
@@ -89,7 +90,7 @@ def precision_table(found: Sequence[Checked]) -> Table:
                 if dtype in by_dtype:
                     shown = by_dtype[dtype]
                     table.add_row(
-                        one.name,
+                        escape(one.name),
                         dtype,
                         what,
                         shown["class"] or "none",
@@ -113,7 +114,7 @@ def backend_table(device: str, folders: Sequence[str]) -> Table:
             here, text = ("no", reason) if reason else ("yes", backend.summary)
         except (Unavailable, ValueError) as fault:
             text = str(fault)
-        table.add_row(name, library, here, text)
+        table.add_row(name, library, here, escape(text))
     return table
 
 

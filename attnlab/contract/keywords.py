@@ -108,6 +108,17 @@ def given(problem: Problem, options: Collection[str], library: Library, dtype: s
     return found
 
 
+def flag_and_array(workload: Workload) -> tuple[bool, str]:
+    """What a backend with the keywords ``causal`` and ``attn_mask`` will be given, told before there are arrays.
+
+    (causal, what is in attn_mask): "" where it is None, "booleans" or "numbers".
+    """
+    told = None if workload.mask == GIVEN else _told(workload.masked, workload.shape, ("causal",))
+    if workload.bias != "none":
+        return False, "numbers"
+    return (False, "booleans") if told is None else (bool(told), "")
+
+
 def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] | None:
     """The keywords that say the whole mask, or None where an array has to."""
     found: dict[str, Any] = {}

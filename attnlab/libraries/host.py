@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attnlab.contract.errors import Declined
+from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.library import Arrays, Call
 
 
@@ -32,6 +34,22 @@ def free_bytes() -> int:
     except (OSError, ValueError):  # no control group, or one without a limit ("max")
         return free
     return max(free, 0)
+
+
+def required(*modules: str, extra: str) -> Any:
+    """The first of these modules, imported now; the others are only looked for.
+
+    Raises Unavailable, with the line that installs them, where one is missing or cannot be imported.
+    """
+    mend = f"pip install 'attnlab[{extra}]'"
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise Unavailable(f"{module} is not installed; {mend}")
+    try:
+        return importlib.import_module(modules[0])
+    except Exception as fault:  # half installed, or for another version of NumPy
+        text = " ".join(str(fault).split())[:200]
+        raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {mend}") from None
 
 
 class HostLibrary:

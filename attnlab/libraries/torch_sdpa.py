@@ -87,7 +87,7 @@ class ForcedKernel:
         return _known_limit(self._kernel, workload) or _refusal(self._kernel, _trial(workload))
 
 
-def positive_scale(query: Tensor, scale: float) -> tuple[Tensor, float]:
+def positive_scale(query: Any, scale: float) -> tuple[Any, float]:
     """(query', scale') with the same logits and scale' > 0, for a scale below `LEAST_SCALE`.
 
     The fused kernels mask with -inf and multiply by the scale afterwards, in float32: 0·(-inf) and -1·(-inf)

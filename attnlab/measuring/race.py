@@ -120,7 +120,7 @@ class Race:
         limits = self.limits
         least = math.ceil(limits.min_rounds / limits.processes)
         most = math.ceil(limits.max_rounds / limits.processes)
-        if crew < 2 or not self._rounds:
+        if crew < 2 or not self._rounds or not self._challengers():
             return most
         round_cost, wanted = self.spent / self._rounds, 0.0
         for one in self._challengers():

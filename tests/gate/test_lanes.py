@@ -88,7 +88,7 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         held(tmp_path, "pass", 2, interrupt)
-    assert len(family) == 3
+    assert len(family) >= 2  # the first lane may have ended its own already
     psutil.wait_procs(family, timeout=30)
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family)
 

@@ -87,7 +87,7 @@ def test_a_calibration_is_the_least_of_several_short_calls(
 ) -> None:
     """The first of all starts a library up; one long call is enough."""
     one = worker(Counting())
-    library = type(one._library())
+    library = type(one.library())
     for told, calls, least in (([0.09, 0.004, 0.002, 0.003, 0.005, 1e-9], 5, 0.002), ([5.0, 1e-9], 1, 5.0)):
         waiting = iter(told)
         monkeypatch.setattr(library, "time_calls", lambda self, call, count, waiting=waiting: next(waiting))

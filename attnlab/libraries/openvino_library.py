@@ -1,0 +1,143 @@
+"""OpenVINO on NumPy arrays, which its requests read and write where they lie: models, precision, attestation."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.library import Call
+from attnlab.libraries.host import required
+from attnlab.libraries.numpy_library import NumPy
+
+
+class Requests:
+    """The compiled models of this process and a request of each: one for a model and a number of threads."""
+
+    def __init__(self) -> None:
+        self.threads: int | None = None
+        self._ran: list[Any] | None = None
+
+    def run(
+        self, model: Callable[[], Any], precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
+    ) -> None:
+        """Compute a model's one output into `output`; no array is copied, so all have to be contiguous.
+
+        model : makes the model; equal (and hashable) for equal models. precision : what it may compute in, "f32".
+        """
+        request = self.request(model, precision)
+        tensor = importlib.import_module("openvino").Tensor
+        for index, array in enumerate(inputs):
+            request.set_input_tensor(index, tensor(_open(array), shared_memory=True))
+        request.set_output_tensor(0, tensor(output, shared_memory=True))
+        request.infer()
+        if self._ran is not None:
+            self._ran.append(request.get_compiled_model())
+
+    def request(self, model: Callable[[], Any], precision: str) -> Any:
+        """A request for `model`, compiled now where it is not yet."""
+        return _request(model, precision, self.threads or len(os.sched_getaffinity(0)))
+
+    def executed(self, call: Call) -> list[Any]:
+        """The compiled models that one `call` runs."""
+        self._ran = []
+        try:
+            call()
+            return self._ran
+        finally:
+            self._ran = None
+
+
+#: where the backends compute
+REQUESTS = Requests()
+
+
+def _open(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory without NumPy's lock: OpenVINO takes no locked array, and writes into no input."""
+    if array.flags.writeable:
+        return array
+    memory = memoryview((ctypes.c_byte * array.nbytes).from_address(array.ctypes.data)).cast("B")
+    return np.ndarray(array.shape, array.dtype, memory)
+
+
+@lru_cache(maxsize=64)
+def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
+    settings = {
+        # OpenVINO's own default is bfloat16 where the processor has it, whatever the inputs are
+        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    return _core().compile_model(model(), "CPU", settings).create_infer_request()
+
+
+@lru_cache(maxsize=1)
+def _core() -> Any:
+    return importlib.import_module("openvino").Core()
+
+
+def open_on(device: str) -> OpenVino:
+    """OpenVINO. Raises Unavailable for any device but the CPU, and where it is not installed."""
+    openvino = required("openvino", extra="openvino")
+    if device != "cpu":
+        raise Unavailable(f"attnlab runs OpenVINO on the CPU only, not on {device}")
+    return OpenVino(openvino)
+
+
+class OpenVino(NumPy):
+    """See `attnlab.contract.library.Library`."""
+
+    name = "openvino"
+
+    def __init__(self, openvino: Any) -> None:
+        self._openvino = openvino
+
+    def declines(self, dtype: str) -> str | None:
+        if dtype == "bfloat16":
+            return "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
+        if dtype == "float16":
+            return "OpenVINO's answers in float16 are off by up to 0.5 %, more than the rounding of float16 explains"
+        if dtype == "float64":
+            return "OpenVINO's CPU plugin computes float64 in float32"
+        return None
+
+    def no_gradients(self) -> str | None:
+        return "OpenVINO has no automatic differentiation"
+
+    def attest(self, call: Call) -> str:
+        """What computes the attention, by OpenVINO's own graph of the model that ran: kernels and their precision."""
+        found = []
+        for compiled in REQUESTS.executed(call):
+            for node in compiled.get_runtime_model().get_ops():
+                told = {
+                    name: str(_value(node.get_rt_info()[name]))
+                    for name in _TOLD
+                    if name in node.get_rt_info()
+                }
+                if told.get("layerType") not in _FRAME:
+                    found.append(f"{told.get('layerType')} {told.get('primitiveType')}")
+            found.append(f"allowed {compiled.get_property('INFERENCE_PRECISION_HINT').get_type_name()}")
+        return ", ".join(dict.fromkeys(found))
+
+    def set_threads(self, count: int) -> None:
+        super().set_threads(count)
+        REQUESTS.threads = count
+
+    def versions(self) -> dict[str, str]:
+        return {"numpy": np.__version__, "openvino": str(self._openvino.__version__)}
+
+
+#: what a node of the executed graph tells of itself, and which are no computation
+_TOLD = ("layerType", "primitiveType")
+_FRAME = ("Input", "Output", "Const", None)
+
+
+def _value(told: Any) -> Any:
+    return getattr(told, "value", told)

@@ -1,0 +1,368 @@
+"""Online softmax in one compiled, parallel loop by Numba: O(n) memory, no BLAS.
+
+A block of queries goes through the keys tile by tile, as in Milakov and Gimelshein 2018 (arXiv:1805.02867,
+algorithm 3); the blocks of all heads are shared among Numba's threads (``numba.njit(parallel=True)``,
+https://numba.readthedocs.io/en/stable/user/parallel.html). Keys that causal, window and key lengths hide from
+a whole block are not read.
+
+Time: 4·b·h·n_q·n_k·d floating-point operations in loops that LLVM turns into vector instructions, and one
+exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, when a workload is
+prepared. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
+rounded at the end, the inputs and the output once more.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.libraries.host import required
+
+numba = required("numba", extra="numba")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_compiled_when_called: Callable[..., Callable[[_Function], _Function]] = numba.njit
+
+LIBRARY = "numba"
+EMPTY_ROWS = "zeros"
+MEMORY = {"scores": 0, "outputs": 4.1}
+
+#: queries of a block and keys of a tile: the four tiles then fit a core's L2 cache
+ROWS = 64
+KEYS = 128
+#: products that one pass over a row of the result adds
+UNROLLED = 8
+
+_WHOLE = (-1, -1)
+# 1.5·2^23: what is added to it loses its fraction, and the last bits are the whole number
+_MAGIC32, _MAGIC64 = np.float32(12582912.0), 6755399441055744.0
+_LOG2E32, _HIGH32, _LOW32 = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+_LOG2E64, _HIGH64, _LOW64 = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
+# the logarithms of the smallest normal numbers: below them a weight is 0
+_LEAST32, _LEAST64 = np.float32(-87.3), -708.3
+_COEFFICIENTS32 = tuple(np.float32(1 / math.factorial(power)) for power in range(8))
+_COEFFICIENTS64 = tuple(1 / math.factorial(power) for power in range(14))
+
+
+def prepare(
+    workload: Any, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The arrays as they are, and the loop compiled for their dtype."""
+    _compiled(_inner(query.dtype))
+    return query, key, value
+
+
+def attend(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    scale: float,
+    causal: bool = False,
+    causal_bottom_right: bool = False,
+    window: tuple[int, int] | None = None,
+    window_bottom_right: tuple[int, int] | None = None,
+    key_lengths: tuple[int, ...] | None = None,
+    mask: NDArray[np.bool_] | None = None,
+    bias: NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> NDArray[Any]:
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
+    broadcastable to (batch, heads, n_q, n_k), sinks (heads,).
+    """
+    batch, _, n_q, _ = query.shape
+    n_k, value_dim = value.shape[-2:]
+    inner = _inner(query.dtype)
+    q, k, v = (array.astype(inner, copy=False) for array in (query, key, value))
+    output = np.empty((*query.shape[:3], value_dim), dtype=inner)
+    lowest, highest = _diagonals(
+        n_q, n_k, causal, causal_bottom_right, window or _WHOLE, window_bottom_right or _WHOLE
+    )
+    _compiled(inner)(
+        q,
+        k,
+        v,
+        output,
+        inner.type(scale),
+        lowest,
+        highest,
+        np.array(key_lengths or (n_k,) * batch, dtype=np.int64),
+        np.empty((0, 0, 0, 0), dtype=np.bool_) if mask is None else mask,
+        np.empty((0, 0, 0, 0), dtype=inner) if bias is None else bias.astype(inner, copy=False),
+        inner.type(0 if softcap is None else softcap),
+        np.empty(0, dtype=inner) if sinks is None else sinks.astype(inner, copy=False),
+    )
+    return output.astype(query.dtype, copy=False)
+
+
+def _inner(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """In what a dtype is computed."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _diagonals(
+    n_q: int,
+    n_k: int,
+    causal: bool,
+    causal_bottom_right: bool,
+    window: tuple[int, int],
+    window_bottom_right: tuple[int, int],
+) -> tuple[int, int]:
+    """(lowest, highest): query i sees key j where lowest ≤ j − i ≤ highest."""
+    lowest, highest, shift = -n_q, n_k, n_k - n_q
+    for (left, right), own in ((window, 0), (window_bottom_right, shift)):
+        lowest = lowest if left < 0 else max(lowest, own - left)
+        highest = highest if right < 0 else min(highest, own + right)
+    if causal:
+        highest = min(highest, 0)
+    if causal_bottom_right:
+        highest = min(highest, shift)
+    return lowest, highest
+
+
+@functools.cache
+def _compiled(inner: np.dtype[Any]) -> Any:
+    """The loop for one dtype, whatever the layout of its arrays, compiled now."""
+    real = numba.from_dtype(inner)
+
+    def array(dtype: Any, dimensions: int) -> Any:
+        return numba.types.Array(dtype, dimensions, "A", readonly=True)
+
+    arrays, count, whole = array(real, 4), array(numba.types.int64, 1), numba.types.int64
+    seen, sinks = array(numba.types.boolean, 4), array(real, 1)
+    signature = numba.types.void(
+        arrays, arrays, arrays, real[:, :, :, ::1], real, whole, whole, count, seen, arrays, real, sinks
+    )
+    return numba.njit([signature], parallel=True)(_loop(inner))
+
+
+def _loop(inner: np.dtype[Any]) -> Any:
+    """The function that `_compiled` compiles."""
+    attend_block = numba.njit(_block(_exponentials32 if inner == np.float32 else _exponentials64, inner.type))
+
+    def loop(
+        query: Any,
+        key: Any,
+        value: Any,
+        output: Any,
+        scale: Any,
+        lowest: int,
+        highest: int,
+        key_lengths: Any,
+        mask: Any,
+        bias: Any,
+        softcap: Any,
+        sinks: Any,
+    ) -> None:
+        blocks = (query.shape[2] + ROWS - 1) // ROWS
+        heads = query.shape[1]
+        for turn in numba.prange(query.shape[0] * heads * blocks):
+            head, step = divmod(np.int64(turn), blocks)
+            # from both ends in turn: under a causal mask every thread then gets short and long blocks
+            block = step // 2 if step % 2 == 0 else blocks - 1 - step // 2
+            attend_block(
+                head // heads,
+                head % heads,
+                block * ROWS,
+                query,
+                key,
+                value,
+                output,
+                scale,
+                lowest,
+                highest,
+                key_lengths,
+                mask,
+                bias,
+                softcap,
+                sinks,
+            )
+
+    return loop
+
+
+def _block(exponentials: Any, real: Any) -> Any:
+    """The function that fills one block of the output, with the exponentials of its dtype."""
+
+    def attend_block(
+        b: int,
+        h: int,
+        start: int,
+        query: Any,
+        key: Any,
+        value: Any,
+        output: Any,
+        scale: Any,
+        lowest: int,
+        highest: int,
+        key_lengths: Any,
+        mask: Any,
+        bias: Any,
+        softcap: Any,
+        sinks: Any,
+    ) -> None:
+        n_q, dim = query.shape[2:]
+        value_dim = value.shape[3]
+        of_keys = h // (query.shape[1] // key.shape[1])
+        padded = (dim + UNROLLED - 1) // UNROLLED * UNROLLED
+        count = min(ROWS, n_q - start)
+        q = np.zeros((count, padded), real)
+        k = np.zeros((padded, KEYS), real)
+        v = np.zeros((KEYS, value_dim), real)
+        s = np.empty((count, KEYS), real)
+        o = np.zeros((count, value_dim), real)
+        rounded = np.empty(KEYS, real)
+        # a sink is there before all keys: its weight is 1 against itself, and it has no value
+        top = np.full(count, sinks[h] if len(sinks) else real(-np.inf), real)
+        total = np.full(count, real(1) if len(sinks) else real(0), real)
+        for r in range(count):
+            for c in range(dim):
+                q[r, c] = query[b, h, start + r, c] * scale
+        first = max(0, start + lowest)
+        stop = min(key_lengths[b], start + count + highest)
+        for begin in range(first, stop, KEYS):
+            width = min(KEYS, stop - begin)
+            for j in range(width):
+                for c in range(dim):
+                    k[c, j] = key[b, of_keys, begin + j, c]
+                for c in range(value_dim):
+                    v[j, c] = value[b, of_keys, begin + j, c]
+            if width < KEYS:  # the weights there are 0, and must not meet what is no number
+                k[:, width:] = 0
+                v[width:] = 0
+            s[:] = 0
+            _add_product(q, k, s)
+            for r in range(count):
+                row, i = s[r], start + r
+                if softcap > 0:
+                    for j in range(width):
+                        row[j] = softcap * math.tanh(row[j] / softcap)
+                if bias.shape[0]:
+                    _add_bias(row, bias, b, h, i, begin, width)
+                row[: min(max(i + lowest - begin, 0), KEYS)] = -np.inf
+                row[max(min(i + highest + 1 - begin, width), 0) :] = -np.inf
+                if mask.shape[0]:
+                    _hide(row, mask, b, h, i, begin, width)
+                now_top = max(top[r], _largest(row))
+                if now_top == -np.inf:  # a row that has seen no key yet
+                    row[:] = 0
+                    continue
+                if now_top > top[r]:
+                    rescale = real(math.exp(top[r] - now_top))
+                    total[r] *= rescale
+                    for c in range(value_dim):
+                        o[r, c] *= rescale
+                    top[r] = now_top
+                total[r] += exponentials(row, now_top, rounded)
+            _add_product(s, v, o)
+        for r in range(count):
+            for c in range(value_dim):
+                output[b, h, start + r, c] = o[r, c] / total[r] if total[r] != 0 else real(0)
+
+    return attend_block
+
+
+@_compiled_when_called()
+def _add_bias(row: Any, bias: Any, b: int, h: int, i: int, begin: int, width: int) -> None:
+    batch, heads, queries, keys = bias.shape
+    at = bias[b if batch > 1 else 0, h if heads > 1 else 0, i if queries > 1 else 0]
+    for j in range(width):
+        row[j] += at[begin + j if keys > 1 else 0]
+
+
+@_compiled_when_called()
+def _hide(row: Any, mask: Any, b: int, h: int, i: int, begin: int, width: int) -> None:
+    batch, heads, queries, keys = mask.shape
+    at = mask[b if batch > 1 else 0, h if heads > 1 else 0, i if queries > 1 else 0]
+    for j in range(width):
+        if not at[begin + j if keys > 1 else 0]:
+            row[j] = -np.inf
+
+
+@_compiled_when_called(fastmath={"contract"})
+def _add_product(a: Any, b: Any, c: Any) -> None:
+    """c += a b for row-major matrices, `UNROLLED` rows of b at a time."""
+    columns = c.shape[1]
+    for r in range(c.shape[0]):
+        of_c = c[r]
+        for i in range(0, b.shape[0], 8):
+            a0, a1, a2, a3 = a[r, i], a[r, i + 1], a[r, i + 2], a[r, i + 3]
+            a4, a5, a6, a7 = a[r, i + 4], a[r, i + 5], a[r, i + 6], a[r, i + 7]
+            b0, b1, b2, b3 = b[i], b[i + 1], b[i + 2], b[i + 3]
+            b4, b5, b6, b7 = b[i + 4], b[i + 5], b[i + 6], b[i + 7]
+            for n in range(columns):
+                of_c[n] += (
+                    a0 * b0[n]
+                    + a1 * b1[n]
+                    + a2 * b2[n]
+                    + a3 * b3[n]
+                    + a4 * b4[n]
+                    + a5 * b5[n]
+                    + a6 * b6[n]
+                    + a7 * b7[n]
+                )
+
+
+@_compiled_when_called(fastmath={"reassoc", "nsz"})
+def _largest(row: Any) -> Any:
+    largest = row[0]
+    for j in range(len(row)):
+        largest = row[j] if row[j] > largest else largest
+    return largest
+
+
+@_compiled_when_called(fastmath={"reassoc"})
+def _sum(row: Any) -> Any:
+    total = row[0] * 0
+    for j in range(len(row)):
+        total += row[j]
+    return total
+
+
+@_compiled_when_called(fastmath={"contract"})
+def _exponentials32(row: Any, top: Any, rounded: Any) -> Any:
+    """row = e^(row − top), by 2^k e^r with a Taylor polynomial for |r| ≤ ln 2 / 2; returns the sum."""
+    bits = rounded.view(np.int32)
+    c0, c1, c2, c3, c4, c5, c6, c7 = _COEFFICIENTS32
+    for j in range(len(row)):
+        x = row[j] - top
+        kept = _LEAST32 if x < _LEAST32 else x
+        shifted = kept * _LOG2E32 + _MAGIC32
+        rounded[j] = shifted
+        whole = shifted - _MAGIC32
+        r = kept - whole * _HIGH32 - whole * _LOW32
+        power = c0 + r * (c1 + r * (c2 + r * (c3 + r * (c4 + r * (c5 + r * (c6 + r * c7))))))
+        row[j] = np.float32(0) if x < _LEAST32 else power
+    for j in range(len(row)):
+        bits[j] = (bits[j] << np.int32(23)) + np.int32(0x3F800000)
+    for j in range(len(row)):
+        row[j] *= rounded[j]
+    return _sum(row)
+
+
+@_compiled_when_called(fastmath={"contract"})
+def _exponentials64(row: Any, top: Any, rounded: Any) -> Any:
+    """As `_exponentials32`, in double precision."""
+    bits = rounded.view(np.int64)
+    c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13 = _COEFFICIENTS64
+    for j in range(len(row)):
+        x = row[j] - top
+        kept = _LEAST64 if x < _LEAST64 else x
+        shifted = kept * _LOG2E64 + _MAGIC64
+        rounded[j] = shifted
+        whole = shifted - _MAGIC64
+        r = kept - whole * _HIGH64 - whole * _LOW64
+        high = c7 + r * (c8 + r * (c9 + r * (c10 + r * (c11 + r * (c12 + r * c13)))))
+        power = c0 + r * (c1 + r * (c2 + r * (c3 + r * (c4 + r * (c5 + r * (c6 + r * high))))))
+        row[j] = 0.0 if x < _LEAST64 else power
+    for j in range(len(row)):
+        bits[j] = (bits[j] << 52) + 0x3FF0000000000000
+    for j in range(len(row)):
+        row[j] *= rounded[j]
+    return _sum(row)
