@@ -14,13 +14,12 @@ from attnlab.commands import options
 @options.workload_options(grid=False)
 @click.option(
     "--seconds",
-    default=5.0,
-    show_default=True,
-    help="Time for the rounds of the first five processes of each.",
+    type=float,
+    help="Time for the rounds of the first five processes; 2.5 for each contender by default.",
 )
 @click.option(
     "--processes",
-    default=10,
+    default=8,
     show_default=True,
     help="Fresh processes of each, at most; five where they decide it.",
 )
@@ -28,7 +27,7 @@ from attnlab.commands import options
 @options.as_json
 def compare(
     contenders: tuple[str, ...],
-    seconds: float,
+    seconds: float | None,
     processes: int,
     folders: tuple[str, ...],
     as_json: bool,
@@ -41,15 +40,16 @@ def compare(
     """
     from attnlab.commands.progress import note
     from attnlab.contract.result import Outcome
-    from attnlab.measuring.limits import Limits
     from attnlab.program.compare import compare as race
 
-    options.positive("--seconds", seconds)
+    if seconds is not None:
+        options.positive("--seconds", seconds)
     workload = options.read_workload(said)
     options.positive("--processes", processes)
-    limits = Limits(workload_seconds=seconds, processes=min(5, processes), most_processes=processes)
     with note(quiet=as_json) as on_event:
-        found = race(contenders, workload, folders=folders, limits=limits, on_event=on_event)
+        found = race(
+            contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event
+        )
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -30,9 +30,11 @@ _CLEAR = 1.5
 #: crews after which a clear difference is looked for: with two pairs Student's interval is as wide as the sea
 _FIRST_CREWS = 3
 #: rounds that a placement of the arrays is raced for
-_PLACED_FOR = 3
+_PLACED_FOR = 4
 #: rounds that a crew has, however long they take, while the extra time lasts
 _LEAST_ROUNDS = 2
+#: page faults a call that are none to speak of
+_FAULTS = 16
 #: a disturbed turn is taken again so often, ...
 _RETAKES = 2
 #: ... while this part of the workload's time has not gone into it: a neighbour that stays is not waited for
@@ -155,7 +157,9 @@ class Race:
             started = time.monotonic()
             taken = self._take(participant, fresh=fresh and attempt == 0)
             taken |= {"process": crew, "placement": placement, "retaken": attempt}
-            taken["disturbed"] = float(taken["waited"] > self.limits.run_delay)
+            taken["disturbed"] = float(
+                taken["waited"] > self.limits.run_delay or _faulted(participant, taken)
+            )
             if not taken["disturbed"] or attempt == _RETAKES or not self._may_retake():
                 break
             self._retaken += time.monotonic() - started
@@ -168,11 +172,11 @@ class Race:
         limits = self.limits
         long = participant.call_seconds >= limits.settle_below_seconds
         # the first call on fresh pages is never timed, however long it is
-        settle = None if long and not fresh else 0.0 if long else limits.turn_seconds
+        settle = None if long and not fresh else 0.0 if long else limits.settle_seconds
         iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
         stolen, pressed = disturbance.steal_seconds(), disturbance.pressure_seconds()
         started = time.monotonic()
-        found = participant.measure(LATENCY, iterations=iterations, settle_seconds=settle)
+        found = participant.measure(LATENCY, iterations=iterations, settle_seconds=settle, placed=fresh)
         elapsed = time.monotonic() - started
         pressed = disturbance.pressure_seconds() - pressed
         (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
@@ -247,6 +251,14 @@ class Race:
             comparisons=max(1, running - 1),
             margin=self.limits.noise_margin,
         )
+
+
+def _faulted(participant: Participant, turn: Mapping[str, float]) -> bool:
+    """Whether calls of the turn took fresh pages from the system, which the contender's other turns did without."""
+    counted = [
+        one["minor_faults"] / one["iterations"] for one in (*participant.turns, turn) if "minor_faults" in one
+    ]
+    return bool(counted) and min(counted) <= _FAULTS < counted[-1]
 
 
 def place(participant: Participant) -> None:

@@ -1,6 +1,6 @@
 """Contenders raced on one workload, and what to say about it.
 
-Every claim rests on pairs of fresh processes: five, and ten where five do not decide it. Two processes of one backend
+Every claim rests on pairs of fresh processes: five, and eight where five do not decide it. Two processes of one backend
 may differ by 30 %, by where their memory lies; a contender with two such speeds is told with both of them.
 """
 
@@ -23,10 +23,10 @@ from attnlab.statistics.pairing import Verdict
 from attnlab.statistics.replication import Speed, speeds
 from attnlab.statistics.verdicts import sentence, verdicts_against
 
-#: for the rounds of the first five processes of each contender, unless another time is asked for
-SECONDS = 5.0
-#: processes of each contender where five do not decide it
-MOST_PROCESSES = 10
+#: for each contender's part in the rounds of the first five processes, unless another time is asked for
+SECONDS = 2.5
+#: processes of each contender, and how many there are where these do not decide it
+PROCESSES, MOST_PROCESSES = 5, 8
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,15 @@ def compare(
     workload: Workload,
     *,
     folders: Sequence[str] = (),
+    seconds: float | None = None,
+    processes: int = MOST_PROCESSES,
     limits: Limits | None = None,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
     """Race the contenders on `workload`; the first is the baseline.
 
-    Raises ValueError for fewer than two contenders, broken notation or an unknown backend.
+    seconds : for the rounds of the first five processes, 2.5 for each contender by default. processes : of each
+    contender, at most. limits : all of it, instead. Raises ValueError for fewer than two contenders, broken notation or an unknown backend.
     """
     from attnlab.contract.discovery import require
 
@@ -124,11 +127,15 @@ def compare(
     for one in contenders:
         require(one.backend, folders)
     baseline = contenders[0].name
-    limits = limits or Limits(workload_seconds=SECONDS, most_processes=MOST_PROCESSES)
+    limits = limits or Limits(
+        workload_seconds=seconds or SECONDS * len(contenders),
+        processes=min(PROCESSES, processes),
+        most_processes=processes,
+    )
     started = time.monotonic()
     with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))
-    seconds = time.monotonic() - started
+    elapsed = time.monotonic() - started
     verdicts = verdicts_against(results, baseline)
     sets = max((len(set(one.latency.processes.values())) for one in results if one.latency), default=0)
     huge = _with_huge_pages(contenders, results, workload, folders, limits, on_event)
@@ -138,7 +145,7 @@ def compare(
         results=results,
         verdicts=verdicts,
         sets=sets,
-        set_seconds=seconds / max(1, sets),
+        set_seconds=elapsed / max(1, sets),
         huge_pages=huge,
         command=_command(texts, workload, folders, limits),
     )
@@ -181,7 +188,7 @@ def _with_huge_pages(
 def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits) -> str:
     """What to type for the same again; of limits the command line has the time and the most processes."""
     further = [word for folder in folders for word in ("--implementations", str(folder))]
-    if limits.workload_seconds != SECONDS:
+    if limits.workload_seconds != SECONDS * len(texts):
         further += ["--seconds", f"{limits.workload_seconds:g}"]
     if limits.most_processes != MOST_PROCESSES:
         further += ["--processes", str(limits.most_processes)]

@@ -121,7 +121,7 @@ def selftest(
         if condition not in CONDITIONS:
             raise ValueError(f"conditions are {', '.join(CONDITIONS)}, got {condition!r}")
     chosen = list(names) or backends()
-    bench = _Bench(workload, Limits(workload_seconds=seconds, most_processes=10), on_event)
+    bench = _Bench(workload, Limits(workload_seconds=seconds, most_processes=8), on_event)
     started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     where = environment()
     trials: list[Trial] = []

@@ -154,7 +154,7 @@ class FakeWorker:
             return {"samples": [self.peak(self.workload)], "columns": {}, "facts": {"method": "memray"}}
         return {"kernel": "fake", "bytes": self.free, "cache": "warm"}
 
-    def _turn(self, iterations: int, settle_seconds: float | None) -> dict[str, Any]:
+    def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> dict[str, Any]:
         self.turns.append((iterations, settle_seconds))
         seconds, turn = self._call(), self.asked["Latency"]
         settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
