@@ -117,7 +117,8 @@ def compare(
     """Race the contenders on `workload`; the first is the baseline.
 
     seconds : for the rounds of the first five processes, 2.5 for each contender by default. processes : of each
-    contender, at most. limits : all of it, instead. Raises ValueError for fewer than two contenders, broken notation or an unknown backend.
+    contender, at most. limits : all of it, instead. Raises ValueError for fewer than two contenders, broken notation or
+    an unknown backend.
     """
     from attnlab.contract.discovery import require
 
