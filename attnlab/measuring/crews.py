@@ -2,7 +2,7 @@
 
 Every crew is a fresh draw of what a process draws when it starts: addresses, heap, environment. Crews are kept from
 workload to workload, stopped, because starting a process costs more than racing it; where the machine has no room
-for so many, all but the first are ended and started anew for every workload.
+for so many, the last are ended and started anew for every workload.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, NoAnswer, WorkerProcess
 
 #: crews are kept while together they would hold no more than this part of the memory that is free
-_KEPT_SHARE = 0.4
+_KEPT_SHARE = 0.6
 
 
 class Crews:
@@ -73,15 +73,14 @@ class Crews:
                 self.absent[worker.contender.name] = outcome, str(fault)
 
     def dismiss(self) -> None:
-        """After a workload: end the later crews where keeping them would take too much memory."""
-        if len(self._crews) > 1 and not self._room():
-            for crew in self._crews[1:]:
-                for worker in crew.values():
-                    worker.end()
-
-    def _room(self) -> bool:
-        held = sum(worker.resident_bytes() for crew in self._crews[1:] for worker in crew.values())
-        return held <= _KEPT_SHARE * (psutil.virtual_memory().available + held)
+        """After a workload: end as many of the last crews as would take too much memory if they were kept."""
+        held = [sum(worker.resident_bytes() for worker in crew.values()) for crew in self._crews]
+        room = _KEPT_SHARE * (psutil.virtual_memory().available + sum(held[1:]))
+        for number in range(len(self._crews) - 1, 0, -1):
+            if sum(held[1 : number + 1]) <= room:
+                return
+            for worker in self._crews[number].values():
+                worker.end()
 
     def end(self) -> None:
         """End all processes."""

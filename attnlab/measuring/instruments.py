@@ -80,8 +80,9 @@ COUNTERS: Mapping[str, Callable[[], float]] = {
 }
 
 
-#: after arrays were placed: so many calls in a row with at most so many page faults, within so many calls and seconds
-_RESIDE_QUIET, _RESIDE_FAULTS, _RESIDE_CALLS, _RESIDE_SECONDS = 2, 16, 20, 0.5
+#: after arrays were placed: so many calls in a row with at most so many page faults (one, where it is long), within so
+#: many calls and seconds
+_RESIDE_QUIET, _RESIDE_FAULTS, _RESIDE_CALLS, _RESIDE_SECONDS = 2, 16, 20, 0.25
 
 
 class Latency(Instrument):
@@ -135,7 +136,9 @@ class Latency(Instrument):
             before = faults()
             library.time_calls(call, 1)
             quiet = quiet + 1 if faults() - before <= _RESIDE_FAULTS else 0
-            if quiet == _RESIDE_QUIET or time.perf_counter() - start > _RESIDE_SECONDS:
+            elapsed = time.perf_counter() - start
+            resident = quiet == _RESIDE_QUIET or (quiet and elapsed > _RESIDE_SECONDS / 10)
+            if resident or elapsed > _RESIDE_SECONDS:
                 return
 
 

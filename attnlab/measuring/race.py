@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -59,7 +59,7 @@ class Race:
     ready_seconds: float = 0.0
     _rounds: int = 0
     _retaken: float = 0.0
-    _calibration: dict[int, float] = field(default_factory=dict)
+    _calibration: float = 0.0
 
     @property
     def racing(self) -> list[Participant]:
@@ -128,16 +128,14 @@ class Race:
         for one in self._challengers():
             base = self._base()
             assert base is not None
-            found = replication.components(
-                pairing.log_ratios(base.latency(), one.latency(), self._disturbed())
-            )
+            found = replication.components(pairing.log_ratios(base.latency(), one.latency()))
             if found is None:
                 return most
             wanted = max(wanted, replication.rounds_per_process(found, self.ready_seconds, round_cost))
         return math.ceil(min(most, max(least, wanted)))
 
     def _round(self, order: Sequence[Participant], turn: Callable[[Participant], None]) -> None:
-        self._calibration[self._rounds] = disturbance.calibration_seconds()
+        self._calibration = disturbance.calibration_seconds()
         for participant in order:
             if participant.ended is None:
                 participant.attempt(turn)
@@ -197,7 +195,7 @@ class Race:
             # where threads do not tell, the whole system may: settling included, and others' waiting too
             "waited": pressed / elapsed if math.isnan(delay) else delay / (seconds * iterations),
             "steal_s": disturbance.steal_seconds() - stolen,
-            "calibration_s": self._calibration[self._rounds],
+            "calibration_s": self._calibration,
         }
 
     def _base(self) -> Participant | None:
@@ -235,9 +233,6 @@ class Race:
         narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self.limits.noise_margin) ** 2
         return narrow or verdict.kind is not pairing.Kind.UNDECIDED
 
-    def _disturbed(self) -> set[int]:
-        return pairing.disturbed_rounds(self._calibration)
-
     def _verdict(self, participant: Participant) -> Verdict | None:
         """The participant against the base, or None where the two share no round that counts."""
         base = self._base()
@@ -247,7 +242,6 @@ class Race:
         return pairing.compare(
             base.latency(),
             participant.latency(),
-            disturbed=self._disturbed(),
             comparisons=max(1, running - 1),
             margin=self.limits.noise_margin,
         )

@@ -144,16 +144,16 @@ class Worker:
         call = _there(self.backend, "load").bind(workload, problem)
         return slowed(call, self.library(workload.device), self.slowed) if self.slowed else call
 
-    def check(self, rows: list[int]) -> Reply:
-        """The prepared workload's named results at these query rows, of two calls one after the other.
+    def check(self, rows: list[int], calls: int = 2) -> Reply:
+        """The prepared workload's named results at these query rows, of so many calls one after the other.
 
         The second shows a backend that writes into its inputs: the timed calls would compute something else.
-        Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the second.
+        Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the next.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         if workload.backward:
             call = _there(self.backend, "load").bind(workload, checked_problem(workload, rows))
-        answers = [self._named(workload, call()) for _ in range(2)]
+        answers = [self._named(workload, call()) for _ in range(calls)]
         of_queries = (OUTPUT, GRADIENTS[0])
         named = [pair for answer in answers for pair in answer.items()]
         cut = tuple(one[:, :, rows] if name in of_queries else one for name, one in named)

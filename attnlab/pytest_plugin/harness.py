@@ -29,7 +29,7 @@ from attnlab.program.execute import measure_ceiling
 from attnlab.pytest_plugin.options import Settings
 from attnlab.statistics.pairing import Verdict
 from attnlab.statistics.roofline import BELIEVED
-from attnlab.statistics.verdicts import disturbed_in, verdicts_against
+from attnlab.statistics.verdicts import verdicts_against
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class WorkloadResults:
             "peak_bytes": result.peak_bytes,
             "baseline": self.baseline,
             "verdict": str(verdict.kind) if verdict else None,
-            "disturbed_rounds": len(disturbed_in(self.results.values()) | flagged),
+            "disturbed_rounds": len(flagged),
             "doubt": _doubt(share_of_ceiling),
             **{key: one if one is not None and math.isfinite(one) else None for key, one in figures.items()},
         }

@@ -118,8 +118,7 @@ def self_test_summary(analysis: Analysis) -> str:
     disturbed, turns = _disturbed(analysis)
     left_out = (
         f"{disturbed} of {wording.counted(turns, 'turn')} do not count: their threads had to wait for a core for more "
-        f"than {units.percent(analysis.run.plan.limits.run_delay)} of the turn, or a fixed calibration loop took more "
-        "than 10 % longer or shorter in their round than usual."
+        f"than {units.percent(analysis.run.plan.limits.run_delay)} of the turn, or their calls took fresh memory pages."
     )
     unseen = analysis.run.environment.get("not_seen_here")
     if unseen:

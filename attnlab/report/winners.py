@@ -298,7 +298,7 @@ def _verdicts(
         if heads != count or one not in cell.measured or other not in cell.measured:
             continue
         comparisons = max(pairs, len(cell.measured) - 1)
-        found = decidable(cell.measured.values(), one, None, cell.margin, comparisons)
+        found = decidable(cell.measured.values(), one, cell.margin, comparisons)
         if other in found:
             verdicts[n] = found[other]
     return verdicts

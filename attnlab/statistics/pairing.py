@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -29,10 +29,6 @@ ALPHA = 0.05
 LOOK_ALPHA = 0.0294
 #: differences up to this are called equivalent
 MARGIN = 0.01
-#: a round whose calibration loop is further off its median is left out whole, unless the loop scatters that
-#: much in every round: then only beyond this many robust standard deviations (docs/decisions/0003)
-DISTURBED = 0.10
-DEVIATIONS = 3.0
 #: more pairs than this are not proposed: a machine on which so many are needed cannot decide it
 _MOST_PAIRS = 200
 
@@ -70,21 +66,19 @@ def compare(
     baseline: Measurement,
     contender: Measurement,
     *,
-    disturbed: Iterable[int] = (),
     comparisons: int = 1,
     margin: float = MARGIN,
 ) -> Verdict:
     """The verdict on `contender` against `baseline`, over the rounds that both took part in undisturbed.
 
-    `disturbed` rounds are left out, and those in which a turn of either was disturbed. `comparisons` is how many
-    contenders are compared with the baseline: the error rate is shared among them. Fewer than
-    two pairs of processes with undisturbed rounds have no interval (`low` 0), and the verdict is undecided. Raises
-    ValueError where the two share no round.
+    Rounds in which a turn of either was disturbed are left out. `comparisons` is how many contenders are compared with
+    the baseline: the error rate is shared among them. Fewer than two pairs of processes with undisturbed rounds have no
+    interval (`low` 0), and the verdict is undecided. Raises ValueError where the two share no round.
     """
     shared = set(baseline.by_round()) & set(contender.by_round())
     if not shared:
         raise ValueError("the two share no round")
-    pairs = log_ratios(baseline, contender, disturbed)
+    pairs = log_ratios(baseline, contender)
     if not pairs:
         ratio = contender.median / baseline.median
         return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 0, len(shared), 0)
@@ -102,11 +96,9 @@ def compare(
     return Verdict(kind, ratio, low, high, kept, left_out, len(figures), spread, needed)
 
 
-def log_ratios(
-    baseline: Measurement, contender: Measurement, disturbed: Iterable[int] = ()
-) -> dict[int, list[float]]:
+def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
     """By pair of processes, ln(contender / baseline) of every round that both took part in undisturbed."""
-    left_out = set(disturbed) | baseline.disturbed_rounds | contender.disturbed_rounds
+    left_out = baseline.disturbed_rounds | contender.disturbed_rounds
     base, other = baseline.by_round(), contender.by_round()
     pairs: dict[int, list[float]] = {}
     processes = baseline.processes
@@ -126,20 +118,6 @@ def quantile(freedom: int, alpha: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - alpha / 2))
-
-
-def disturbed_rounds(calibration: Mapping[int, float]) -> set[int]:
-    """Rounds whose calibration loop (seconds, by round) stands out from the others'.
-
-    That is by more than `DISTURBED` of its median and by more than `DEVIATIONS` times 1.4826 times the
-    median absolute deviation, which is the standard deviation where the scatter is normal.
-    """
-    if not calibration:
-        return set()
-    middle = statistics.median(calibration.values())
-    scatter = 1.4826 * statistics.median(abs(seconds - middle) for seconds in calibration.values())
-    allowed = max(DISTURBED * middle, DEVIATIONS * scatter)
-    return {index for index, seconds in calibration.items() if abs(seconds - middle) > allowed}
 
 
 def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:

@@ -14,15 +14,14 @@ the best").
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from attnlab.contract.result import Measurement, Result
+from attnlab.contract.result import Result
 from attnlab.contract.workload import Workload
 from attnlab.statistics.pairing import MARGIN, Kind, Verdict
 from attnlab.statistics.replication import Speed, speeds
-from attnlab.statistics.verdicts import disturbed_in, latencies, verdicts_against
+from attnlab.statistics.verdicts import latencies, verdicts_against
 
 _ENTRY = re.compile(r"#(\d+)$")
 
@@ -118,23 +117,20 @@ def rank(
     *,
     baseline: str,
     margin: float = MARGIN,
-    disturbed: Collection[int] | None = None,
 ) -> Ranking | None:
     """The ranking of `results` (measured, all of one workload, by contender), or None if there are none.
 
-    `margin` is the relative difference that counts as none. `disturbed` rounds are found from the
-    calibration loop unless given. Second entries of a contender must have been left out.
+    `margin` is the relative difference that counts as none. Second entries of a contender must have been left out.
     """
     times = latencies(results.values())
     if not times:
         return None
-    left_out = set(disturbed_in(results.values()) if disturbed is None else disturbed)
-    medians = {name: undisturbed_median(one, left_out) for name, one in times.items()}
-    best, against_best = _reference(results, medians, left_out, margin)
-    against_baseline = decidable(results.values(), baseline, left_out, margin)
+    medians = {name: one.median for name, one in times.items()}
+    best, against_best = _reference(results, medians, margin)
+    against_baseline = decidable(results.values(), baseline, margin)
     order = sorted(times, key=lambda name: (name != best, medians[name]))
     turns = sum(len(one.samples) for one in times.values())
-    kept = {name: len(set(one.by_round()) - left_out - one.disturbed_rounds) for name, one in times.items()}
+    kept = {name: len(set(one.by_round()) - one.disturbed_rounds) for name, one in times.items()}
     standings = tuple(
         Standing(
             contender=name,
@@ -156,27 +152,19 @@ def rank(
     )
 
 
-def undisturbed_median(times: Measurement, disturbed: Collection[int]) -> float:
-    """Median over the undisturbed rounds; over all of them where every round was disturbed."""
-    left_out = {*disturbed, *times.disturbed_rounds}
-    kept = [sample for index, sample in times.by_round().items() if index not in left_out]
-    return statistics.median(kept) if kept else times.median
-
-
 def decidable(
     results: Iterable[Result],
     baseline: str,
-    disturbed: Collection[int] | None,
     margin: float,
     comparisons: int | None = None,
 ) -> dict[str, Verdict]:
     """`verdicts_against` without those that rest on too few processes for an interval."""
-    found = verdicts_against(results, baseline, disturbed=disturbed, comparisons=comparisons, margin=margin)
+    found = verdicts_against(results, baseline, comparisons=comparisons, margin=margin)
     return {name: verdict for name, verdict in found.items() if verdict.low > 0}
 
 
 def _reference(
-    results: Mapping[str, Result], medians: Mapping[str, float], disturbed: Collection[int], margin: float
+    results: Mapping[str, Result], medians: Mapping[str, float], margin: float
 ) -> tuple[str, dict[str, Verdict]]:
     """The contender with the least median, or one that is decidedly faster pair by pair (the machine may drift).
 
@@ -184,8 +172,8 @@ def _reference(
     """
     order = sorted(medians, key=lambda name: medians[name])
     best = order[0]
-    verdicts = decidable(results.values(), best, disturbed, margin)
+    verdicts = decidable(results.values(), best, margin)
     for name in order:
         if name in verdicts and verdicts[name].kind is Kind.FASTER:
-            best, verdicts = name, decidable(results.values(), name, disturbed, margin)
+            best, verdicts = name, decidable(results.values(), name, margin)
     return best, verdicts

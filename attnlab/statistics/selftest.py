@@ -14,7 +14,7 @@ from attnlab.contract.result import Result
 from attnlab.contract.workload import Workload
 from attnlab.statistics.pairing import MARGIN, Kind, Verdict
 from attnlab.statistics.ranking import entered_once, is_second_entry
-from attnlab.statistics.verdicts import disturbed_in, verdicts_against
+from attnlab.statistics.verdicts import verdicts_against
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,9 @@ def self_test(by_workload: Mapping[Workload, Mapping[str, Result]], *, margin: f
     """
     twins: list[Twin] = []
     for workload, results in by_workload.items():
-        disturbed = disturbed_in(results.values())
         for name in filter(is_second_entry, results):
             pair = [results[one] for one in (entered_once(name), name) if one in results]
-            verdicts = verdicts_against(pair, entered_once(name), disturbed=disturbed, margin=margin)
+            verdicts = verdicts_against(pair, entered_once(name), margin=margin)
             if name in verdicts:
                 twins.append(Twin(workload, entered_once(name), verdicts[name]))
     return SelfTest(tuple(twins), margin)

@@ -6,10 +6,10 @@ command line and the pytest fixtures all call it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from attnlab.contract.result import Measurement, Result
-from attnlab.statistics.pairing import MARGIN, Kind, Verdict, calibration_of, compare, disturbed_rounds
+from attnlab.statistics.pairing import MARGIN, Kind, Verdict, compare
 
 
 def latencies(results: Iterable[Result]) -> dict[str, Measurement]:
@@ -17,23 +17,17 @@ def latencies(results: Iterable[Result]) -> dict[str, Measurement]:
     return {one.contender: one.latency for one in results if one.latency is not None}
 
 
-def disturbed_in(results: Iterable[Result]) -> set[int]:
-    """The rounds of one workload's race that are left out for every contender: see `disturbed_rounds`."""
-    return disturbed_rounds(calibration_of(latencies(results).values()))
-
-
 def verdicts_against(
     results: Iterable[Result],
     baseline: str,
     *,
-    disturbed: Collection[int] | None = None,
     comparisons: int | None = None,
     margin: float = MARGIN,
 ) -> dict[str, Verdict]:
     """The verdict on every other measured contender of one workload against `baseline`, by contender.
 
     Empty where the baseline was not measured; a contender that shares no round with it is left out.
-    `disturbed` rounds are found from the calibration loop unless given. The chance of 5 % that any interval misses its
+    The chance of 5 % that any interval misses its
     true ratio is shared among `comparisons`, by default as many as there are other contenders. A verdict with `low` 0
     rests on fewer than two pairs of processes and has no interval.
     """
@@ -41,13 +35,12 @@ def verdicts_against(
     times = latencies(results)
     if baseline not in times:
         return {}
-    left_out = disturbed_in(results) if disturbed is None else set(disturbed)
     shared = comparisons if comparisons is not None else len(times) - 1
     base = times.pop(baseline)
     verdicts = {}
     for name, latency in times.items():
         if set(base.by_round()) & set(latency.by_round()):
-            verdicts[name] = compare(base, latency, disturbed=left_out, comparisons=shared, margin=margin)
+            verdicts[name] = compare(base, latency, comparisons=shared, margin=margin)
     return verdicts
 
 
