@@ -33,6 +33,8 @@ class Participant:
     cache: str = "warm"
     call_seconds: float = 0.0
     spent: float = 0.0
+    #: the part of it that no other contender's time was cut for
+    apart: float = 0.0
     racing: bool = True
     present: bool = True
     answers: tuple[NDArray[Any], ...] = ()

@@ -29,6 +29,8 @@ T = TypeVar("T")
 _CLEAR = 1.5
 #: crews after which a clear difference is looked for: with two pairs Student's interval is as wide as the sea
 _FIRST_CREWS = 3
+#: a contender whose calls take so many times as long as the fastest's has the least rounds in every crew
+_FAR = 8.0
 #: rounds that a placement of the arrays is raced for
 _PLACED_FOR = 4
 #: rounds that a crew has, however long they take, while the extra time lasts
@@ -72,11 +74,17 @@ class Race:
         if not racing:
             return
         workload, started, placement = racing[0].workload, time.monotonic(), 0
-        order = latin_square(range(len(racing)), seed=workload.seed + crew)
-        aim = self._rounds_wanted(crew)
-        share = self._share(crew)
+        before = {one.name: one.spent for one in racing}
+        order = latin_square(racing, seed=workload.seed + crew)
+        aim, share, apart = self._rounds_wanted(crew), self._share(crew), 0.0
         for count in range(math.ceil(self.limits.max_rounds / self.limits.processes)):
-            elapsed = time.monotonic() - started
+            if count == _LEAST_ROUNDS and (far := _far_behind(racing)):
+                racing = [one for one in racing if one not in far]
+                order = latin_square(racing, seed=workload.seed + crew)
+                for one in far:
+                    one.apart += one.spent - before[one.name]
+                apart = sum(one.spent - before[one.name] for one in far)
+            elapsed = time.monotonic() - started - apart
             over = elapsed + elapsed / count > share if count else False  # a round more would not fit
             if over and (count >= _LEAST_ROUNDS or self.spent + elapsed > self._utmost):
                 break
@@ -87,8 +95,8 @@ class Race:
                 placement += 1
                 self._place(racing)
             turn = partial(self._turn, crew=crew, placement=placement, fresh=count % _PLACED_FOR == 0)
-            self._round([racing[place] for place in next(order)], turn)
-        self.spent += time.monotonic() - started
+            self._round(next(order), turn)
+        self.spent += time.monotonic() - started - apart
         self._let_leave(crew)
 
     def over(self, crews: int) -> bool:
@@ -164,7 +172,7 @@ class Race:
         participant.turns.append(taken)
 
     def _may_retake(self) -> bool:
-        return self._retaken < _RETAKEN_SHARE * self.limits.workload_seconds
+        return self._retaken < _RETAKEN_SHARE * max(self.spent, self.limits.workload_seconds)
 
     def _take(self, participant: Participant, *, fresh: bool) -> dict[str, float]:
         limits = self.limits
@@ -224,7 +232,7 @@ class Race:
                 verdict = self._verdict(participant)
                 if verdict and (verdict.low > _CLEAR or verdict.high < 1 / _CLEAR):
                     participant.racing = False
-                    self.spent -= participant.spent  # is not taken from the others
+                    self.spent -= participant.spent - participant.apart  # is not taken from the others
 
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)
@@ -245,6 +253,12 @@ class Race:
             comparisons=max(1, running - 1),
             margin=self.limits.noise_margin,
         )
+
+
+def _far_behind(racing: Sequence[Participant]) -> list[Participant]:
+    """Those that are out of all proportion slower: a few rounds tell, and more would take the others' time."""
+    fastest = min(one.call_seconds for one in racing)
+    return [one for one in racing if one.call_seconds > _FAR * fastest]
 
 
 def _faulted(participant: Participant, turn: Mapping[str, float]) -> bool:
