@@ -31,7 +31,7 @@ from attnlab.measuring.race import Race
 from attnlab.measuring.worker_process import NoAnswer
 from attnlab.statistics.ranking import is_second_entry
 
-_WARMUP_SECONDS = 0.03
+_WARMUP_SECONDS = 0.015
 
 
 class Conductor:

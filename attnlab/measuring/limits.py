@@ -23,7 +23,7 @@ class Limits:
     most_processes: int = 5
     min_rounds: int = 30
     max_rounds: int = 300
-    workload_seconds: float = 4.0
+    workload_seconds: float = 3.0
     extra_seconds: float = 15.0
     call_seconds: float = 1.0
     deadline_seconds: float = 60.0
