@@ -27,6 +27,7 @@ QUICK = Limits(
 TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "seconds_by_placement", "disturbed_rounds"}
+FIELDS |= {"processes_needed"}
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -25,6 +25,7 @@ FIXED = {
     "extra_seconds": 24.0,
     "call_seconds": 2.0,
     "turn_seconds": 0.005,
+    "settle_seconds": 0.005,
     "settle_below_seconds": 0.1,
     "run_delay": 0.02,
     "noise_margin": 0.01,
@@ -58,8 +59,9 @@ class FakeWorker:
 
     It is the worker of the first crew itself, and `in_crew` makes those of the later ones. What is counted is counted
     over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
-    is the part of it that its threads waited for a core; `faults` are raised in place of the n-th answer to an
-    operation, or of an instrument's n-th readings. `spoils` of the process multiplies its answers, `ready` is what
+    is the part of it that its threads waited for a core, `page_faults` those of a call in it; `faults` are raised in
+    place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
+    its answers, `ready` is what
     preparing and `placing` what placing costs. `turns` holds what each turn was asked for: iterations and settling.
     """
 
@@ -73,6 +75,7 @@ class FakeWorker:
         self.free, self.peak = more.get("free", 2**40), more.get("peak", lambda workload: 1000)
         self.declined = more.get("declines", lambda workload: None)
         self.delay = more.get("delay", lambda turn: 0.0)
+        self.page_faults = more.get("page_faults", lambda turn: 0)
         self.spoils = more.get("spoils", lambda process: 1.0)
         self.ready, self.placing = more.get("ready", 0.0), more.get("placing", 0.0)
         self.placed: dict[str, Any] = more.get("placed", {"placed": True})
@@ -130,7 +133,8 @@ class FakeWorker:
         self._call()
         references = race_check.references(self.workload, tuple(arguments["rows"]))
         names, factor = self.workload.results, self.spoils(self.process)
-        return {"names": list(names)}, tuple(factor * references[name].output for name in names) * 2
+        answers = tuple(factor * references[name].output for name in names)
+        return {"names": list(names)}, answers * arguments["calls"]
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
         assert self.alive
@@ -161,7 +165,8 @@ class FakeWorker:
         self.clock.now += settled + (iterations - 1) * seconds
         told = seconds * self.noise(turn, self.process)
         delay = self.delay(turn) * told * iterations
-        columns = {"settled_s": [settled], "run_delay_s": [delay]}
+        faults = self.page_faults(turn) * iterations
+        columns = {"settled_s": [settled], "run_delay_s": [delay], "minor_faults": [faults]}
         return {"samples": [told], "columns": columns, "facts": {}}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import count
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fake_workers import FIXED, SMALL, Clock, FakeWorker, conductor_of, crews_of, race, rounds_of
 
 from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.measuring import disturbance
 from attnlab.measuring.worker_process import Died, Hung, Refused
 from attnlab.statistics import pairing, replication
 
@@ -24,12 +23,6 @@ def uneven(turn: int, process: int) -> float:
     return 1.2 if process % 2 else 1 / 1.2
 
 
-def calibrations(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:
-    """Lets the calibration loop tell `seconds` of its number, counted from 0."""
-    numbers = count()
-    monkeypatch.setattr(disturbance, "calibration_seconds", lambda: seconds(next(numbers)))
-
-
 def entered(clock: Clock, *costs: float | tuple[float, Any]) -> list[FakeWorker]:
     """Workers a, b, c, ... of these seconds a call, each with the noise that stands beside them."""
     pairs = [one if isinstance(one, tuple) else (one, None) for one in costs]
@@ -40,6 +33,12 @@ def latency(result: Result) -> Measurement:
     """Its seconds a call."""
     assert result.latency is not None, result.reason
     return result.latency
+
+
+def cut(one: Measurement, rounds: int) -> Measurement:
+    """Its first rounds."""
+    columns = {name: column[:rounds] for name, column in one.columns.items()}
+    return replace(one, samples=one.samples[:rounds], columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +83,8 @@ def test_verdicts_are_looked_at_twice_and_not_in_between(clock: Clock) -> None:
     (base, other), _ = race(entered(clock, 0.001, (0.001, settling)))
     kinds = []
     for processes in (5, 8, 10):
-        early = range(6 * processes, 60)
-        kinds.append(pairing.compare(latency(base), latency(other), disturbed=early).kind)
+        early = (cut(latency(one), 6 * processes) for one in (base, other))
+        kinds.append(pairing.compare(*early).kind)
     assert kinds == ["undecided", "slower", "slower"]
     assert crews_of(other) == TEN
 
@@ -182,6 +181,25 @@ def test_an_undecided_contender_does_not_leave_for_its_cost(clock: Clock) -> Non
     assert set(crews_of(results[1])) == set(range(10))
 
 
+def test_who_is_far_behind_has_two_rounds_a_process_and_the_others_all_of_theirs(clock: Clock) -> None:
+    """Its time is not taken from them: they have as many rounds as without it."""
+    with_it, _ = race(entered(clock, 0.01, (0.01, uneven), 0.09), min_rounds=1000, max_rounds=1000)
+    without, _ = race(entered(clock, 0.01, (0.01, uneven)), min_rounds=1000, max_rounds=1000)
+    assert set(crews_of(with_it[2]).values()) == {2}
+    assert crews_of(with_it[0]) == crews_of(with_it[1])
+    for number, rounds in crews_of(without[0]).items():
+        assert crews_of(with_it[0])[number] == pytest.approx(rounds, abs=2)
+
+
+def test_a_turn_whose_calls_took_fresh_pages_is_taken_again(clock: Clock) -> None:
+    """Where the contender's other turns did without; one whose every call takes some is what it is."""
+    once = FakeWorker("a", clock, page_faults=lambda turn: 4096 if turn == 3 else 0)
+    always = FakeWorker("b", clock, page_faults=lambda turn: 4096)
+    results, _ = race([once, always])
+    assert [sum(latency(one).columns["retaken"]) for one in results] == [1.0, 0.0]
+    assert not any(latency(one).disturbed_rounds for one in results)
+
+
 def noisy(within: float, between: float) -> Callable[[int, int], float]:
     """Log noise of these amplitudes, from turn to turn and from process to process."""
     return lambda turn, process: math.exp(within * (-1) ** turn + between * (-1) ** process)
@@ -227,47 +245,19 @@ def test_a_turn_is_sized_by_the_least_call_seen_so_far(clock: Clock) -> None:
 
 
 def test_every_turn_is_settled_but_those_of_a_long_call_in_pages_that_it_has_touched(clock: Clock) -> None:
-    """For as long as it is timed; a call over the limit settles once after its arrays were placed anew."""
+    """For as long as the limits say; a call over the limit settles once after its arrays were placed anew."""
     short, long = FakeWorker("short", clock, 0.04), FakeWorker("long", clock, 0.06)
     _, conductor = race([short, long], turn_seconds=0.01, settle_below_seconds=0.05)
-    assert set(short.turns) == {(1, 0.01)}
-    assert long.turns == [(1, 0.0), (1, None), (1, None)] * 10
+    assert set(short.turns) == {(1, 0.005)}
+    assert long.turns == [(1, 0.0), (1, None), (1, None), (1, None), (1, 0.0), (1, None)] * 5
     assert conductor.account["timed"] == pytest.approx(30 * (0.04 + 0.06))
     assert conductor.account["warm-up"] == pytest.approx(30 * 0.04 + 10 * 0.06 + 0.04 + 0.06), (
         "with calibrations"
     )
 
 
-def test_a_calibration_that_shifts_after_a_contender_left_does_not_end_the_run(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All its rounds may then count as disturbed: it left with its verdict, and nothing is compared anew."""
-    calibrations(monkeypatch, lambda number: 0.0005 if number < 10 else 0.001)
-    results, _ = race(entered(clock, 0.001, (0.001, uneven), 0.5))
-    assert [result.outcome for result in results] == ["measured"] * 3
-    assert set(crews_of(results[2])) == {0, 1, 2}
-    assert crews_of(results[0]).keys() == TEN.keys()
-
-
-def test_a_round_in_which_the_calibration_loop_was_slow_does_not_decide(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stays in the record, with its calibration; here all that is odd in a process lies in such rounds."""
-    calibrations(monkeypatch, lambda number: 0.001 if number % 6 < 2 else 0.0005)
-
-    def odd(turn: int, process: int) -> float:
-        return uneven(turn, process) ** 9 if (turn - 1) % 6 < 2 else 1.0
-
-    results, _ = race(entered(clock, 0.001, (0.001, odd)))
-    assert crews_of(results[1]) == FIVE
-    assert latency(results[1]).columns["calibration_s"].count(0.001) == 10
-
-
-def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not one that has left: its few rounds may all count as disturbed later, and there is nothing to pair."""
-    calibrations(monkeypatch, lambda number: 0.0005 if number < 10 else 0.001)
+def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(clock: Clock) -> None:
+    """Not one that has left: it shares too few rounds with those that race on."""
     workers = [
         FakeWorker("a", clock, faults={("Latency", 8): Died("gone")}),
         FakeWorker("slow", clock, 0.5),

@@ -126,15 +126,13 @@ def _result(
     placed = np.arange(count) * 2 * processes // count
     samples = seconds * drift * np.exp(generator.normal(0, noise, count))
     samples[placed % 3 == 2] *= speeds.get(name, 1.0)
-    calibration = np.full(count, 5e-4)
-    if count > 5:
-        calibration[3] *= 1.4
+    disturbed = np.arange(count) == 3 if count > 5 else np.zeros(count)
     noted = {
         "round": range(count),
         "process": placed // 2,
         "placement": placed % 2,
-        "disturbed": np.zeros(count),
-        "calibration_s": calibration,
+        "disturbed": disturbed,
+        "calibration_s": np.full(count, 5e-4),
     }
     columns = {name: tuple(map(float, column)) for name, column in noted.items()}
     latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
