@@ -1,15 +1,14 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
-``python benchmarks/instruments.py [fidelity aa memory account scaling gate laboratory] [--out FILE.md]``, on a
-machine that does nothing else. Prints a Markdown page: what was promised beside what was measured. Takes about a
-quarter of an hour.
+``python benchmarks/instruments.py [memory account scaling gate laboratory] [--out FILE.md]``, on a machine that does
+nothing else. Prints a Markdown page: what was promised beside what was measured. How true the verdicts are is measured
+by `benchmarks/verdicts.py` and `attnlab selftest`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,9 +27,7 @@ from attnlab.measuring.limits import Limits
 from attnlab.program.environment import environment
 from attnlab.program.execute import run
 from attnlab.program.plan import Plan
-from attnlab.statistics.verdicts import verdicts_against
 
-FOUR = ("numpy_vectorized", "numpy_blocked", "torch_eager", "torch_sdpa")
 LINEAR = ("numpy_blocked", "torch_sdpa")
 Table = list[tuple[str, ...]]
 
@@ -56,45 +53,6 @@ def peak(name: str, length: int) -> int:
     if result.peak_bytes is None:
         raise SystemExit(f"{name} at n = {length}: {result.outcome}: {result.reason}")
     return result.peak_bytes
-
-
-def fidelity() -> Table:
-    """Each contender among others against itself alone, five times each in turn."""
-    workload = Workload(batch=1, heads=8, queries=512, keys=512, head_dim=64)
-    together: dict[str, list[float]] = {name: [] for name in FOUR}
-    alone: dict[str, list[float]] = {name: [] for name in FOUR}
-    for _ in range(5):
-        for result in race(FOUR, workload, memory=False):
-            together[result.contender].append(median(result))
-        for name in FOUR:
-            alone[name].append(median(race((name,), workload, memory=False)[0]))
-    rows: Table = [("contender", "together", "alone", "together / alone", "within 5 %")]
-    for name in FOUR:
-        a, b = statistics.median(together[name]), statistics.median(alone[name])
-        rows.append(
-            (name, f"{a * 1e3:.3f} ms", f"{b * 1e3:.3f} ms", f"{a / b:.3f}", yes(abs(a / b - 1) <= 0.05))
-        )
-    return rows
-
-
-def aa() -> Table:
-    """One contender entered twice, at four sizes."""
-    rows: Table = [("n", "contender", "ratio of the two", "95 % interval", "rounds", "within 2 %")]
-    for length in (128, 256, 512, 1024):
-        for name in ("torch_sdpa", "numpy_vectorized"):
-            results = race((name, name), Workload(queries=length, keys=length), memory=False)
-            verdict = verdicts_against(results, name)[f"{name}#2"]
-            rows.append(
-                (
-                    str(length),
-                    name,
-                    f"{verdict.ratio:.4f}",
-                    f"{verdict.low:.4f} to {verdict.high:.4f}",
-                    str(verdict.rounds),
-                    yes(abs(verdict.ratio - 1) <= 0.02),
-                )
-            )
-    return rows
 
 
 def memory() -> Table:
@@ -224,8 +182,6 @@ def markdown(table: Table) -> str:
 
 
 SECTIONS: dict[str, tuple[str, Callable[[], Table]]] = {
-    "fidelity": ("Together as alone: b=1, h=8, n=512, d=64, float32, median of five", fidelity),
-    "aa": ("One contender entered twice", aa),
     "memory": ("Peak memory against arithmetic, h=8, d=64, float32", memory),
     "account": ("The default run: where its time goes", account),
     "scaling": ("Twice the lengths, twice the time", scaling),
