@@ -18,6 +18,7 @@ from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
+from attnlab.measuring.disturbance import hidden
 from attnlab.measuring.limits import Limits
 from attnlab.statistics.pairing import Verdict
 from attnlab.statistics.replication import Speed, speeds
@@ -33,7 +34,8 @@ PROCESSES, MOST_PROCESSES = 5, 8
 class Comparison:
     """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
 
-    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each. `huge_pages` holds, for contenders
+    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each; `unseen` which
+    disturbances this system does not tell. `huge_pages` holds, for contenders
     with two speeds by where their memory lies, seconds a call with huge pages, where that could be measured. `command`
     repeats it.
     """
@@ -44,6 +46,7 @@ class Comparison:
     verdicts: dict[str, Verdict]
     sets: int
     set_seconds: float = 0.0
+    unseen: tuple[str, ...] = ()
     huge_pages: Mapping[str, float] = field(default_factory=dict)
     command: str = ""
 
@@ -101,6 +104,8 @@ class Comparison:
             said.append(
                 f"Other programs took {others} meanwhile: turns that had to wait for a core do not count."
             )
+        if self.unseen:
+            said.append(f"This system does not tell the {' nor the '.join(self.unseen)}: it goes unseen.")
         return said
 
 
@@ -147,6 +152,7 @@ def compare(
         verdicts=verdicts,
         sets=sets,
         set_seconds=elapsed / max(1, sets),
+        unseen=tuple(hidden()),
         huge_pages=huge,
         command=_command(texts, workload, folders, limits),
     )

@@ -186,3 +186,21 @@ def test_grouped_heads_a_window_and_a_backward_pass_get_a_verdict() -> None:
     assert all(one.accuracy is not None and one.accuracy.passed for one in found.results)
     assert set(found.verdicts) <= {"torch_eager"}
     assert found.command.startswith(found.workload.command("torch_sdpa", "torch_eager"))
+
+
+def test_what_the_system_does_not_tell_is_said() -> None:
+    """A disturbance that nobody could see must not be taken for a quiet machine."""
+    found = Comparison(TINY, "a", (), {}, 5, unseen=("run delay of threads (no schedstat)",))
+    assert found.sentences() == [
+        "This system does not tell the run delay of threads (no schedstat): it goes unseen."
+    ]
+
+
+def test_what_is_open_comes_with_what_would_decide_it() -> None:
+    """The most processes that any verdict needs, and how long they would take."""
+    verdicts = {
+        name: Verdict(Kind.UNDECIDED, 1.02, 0.99, 1.05, 60, processes=8, processes_needed=needed)
+        for name, needed in (("b", 14), ("c", 9))
+    }
+    found = Comparison(TINY, "a", (), verdicts, 8, set_seconds=2.5)
+    assert found.sentences() == ["To decide all of it: --processes 14, about 35 s."]
