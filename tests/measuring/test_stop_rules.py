@@ -259,7 +259,7 @@ def test_every_turn_is_settled_but_those_of_a_long_call_in_pages_that_it_has_tou
 def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(clock: Clock) -> None:
     """Not one that has left: it shares too few rounds with those that race on."""
     workers = [
-        FakeWorker("a", clock, faults={("Latency", 8): Died("gone")}),
+        FakeWorker("a", clock, faults={("Latency", 20): Died("gone")}),
         FakeWorker("slow", clock, 0.5),
         FakeWorker("c", clock),
         FakeWorker("d", clock, noise=uneven),
