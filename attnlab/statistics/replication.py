@@ -14,10 +14,10 @@ from itertools import pairwise
 from attnlab.contract.result import Measurement
 
 #: two speeds are told apart where they differ by more than this, ...
-_APART = 0.08
+_APART = 0.12
 #: ... by more than so many times the widest scatter within either, and each is met so often
 _SCATTERS = 3.0
-_MET = 2
+_MET = 3
 #: times that one follows the other, at least
 _TURNS = 2
 
@@ -70,8 +70,8 @@ class Speed:
 def speeds(latency: Measurement) -> tuple[Speed, ...]:
     """The speeds that a contender has by where its memory lies, fastest first: one, or two that stand clearly apart.
 
-    The medians of its placements are cut at their widest gap. Two groups count as two speeds where they are 8 % apart,
-    three times as far as either scatters, and each was met twice: otherwise they are one. They must come by turns:
+    The medians of its placements are cut at their widest gap. Two groups count as two speeds where they are 12 % apart,
+    three times as far as either scatters, and each was met three times: otherwise they are one. They must come by turns:
     where all fast placements come before all slow ones, or after, the machine may have changed its own speed once.
     """
     timed = [statistics.median(samples) for _, samples in sorted(placements(latency).items())]

@@ -78,7 +78,7 @@ def test_two_speeds_are_told_with_what_huge_pages_give(huge: float | None, end: 
 
 def twofold(name: str, **facts: str) -> Result:
     """A contender of two speeds: one process in two is slow."""
-    times = latency([[1e-3 * (1.3 if number % 2 else 1.0)] * 6 for number in range(4)])
+    times = latency([[1e-3 * (1.3 if number % 2 else 1.0)] * 6 for number in range(6)])
     measured = replace(times, facts={"cache": "warm", **facts})
     return Result(name, TINY, Outcome.MEASURED, measurements=(measured,))
 
