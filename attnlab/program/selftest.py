@@ -11,7 +11,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +25,7 @@ from attnlab.measuring.hogs import HOGS, hog
 from attnlab.measuring.limits import Limits
 from attnlab.program.environment import environment
 from attnlab.statistics.pairing import Kind, Verdict
-from attnlab.statistics.verdicts import verdicts_against
+from attnlab.statistics.verdicts import latencies, verdicts_against
 
 IDLE = "idle"
 CONDITIONS = (IDLE, *HOGS)
@@ -37,7 +37,8 @@ SLOWED, MUST_FIND = (1.0, 2.0, 3.0, 5.0, 10.0), 5.0
 TWINS = 3
 #: where the slow-downs are put in: a call of some milliseconds that needs no large buffer
 _SLOWED_BACKEND = "torch_sdpa"
-_ALONE_PROCESSES = 3
+#: races and processes alone that take turns
+_REPEATS = 3
 #: a hog that nobody ends is gone after this
 _HOG_SECONDS = 900.0
 #: large score matrices (16 MiB), whose place decides the speed of those that write them
@@ -127,8 +128,8 @@ def selftest(
     trials: list[Trial] = []
     for condition in conditions:
         with _beside(condition):
-            results = bench.race(chosen, condition, memory=condition == conditions[0])
-            trials += bench.fidelity(results, condition)
+            results, found = bench.fidelity(chosen, condition, memory=condition == conditions[0])
+            trials += found
             if condition == conditions[0]:
                 largest = _largest(results)
             trials += [bench.twins(name, condition) for name in largest]
@@ -149,36 +150,50 @@ class _Bench:
         """The most that other programs took during any race on the idle machine."""
         return max(self.others, key=lambda text: float(text.split()[0]), default=None)
 
-    def race(self, texts: Sequence[str], condition: str, *, memory: bool = False) -> list[Result]:
+    def race(
+        self, texts: Sequence[str], condition: str, *, memory: bool = False, limits: Limits | None = None
+    ) -> list[Result]:
         """One race in fresh processes."""
 
         def told(text: str) -> None:
             self.on_event(f"{condition}: {text}")
 
-        with Conductor(parse_all(texts), limits=self.limits, memory=memory, on_event=told) as conductor:
+        with Conductor(
+            parse_all(texts), limits=limits or self.limits, memory=memory, on_event=told
+        ) as conductor:
             found = conductor.race(self.workload)
         facts = [one.latency.facts for one in found if one.latency is not None]
         if condition == IDLE:
             self.others.extend({one["others"] for one in facts if "others" in one})
         return found
 
-    def fidelity(self, results: Sequence[Result], condition: str) -> Iterator[Trial]:
-        """Each contender's time in the race over its time alone, in bare processes."""
-        for one in results:
-            if one.latency is None:
-                continue
-            self.on_event(f"{condition}: {one.contender} alone")
-            (contender,) = parse_all([one.contender])
-            alone = statistics.median(
-                seconds_alone(contender, self.workload) for _ in range(_ALONE_PROCESSES)
-            )
-            ratio = one.latency.median / alone
-            held = 1 / (1 + FIDELITY) <= ratio <= 1 + FIDELITY
-            said = f"{one.latency.median * 1e3:.3g} ms in the race, {alone * 1e3:.3g} ms alone"
-            told = condition == IDLE and len(one.latency.disturbed_rounds) < len(one.latency.samples) / 2
-            yield Trial(
-                "fidelity", condition, one.contender, 1.0, ratio, None, None, said, held if told else None
-            )
+    def fidelity(
+        self, texts: Sequence[str], condition: str, *, memory: bool
+    ) -> tuple[list[Result], list[Trial]]:
+        """Each contender's time in races over its time alone, in bare processes, by turns: both meet the same machine.
+
+        With the results of the first race.
+        """
+        brief = replace(
+            self.limits, processes=2, most_processes=2, workload_seconds=self.limits.workload_seconds / 2
+        )
+        first: list[Result] = []
+        together: dict[str, list[float]] = {}
+        alone: dict[str, list[float]] = {}
+        disturbed: dict[str, list[float]] = {}
+        for number in range(_REPEATS if condition == IDLE else 1):
+            results = self.race(texts, condition, memory=memory and not number, limits=brief)
+            first = first or results
+            for name, latency in latencies(results).items():
+                self.on_event(f"{condition}: {name} alone")
+                (contender,) = parse_all([name])
+                alone.setdefault(name, []).append(seconds_alone(contender, self.workload))
+                together.setdefault(name, []).append(latency.median)
+                share = len(latency.disturbed_rounds) / len(latency.samples)
+                disturbed.setdefault(name, []).append(share)
+        return first, [
+            _fidelity(name, condition, together[name], alone[name], max(disturbed[name])) for name in together
+        ]
 
     def twins(self, name: str, condition: str) -> Trial:
         """A contender against itself: no difference may be claimed."""
@@ -198,6 +213,18 @@ class _Bench:
 
     def _verdict(self, baseline: str, other: str, condition: str) -> Verdict | None:
         return next(iter(verdicts_against(self.race([baseline, other], condition), baseline).values()), None)
+
+
+def _fidelity(
+    name: str, condition: str, together: Sequence[float], alone: Sequence[float], disturbed: float
+) -> Trial:
+    """The median ratio over the repeats; it can be told where most turns were undisturbed."""
+    ratio = statistics.median(one / other for one, other in zip(together, alone, strict=True))
+    held = 1 / (1 + FIDELITY) <= ratio <= 1 + FIDELITY
+    times = (f"{statistics.median(seconds) * 1e3:.3g} ms" for seconds in (together, alone))
+    said = "{} in the race, {} alone".format(*times)
+    told = condition == IDLE and disturbed < 0.5
+    return Trial("fidelity", condition, name, 1.0, ratio, None, None, said, held if told else None)
 
 
 def _trial(

@@ -89,6 +89,22 @@ def test_what_nobody_could_see_is_no_failure(bench: Any) -> None:
     assert one.slowed("a", 10.0, IDLE).passed is None
 
 
+@pytest.mark.parametrize(
+    ("together", "alone", "disturbed", "passed"),
+    [
+        ((1.0, 2.0, 1.0), (1.0, 2.0, 2.0), 0.0, True),
+        ((1.1, 2.2, 1.0), (1.0, 2.0, 1.0), 0.0, False),
+        ((0.9, 0.9, 1.0), (1.0, 1.0, 1.0), 0.0, False),
+        ((1.1, 2.2, 1.0), (1.0, 2.0, 1.0), 0.5, None),
+    ],
+)
+def test_a_race_must_agree_with_alone_repeat_by_repeat(
+    together: tuple[float, ...], alone: tuple[float, ...], disturbed: float, passed: bool | None
+) -> None:
+    """The median of the ratios: a machine that changed its speed between two repeats is in both of each."""
+    assert module._fidelity("a", IDLE, together, alone, disturbed).passed is passed
+
+
 def test_the_largest_buffers_are_those_of_the_largest_peaks() -> None:
     """Three of them, and who has no peak is left out."""
     assert module._largest([measured(name, 1.0) for name in ("a", "bbbb", "ccc", "dd")]) == [
