@@ -72,7 +72,8 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
 
     The medians of its placements are cut at their widest gap. Two groups count as two speeds where they are 12 % apart,
     three times as far as either scatters, and each was met three times: otherwise they are one. They must come by
-    turns: where all fast placements come before all slow ones, or after, the machine may have changed its own speed once.
+    turns: where all fast placements come before all slow ones, or after, the machine may have changed its own speed
+    once.
     """
     timed = [statistics.median(samples) for _, samples in sorted(placements(latency).items())]
     medians = sorted(timed)
