@@ -138,7 +138,7 @@ def test_contenders_with_two_speeds_are_measured_with_huge_pages_too(
     expected = [] if refused else [["numpy_vectorized[pages=huge]", "numpy_blocked[threads=1,pages=huge]"]]
     assert further == expected
     assert found.huge_pages == ({} if refused else dict.fromkeys(first, 0.5e-3))
-    assert found.sets == 4
+    assert found.sets == 6
 
 
 def test_the_command_that_repeats_a_comparison_has_its_time_and_its_processes(
