@@ -165,11 +165,11 @@ def _aa_page(store: Store) -> Iterator[str]:
             "false claims",
             "undecided",
             "no interval",
-            "|ratio - 1|, median",
+            "off 1 by, median",
             "95th percentile",
         )
     ]
-    detail = [("condition", "backend", "n", "comparisons", "false claims", "|ratio - 1|, largest")]
+    detail = [("condition", "backend", "n", "comparisons", "false claims", "off 1 by, at most")]
     for beside in conditions:
         rows = [row for row in store.rows if row["section"] == "aa" and row["beside"] == beside]
         every = [pair for row in rows for pair in row["pairs"]]
