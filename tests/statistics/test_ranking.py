@@ -134,10 +134,10 @@ def test_the_scatter_between_processes_is_half_the_variance_of_their_pairs():
 
 
 def test_a_ranking_counts_turns_that_do_not_count_and_shows_two_speeds():
-    samples = ([1.0] * 6 + [1.5] * 6) * 2
-    ranking = rank({"a": flagged("a", [0.5] * 24, {3, 4}), "b": flagged("b", samples, {5})}, baseline="a")
-    assert (ranking.turns, ranking.disturbed) == (48, 3)
-    assert [one.rounds for one in ranking.standings] == [22, 23]
+    samples = ([1.0] * 6 + [1.5] * 6) * 3
+    ranking = rank({"a": flagged("a", [0.5] * 36, {3, 4}), "b": flagged("b", samples, {5})}, baseline="a")
+    assert (ranking.turns, ranking.disturbed) == (72, 3)
+    assert [one.rounds for one in ranking.standings] == [34, 35]
     assert [len(one.speeds) for one in ranking.standings] == [1, 2]
     assert ranking.of("b").speeds[1].seconds == 1.5
 
