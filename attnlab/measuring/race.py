@@ -35,8 +35,8 @@ _FAR = 8.0
 _PLACED_FOR = 4
 #: rounds that a crew has, however long they take, while the extra time lasts
 _LEAST_ROUNDS = 2
-#: page faults a call that are none to speak of
-_FAULTS = 16
+#: seconds that a page fault takes, about: the kernel clears the page
+_FAULT_SECONDS = 1e-6
 #: a disturbed turn is taken again so often, ...
 _RETAKES = 2
 #: ... while this part of the workload's time has not gone into it: a neighbour that stays is not waited for
@@ -163,10 +163,11 @@ class Race:
             started = time.monotonic()
             taken = self._take(participant, fresh=fresh and attempt == 0)
             taken |= {"process": crew, "placement": placement, "retaken": attempt}
-            taken["disturbed"] = float(
-                taken["waited"] > self.limits.run_delay or _faulted(participant, taken)
-            )
-            if not taken["disturbed"] or attempt == _RETAKES or not self._may_retake():
+            lost = taken["waited"], _fault_share(participant, taken)
+            taken["disturbed"] = float(any(part > self.limits.run_delay for part in lost))
+            # of a long call another round is as good, and draws more
+            long = participant.call_seconds >= self.limits.settle_below_seconds
+            if not taken["disturbed"] or attempt == _RETAKES or long or not self._may_retake():
                 break
             self._retaken += time.monotonic() - started
         participant.turns.append(taken)
@@ -261,12 +262,12 @@ def _far_behind(racing: Sequence[Participant]) -> list[Participant]:
     return [one for one in racing if one.call_seconds > _FAR * fastest]
 
 
-def _faulted(participant: Participant, turn: Mapping[str, float]) -> bool:
-    """Whether calls of the turn took fresh pages from the system, which the contender's other turns did without."""
-    counted = [
+def _fault_share(participant: Participant, turn: Mapping[str, float]) -> float:
+    """The part of the turn that went into fresh pages which the contender's other turns did without."""
+    faults = [
         one["minor_faults"] / one["iterations"] for one in (*participant.turns, turn) if "minor_faults" in one
     ]
-    return bool(counted) and min(counted) <= _FAULTS < counted[-1]
+    return (faults[-1] - min(faults)) * _FAULT_SECONDS / turn["seconds"] if faults else 0.0
 
 
 def place(participant: Participant) -> None:

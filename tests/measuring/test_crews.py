@@ -259,3 +259,11 @@ def test_what_others_took_of_the_machine_stands_beside_every_result(
         monkeypatch.setattr(conductor, "Watch", Busy)
         results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock)])
         assert [one.latency.facts.get("others") for one in results if one.latency] == [said] * 2
+
+
+def test_a_disturbed_turn_of_a_long_call_is_left_out_and_not_taken_again(clock: Clock) -> None:
+    """A further round costs as much, and draws the others anew too."""
+    worker = FakeWorker("a", clock, 0.2, delay=lambda turn: 0.5 if turn == 2 else 0.0)
+    (result,), _ = race([worker])
+    retaken, disturbed = columns(result, "retaken", "disturbed")
+    assert (sum(retaken), sum(disturbed)) == (0, 1)
