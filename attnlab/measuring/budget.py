@@ -18,9 +18,9 @@ from attnlab.measuring.worker_process import Refused
 _USABLE = 0.85
 #: a probe whose threads had to wait for a core is taken again so often, ...
 _RETAKES = 2
-#: ... and if that does not help, a call may be predicted to take so many times the limit: a team of threads that waits
-#: for its last member took up to 20 times as long as alone
-_BUSY = 20
+#: ... and if that does not help, a call may be predicted to take so many times the limit: beside a process that
+#: computed, teams of two threads took up to five times as long as alone
+_BUSY = 5
 
 
 class Budget:

@@ -17,6 +17,7 @@ from typing import Any
 
 from attnlab.contract.discovery import backends
 from attnlab.contract.result import Result
+from attnlab.contract.units import seconds_text
 from attnlab.contract.workload import Workload
 from attnlab.measuring.bare import seconds_alone
 from attnlab.measuring.conductor import Conductor
@@ -221,7 +222,7 @@ def _fidelity(
     """The median ratio over the repeats; it can be told where most turns were undisturbed."""
     ratio = statistics.median(one / other for one, other in zip(together, alone, strict=True))
     held = 1 / (1 + FIDELITY) <= ratio <= 1 + FIDELITY
-    times = (f"{statistics.median(seconds) * 1e3:.3g} ms" for seconds in (together, alone))
+    times = (seconds_text(statistics.median(seconds)) for seconds in (together, alone))
     said = "{} in the race, {} alone".format(*times)
     told = condition == IDLE and disturbed < 0.5
     return Trial("fidelity", condition, name, 1.0, ratio, None, None, said, held if told else None)
