@@ -13,14 +13,13 @@ nothing. Memory: the output and one array of the size of the score matrix, for a
 O(n_q·n_k).
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.keywords import flag_and_array
-from attnlab.libraries.host import required
+from attnlab.libraries.host import Recipe, required
 from attnlab.libraries.onnxruntime_library import SESSIONS
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
@@ -37,16 +36,6 @@ _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bool": 
 _OPSET, _FORMAT = 23, 11
 
 
-class _Model(partial[bytes]):
-    """A model to be made, which equals one with the same arguments."""
-
-    def __hash__(self) -> int:
-        return hash(self.args)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Model) and self.args == other.args
-
-
 def prepare(
     workload: Any, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -56,7 +45,7 @@ def prepare(
     scale = 1.0 if abs(workload.scale) < LEAST_SCALE else abs(workload.scale)
     heads = _packed_heads(query, key, value)
     SESSIONS.session(
-        _Model(_attention, str(query.dtype), causal, scale, workload.softcap or 0.0, mask, heads)
+        Recipe(_attention, str(query.dtype), causal, scale, workload.softcap or 0.0, mask, heads)
     )
     return query, key, value
 
@@ -81,7 +70,7 @@ def attend(
         query, scale = positive_scale(query, scale)
     heads = _packed_heads(query, key, value)
     mask = "" if attn_mask is None else str(attn_mask.dtype)
-    model = _Model(_attention, str(query.dtype), causal, scale, softcap or 0.0, mask, heads)
+    model = Recipe(_attention, str(query.dtype), causal, scale, softcap or 0.0, mask, heads)
     batch, of_query, n_q, _ = query.shape
     n_k, value_dim = value.shape[2:]
     inputs = dict(zip(_NAMES, (_packed(array, heads) for array in (query, key, value)), strict=True))

@@ -13,14 +13,13 @@ Time: 4·b·h·n_q·n_k·d floating-point operations in the matrix products of O
 nothing. Memory: the output and rows of the score matrix for each thread; an added mask once more.
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.keywords import flag_and_array
-from attnlab.libraries.host import required
+from attnlab.libraries.host import Recipe, required
 from attnlab.libraries.openvino_library import REQUESTS
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
@@ -34,16 +33,6 @@ _OWN_SHAPES = 2**16
 _PRECISIONS = {"float32": "f32"}
 _HEADS_FIRST = np.array([0, 2, 1, 3])
 _Shape = tuple[int, ...]
-
-
-class _Model(partial[Any]):
-    """A model to be made, which equals one with the same arguments."""
-
-    def __hash__(self) -> int:
-        return hash(self.args)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Model) and self.args == other.args
 
 
 def prepare(
@@ -87,7 +76,7 @@ def attend(
 
 def _asked(
     query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], causal: bool, mask: str
-) -> tuple[_Model, list[NDArray[Any]], bool]:
+) -> tuple[Recipe, list[NDArray[Any]], bool]:
     """The model, its first three arrays, and whether they go in as (batch, length, heads, dim).
 
     An array is copied only where the three lie neither so nor as (batch, heads, length, dim).
@@ -99,7 +88,7 @@ def _asked(
     laid = [np.ascontiguousarray(one.swapaxes(1, 2) if transposed else one) for one in arrays]
     own = query.shape[2] * key.shape[2] >= _OWN_SHAPES
     shapes = tuple(one.shape if own else (-1,) * 4 for one in laid)
-    return _Model(_attention, str(query.dtype), causal, mask, shapes, transposed), laid, transposed
+    return Recipe(_attention, str(query.dtype), causal, mask, shapes, transposed), laid, transposed
 
 
 def _attention(dtype: str, causal: bool, mask: str, shapes: tuple[_Shape, ...], transposed: bool) -> Any:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ def required(*modules: str, extra: str) -> Any:
     except Exception as fault:  # half installed, or for another version of NumPy
         text = " ".join(str(fault).split())[:200]
         raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {mend}") from None
+
+
+class Recipe(partial[Any]):
+    """How a compiled model is made: calls with equal arguments are equal, so that one can be kept for both."""
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.args))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and (self.func, self.args) == (other.func, other.args)
 
 
 class HostLibrary:

@@ -54,7 +54,6 @@ class Conductor:
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.crews = Crews(contenders, folders, on_event)
-        self.contenders = tuple(contenders)
         self.baseline = baseline or contenders[0].name
         self.limits = limits or Limits()
         self.memory, self.instruments = memory, tuple(instruments)
@@ -98,15 +97,15 @@ class Conductor:
         )
         crew = 0
         while True:
-            started = time.monotonic()
-            for participant in race.racing:
+            started, entered = time.monotonic(), race.racing
+            for participant in entered:
                 self._on_event(f"{workload.label}: checking {participant.name}")
                 participant.attempt(self._rejoin if crew else self._admit)
                 if participant.ended is not None:
                     self._release(participant)  # the others may want the memory
             race.ready_seconds = time.monotonic() - started
             race.run(crew)
-            for participant in participants:
+            for participant in entered:
                 if crew == 0 and participant.ended is None:
                     self._budget.saw_seconds(participant)
                     self._measure(participant)

@@ -27,7 +27,7 @@ from attnlab.statistics.pairing import Verdict
 T = TypeVar("T")
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
 _CLEAR = 1.5
-#: crews after which a clear difference is looked for: with two pairs Student's interval is as wide as the sea
+#: crews after which a clear difference is looked for: two pairs leave Student's quantile at 22 and more
 _FIRST_CREWS = 3
 #: a contender whose calls take so many times as long as the fastest's has the least rounds in every crew
 _FAR = 8.0
@@ -102,7 +102,7 @@ class Race:
     def over(self, crews: int) -> bool:
         """Whether nothing is left to find out after so many crews, or no time is left for another."""
         limits = self.limits
-        if crews >= limits.most_processes or self._nobody_to_pair():
+        if crews >= max(limits.processes, limits.most_processes) or self._nobody_to_pair():
             return True
         if crews < limits.processes:
             return self.spent > self._utmost

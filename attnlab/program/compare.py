@@ -165,6 +165,8 @@ def two_speeds(name: str, found: Sequence[Speed], huge: float | None) -> str:
         f"{name} takes {slow.seconds * 1e3:.3g} or {fast.seconds * 1e3:.3g} ms by where its memory lies "
         f"({slow.placements} and {fast.placements} of {slow.placements + fast.placements} placements)"
     )
+    if huge is None and ("pages=" in name or huge_pages_refused()):
+        return f"{said}."
     if huge is None:
         return f"{said}; try it with huge pages: {with_huge_pages(name)}."
     settings = " ".join(f"{key}={value}" for key, value in huge_page_variables().items())

@@ -13,7 +13,6 @@ from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE, measured_names
 from attnlab.statistics import growth
 from attnlab.statistics.growth import Forecast, Growth
-from attnlab.statistics.pairing import calibration_of
 from attnlab.statistics.verdicts import latencies
 
 #: by contender and head count
@@ -51,7 +50,7 @@ def _pairs_of_a_head(cell: Cell) -> float:
 
 def _pace(cell: Cell) -> float | None:
     """Seconds that the calibration loop took while a workload was raced, as median over the rounds."""
-    loops = calibration_of(latencies(cell.measured.values()).values())
+    loops = growth.calibration_of(latencies(cell.measured.values()).values())
     return statistics.median(loops.values()) if loops else None
 
 

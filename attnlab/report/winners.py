@@ -127,7 +127,7 @@ def _tie(group: Group, cells: Cells) -> str:
         if verdict.processes_needed is not None:
             text += (
                 f", and about {verdict.processes_needed} processes of each would decide it "
-                f"({verdict.processes} raced)"
+                f"({verdict.processes} pairs count)"
             )
     return text
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -287,3 +287,12 @@ def _resample(
         chosen = levels[generator.integers(len(rows), size=size), generator.integers(_RESAMPLES, size=size)]
         columns.append(np.median(chosen, axis=1))
     return np.stack(columns, axis=1)
+
+
+def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:
+    """The calibration loop's seconds by round, gathered from latencies of one workload."""
+    return {
+        int(index): seconds
+        for one in measurements
+        for index, seconds in zip(one.columns["round"], one.columns["calibration_s"], strict=True)
+    }

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -118,15 +118,6 @@ def quantile(freedom: int, alpha: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - alpha / 2))
-
-
-def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:
-    """The calibration loop's seconds by round, gathered from latencies of one workload."""
-    return {
-        int(index): seconds
-        for one in measurements
-        for index, seconds in zip(one.columns["round"], one.columns["calibration_s"], strict=True)
-    }
 
 
 def _kind(low: float, high: float, margin: float) -> Kind:

@@ -64,7 +64,7 @@ def sentence(name: str, baseline: str, verdict: Verdict, *, margin: float = MARG
     if verdict.low == 0:
         return (
             f"{name} against {baseline} is undecided: one pair of processes has no interval "
-            f"(time ratio so far {verdict.ratio:.3g}); allow more time."
+            f"(time ratio so far {verdict.ratio:.3g}); allow more processes."
         )
     more = f"; about {verdict.processes_needed} pairs would decide it" if verdict.processes_needed else ""
     return f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, {span}{more}."

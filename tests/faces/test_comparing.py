@@ -47,7 +47,7 @@ def test_a_sentence_names_both_the_interval_and_the_processes(kind: Kind) -> Non
         ),
         (
             Verdict(Kind.UNDECIDED, 1.2, 0.0, math.inf, 6),
-            "one pair of processes has no interval (time ratio so far 1.2); allow more time",
+            "one pair of processes has no interval (time ratio so far 1.2); allow more processes",
         ),
         (
             Verdict(Kind.UNDECIDED, 1.2, 0.0, math.inf, 2, disturbed=28, processes=0),
@@ -70,8 +70,15 @@ FOUND = (Speed(0.001, 7), Speed(0.0013, 3))
         (0.0009, "; 0.9 ms with huge pages (set THP_MEM_ALLOC_ENABLE=1)."),
     ],
 )
-def test_two_speeds_are_told_with_what_huge_pages_give(huge: float | None, end: str) -> None:
-    """Or with how to try that, where it was not measured."""
+def test_two_speeds_are_told_with_what_huge_pages_give(
+    monkeypatch: pytest.MonkeyPatch, huge: float | None, end: str
+) -> None:
+    """Or with how to try that, where it was not measured; and without, where they cannot be had."""
+    monkeypatch.setattr(program, "huge_pages_refused", lambda: "switched off")
+    if huge is None:
+        assert two_speeds("a", FOUND, huge).endswith("placements).")
+    monkeypatch.setattr(program, "huge_pages_refused", lambda: None)
+    assert two_speeds("a[pages=huge]", FOUND, None).endswith("placements).")
     said = two_speeds("a", FOUND, huge)
     assert said == f"a takes 1.3 or 1 ms by where its memory lies (3 and 7 of 10 placements){end}"
 

@@ -168,6 +168,12 @@ def test_an_unknown_condition_is_refused_before_anything_is_measured() -> None:
         selftest(conditions=["windy"])
 
 
+def test_an_unknown_backend_is_refused_before_anything_is_measured() -> None:
+    """A report about nobody would say that nothing passed."""
+    with pytest.raises(ValueError, match="nope"):
+        selftest(names=["nope"], conditions=[IDLE])
+
+
 @pytest.mark.parametrize("kind", HOGS)
 def test_a_hog_ends_with_its_block(kind: str) -> None:
     """Whatever happens in it."""

@@ -343,3 +343,20 @@ def test_the_limits_that_these_tests_fix_are_all_that_decide(clock: Clock) -> No
     from attnlab.measuring.limits import Limits
 
     assert {field.name for field in fields(Limits)} - set(FIXED) == {"deadline_seconds"}
+
+
+def test_more_planned_processes_than_allowed_in_all_are_all_raced(clock: Clock) -> None:
+    """A plan file may ask for eight without saying that there may be eight."""
+    results, _ = race(entered(clock, 0.001, 0.002), processes=8, most_processes=5)
+    assert set(crews_of(results[0])) == set(range(8))
+
+
+def test_what_a_workload_took_is_given_back_once_a_process(clock: Clock) -> None:
+    """Also by a contender that has left while the others race on."""
+    workers = entered(clock, 0.001, (0.001, uneven), 0.5)
+    race(workers)
+    assert (
+        [worker.asked["release"] for worker in workers]
+        == [worker.starts for worker in workers]
+        == [10, 10, 3]
+    )

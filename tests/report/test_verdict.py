@@ -129,7 +129,7 @@ def test_a_tie_says_how_many_processes_would_decide_it(made):
     (cell,) = analyse(run).cells
     verdict = cell.ranking.standings[1].against_best
     assert verdict.processes_needed > 5
-    said = f"about {verdict.processes_needed} processes of each would decide it (5 raced)"
+    said = f"about {verdict.processes_needed} processes of each would decide it (5 pairs count)"
     assert said in lines(run)[0]
 
 

@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from attnlab.contract.result import Measurement
-from attnlab.statistics import pairing
 from attnlab.statistics.pairing import (
     ALPHA,
     LOOK_ALPHA,
@@ -213,14 +212,3 @@ def test_a_pair_of_which_every_round_was_disturbed_is_none() -> None:
     lost = compare(base, latency([[3.0] * 2] * 3, disturbed=range(6)))
     assert (lost.kind, lost.ratio, lost.low, lost.high) == (Kind.UNDECIDED, 3.0, 0.0, math.inf)
     assert (lost.rounds, lost.disturbed, lost.processes) == (0, 6, 0)
-
-
-def test_the_calibration_of_a_race_is_gathered_from_all_its_latencies() -> None:
-    """One contender may have left early."""
-
-    def with_calibration(rounds: list[int]) -> Measurement:
-        columns = {"round": tuple(map(float, rounds)), "calibration_s": tuple(0.5 + one for one in rounds)}
-        return Measurement("latency", "s", (1.0,) * len(rounds), columns)
-
-    found = pairing.calibration_of([with_calibration([0, 1]), with_calibration([1, 2])])
-    assert found == {0: 0.5, 1: 1.5, 2: 2.5}

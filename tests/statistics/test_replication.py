@@ -118,6 +118,7 @@ def test_one_speed_is_not_taken_for_two(factors: list[float]) -> None:
         pytest.param((1.0, 1.5, 1.0, 1.5, 1.0, 1.0), id="met twice"),
         pytest.param((1.0, 1.5), id="too few placements"),
         pytest.param((1.0, 1.3, 1.1, 1.5, 1.2, 1.4), id="spread evenly"),
+        pytest.param((1.0, 1.4, 1.1, 1.5, 1.2, 1.6), id="a gap of twice the scatter within"),
         pytest.param((1.0, 1.1) * 3, id="less than twelve per cent apart"),
         pytest.param((1.0, 1.0, 1.0, 1.5, 1.5, 1.5), id="the machine slowed down once"),
         pytest.param((1.5, 1.5, 1.5, 1.5, 1.0, 1.0), id="the machine became faster once"),
