@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from attnlab.contract.fields import split_names
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders
 @click.option("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
-@click.option("--seconds", type=float, help="Time for the rounds of one workload.")
+@click.option("--seconds", type=float, help="Time for the rounds of one workload; long calls need more.")
+@click.option(
+    "--processes", type=int, metavar="N", help="Fresh processes of each contender; five by default."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -35,6 +39,7 @@ def run(
     folders: tuple[str, ...],
     experiments: str | None,
     seconds: float | None,
+    processes: int | None,
     out: Path | None,
     **said: str | None,
 ) -> int:
@@ -52,15 +57,20 @@ def run(
 
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
     typed = read_options(said, grid=True)
-    given = {
+    given: dict[str, Any] = {
         "contenders": tuple(split_names(backends)) if backends is not None else None,
         "baseline": baseline,
         "folders": folders or None,
         "experiments": tuple(split_names(experiments)) if experiments is not None else None,
-        "limits": Limits(workload_seconds=options.positive("--seconds", seconds))
-        if seconds is not None
-        else None,
     }
+    limits: dict[str, Any] = {}
+    if seconds is not None:
+        limits["workload_seconds"] = options.positive("--seconds", seconds)
+    if processes is not None:
+        options.positive("--processes", processes)
+        limits |= {"processes": processes, "most_processes": processes}
+    if limits:
+        given["limits"] = replace(chosen.get("limits", Limits()), **limits)
     chosen |= {name: value for name, value in given.items() if value is not None} | typed
     try:
         asked = Plan.grid(**chosen)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = 3
+VERSION = 4
 _LENGTHS = struct.Struct(">II")
 Message = dict[str, Any]
 

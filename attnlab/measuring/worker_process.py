@@ -17,11 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import psutil
 from numpy.typing import NDArray
 
+from attnlab.contract.importing import Import
 from attnlab.contract.result import Outcome
 from attnlab.measuring import protocol
 from attnlab.measuring.contender import Contender, huge_pages_refused
@@ -34,6 +36,11 @@ _PIPE_BYTES = 1 << 20
 _ENDING_SECONDS = 2.0
 #: how much of the end of its log is read for the last line
 _LAST_BYTES = 4096
+#: what a signal that ended a process tells
+_CAUSES: dict[int, str] = {
+    signal.SIGKILL: " (the system does this when memory runs out)",
+    signal.SIGILL: " (an instruction that this processor does not have: the build is for another)",
+}
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -74,8 +81,11 @@ class Hung(NoAnswer):
 class WorkerProcess:
     """One contender's process. Every request raises NoAnswer where there is none."""
 
-    def __init__(self, contender: Contender, folders: Sequence[str] = ()) -> None:
+    def __init__(
+        self, contender: Contender, folders: Sequence[str] = (), start_seconds: float = _START_SECONDS
+    ) -> None:
         self.contender = contender
+        self._start_seconds = start_seconds
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
         self._folders = list(folders)
@@ -83,6 +93,8 @@ class WorkerProcess:
         self._handle: psutil.Process | None = None
         self._log: IO[bytes] | None = None
         self._requests = self._replies = -1
+        #: what it imports just now
+        self._importing: Import | None = None
 
     @property
     def alive(self) -> bool:
@@ -102,6 +114,22 @@ class WorkerProcess:
             return int(self._handle.memory_full_info().uss)
         except (psutil.Error, AttributeError):
             return int(self._handle.memory_info().rss)
+
+    def forget_peak(self) -> None:
+        """Count `further_bytes` from now on; nothing happens where the system cannot."""
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.number}/clear_refs").write_text("5")  # see proc(5)
+
+    def further_bytes(self) -> int:
+        """Memory that it has held, since `forget_peak`, beyond what it holds now; 0 where the system does not tell."""
+        try:
+            lines = Path(f"/proc/{self.number}/status").read_text().splitlines()
+        except OSError:
+            return 0
+        told = {
+            line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmHWM", "VmRSS"))
+        }
+        return 1024 * (int(told.get("VmHWM", 0)) - int(told.get("VmRSS", 0)))
 
     def start(self, op: str = "load", **arguments: Any) -> None:
         """Start the process with a first request, by default to load its backend.
@@ -137,6 +165,7 @@ class WorkerProcess:
             undo.pop_all()
         _close_all(theirs)
         self._requests, self._replies, self._log, self._process = requests, replies, log, process
+        self._importing = None
         self._handle = psutil.Process(process.pid)
         if op == "load":
             one = self.contender
@@ -146,11 +175,11 @@ class WorkerProcess:
                 "threads": one.threads,
                 "slowed": one.slowed,
             }
-        self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
+        self._begin({"op": op, **arguments}, (), time.monotonic() + self._start_seconds)
 
     def finish_start(self) -> protocol.Message:
         """Wait for the answer to the first request; the process is stopped after it."""
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + self._start_seconds
         hello, _ = self._receive(deadline)
         if (spoken := hello.get("protocol")) != protocol.VERSION:
             self.end()
@@ -212,12 +241,16 @@ class WorkerProcess:
     def _receive(self, deadline: float) -> Answer:
         started = time.monotonic()
         try:
-            return protocol.receive(self._replies, deadline)
+            while "importing" in (frame := protocol.receive(self._replies, deadline))[0]:
+                self._importing = Import(*frame[0]["importing"])
         except protocol.Closed:
             raise self._died() from None
         except protocol.Late:
             self.end()
-            raise Hung(f"no answer within {deadline - started:.0f} s; killed") from None
+            where, mend = self._at_import()
+            raise Hung(f"no answer within {deadline - started:.0f} s{where}; killed{mend}") from None
+        self._importing = None
+        return frame
 
     def _suspend(self) -> None:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
@@ -251,11 +284,18 @@ class WorkerProcess:
             how = "its process closed its pipe to the conductor, and was killed"
         elif code < 0:
             how = f"its process was killed by {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                how += " (the system does this when memory runs out)"
+            how += _CAUSES.get(-code, "")
         else:
             how = f"its process exited with status {code}"
-        return Died(f"{how}: {last}" if last else how)
+        where, mend = self._at_import()
+        return Died(f"{how}{where}: {last}{mend}" if last else f"{how}{where}{mend}")
+
+    def _at_import(self) -> tuple[str, str]:
+        """Where a process ended that was importing a library, and what mends that; nothing where it was not."""
+        if self._importing is None:
+            return "", ""
+        module, mend = self._importing
+        return f" while it imported {module}", f"; {mend}"
 
     def _last_line(self) -> str:
         """The last line that it printed, where most libraries say why they abort."""
