@@ -78,6 +78,9 @@ class WorkerProcess:
         self.contender = contender
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
+        #: the operator that its backend asks for by name, and the number format that it computes in; see `Backend`
+        self.asked_kernel: str | None = None
+        self.computes_in: str | None = None
         self._folders = list(folders)
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: psutil.Process | None = None
@@ -145,6 +148,7 @@ class WorkerProcess:
                 "folders": self._folders,
                 "threads": one.threads,
                 "slowed": one.slowed,
+                "settings": dict(one.settings),
             }
         self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
 
@@ -158,6 +162,7 @@ class WorkerProcess:
             raise Refused("unavailable", said)
         answer, _ = self._answer(deadline)
         self.library = answer.get("library")
+        self.asked_kernel, self.computes_in = answer.get("kernel"), answer.get("computes_in")
         return answer
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> protocol.Message:

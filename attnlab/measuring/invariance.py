@@ -1,0 +1,156 @@
+"""Does a backend give the same bits again: alone in a batch, per head, per query, with other threads?
+
+Where it does, an answer does not depend on what else was computed beside it, and inference can be repeated bit for
+bit; where it does not, both answers are right, and differ by rounding (He et al. 2025, "Defeating nondeterminism in
+LLM inference"). Asked on a problem of its own without a mask, so that every part has one meaning by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import OUTPUT
+from attnlab.contract.inputs import problem_of
+from attnlab.contract.problem import Problem
+from attnlab.contract.workload import Workload
+from attnlab.measuring.contender import Contender
+from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
+
+_ALL = slice(None)
+#: what is asked, and the part of (batch, heads, queries) that is computed by itself for it
+PARTS: dict[str, tuple[slice, slice, slice]] = {
+    "again": (_ALL, _ALL, _ALL),
+    "batch alone": (slice(1, 2), _ALL, _ALL),
+    "head alone": (_ALL, slice(2, 3), _ALL),
+    "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
+    "one query alone": (_ALL, _ALL, slice(37, 38)),
+}
+THREADS = "other threads"
+ASKED = (*PARTS, THREADS)
+#: no block of a kernel divides these numbers
+_QUERIES, _KEYS = 300, 700
+#: a backend that would take longer than this for one call is asked on a problem a 25th of the size
+_LONG_SECONDS, _SMALLER = 0.5, 5
+#: parts are asked for until so many seconds are spent: some libraries compile for each
+_PATIENCE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """Whether `contender` gave the same bits in `dtype`, by what was asked of `ASKED`; what could not be is not there.
+
+    queries, keys : of the problem. reason : why not all of it was asked.
+    """
+
+    contender: str
+    dtype: str
+    queries: int = 0
+    keys: int = 0
+    same: dict[str, bool] = field(default_factory=dict)
+    reason: str | None = None
+
+
+def workload_in(dtype: str, device: str, size: int = 1) -> Workload:
+    """What is asked, 1/`size` as long."""
+    return Workload(
+        batch=2, heads=4, queries=_QUERIES // size, keys=_KEYS // size, dtype=dtype, device=device
+    )
+
+
+def size_for(backend: Backend, dtype: str, device: str) -> int:
+    """1, or `_SMALLER` for a backend that takes too long for all of it."""
+    small = workload_in(dtype, device, _SMALLER)
+    call, library = backend.bind(small), backend.open(device)
+    library.time_calls(call, 1)  # the first call carries a library's start-up
+    return _SMALLER if library.time_calls(call, 1) * _SMALLER**2 > _LONG_SECONDS else 1
+
+
+def whole(backend: Backend, workload: Workload) -> NDArray[np.generic]:
+    """The output for all of the problem."""
+    return _answer(backend, workload, problem_of(workload))
+
+
+def same_in_parts(
+    backend: Backend, workload: Workload, expected: NDArray[np.generic]
+) -> tuple[dict[str, bool], str | None]:
+    """Whether each of `PARTS`, computed by itself, is what it is in `expected`, as far as there was time; why not all."""
+    problem, started = problem_of(workload), time.monotonic()
+    same: dict[str, bool] = {}
+    for name, part in PARTS.items():
+        if time.monotonic() - started > _PATIENCE_SECONDS:
+            return same, f"its calls took over {_PATIENCE_SECONDS:g} s"
+        batch, heads, queries = part
+        alone = problem.with_(
+            query=problem.query[batch, heads, queries],
+            key=problem.key[batch, heads],
+            value=problem.value[batch, heads],
+        )
+        asked = workload.with_(
+            batch=alone.shape.batch,
+            heads=alone.shape.heads,
+            kv_heads=alone.kv_heads,
+            queries=alone.shape.queries,
+        )
+        same[name] = same_bits(_answer(backend, asked, alone), expected[batch, heads, queries])
+    return same, None
+
+
+def same_bits(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+    """Whether two arrays hold the same numbers, bit for bit."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def invariance_of(
+    contender: Contender,
+    process: WorkerProcess,
+    dtypes: Sequence[str],
+    device: str,
+    *,
+    cores: int,
+    folders: Sequence[str] = (),
+    seconds: float = 60.0,
+) -> list[Invariance]:
+    """What `contender` does in each of `dtypes`, asked in its `process`, which runs, and in one with other threads.
+
+    A dtype that it declines is left out. Other threads are 1, or 2 where it has 1 itself.
+    """
+    now = contender.threads or cores
+    other = WorkerProcess(replace(contender, threads=1 if now > 1 else 2), folders)
+    found: list[Invariance] = []
+    try:
+        other.start()
+        other.finish_start()
+        for dtype in dtypes:
+            try:
+                found.append(_in_one(contender.name, process, other, dtype, device, seconds))
+            except NoAnswer as fault:
+                if getattr(fault, "kind", "") != "declined":
+                    found.append(Invariance(contender.name, dtype, reason=str(fault)))
+                if not (process.alive and other.alive):
+                    break
+    except NoAnswer:  # the other process does not start
+        return found
+    finally:
+        other.end()
+    return found
+
+
+def _in_one(
+    name: str, process: WorkerProcess, other: WorkerProcess, dtype: str, device: str, seconds: float
+) -> Invariance:
+    asked = {"dtype": dtype, "device": device}
+    reply, (expected,) = process.ask_arrays("invariance", seconds=seconds, **asked)
+    _, (by_other,) = other.ask_arrays("invariance", seconds=seconds, size=reply["size"], **asked)
+    same = {**reply["same"], THREADS: same_bits(by_other, expected)}
+    one = workload_in(dtype, device, reply["size"])
+    return Invariance(name, dtype, one.queries, one.keys, same, reply["reason"])
+
+
+def _answer(backend: Backend, workload: Workload, problem: Problem) -> NDArray[np.generic]:
+    return np.array(backend.named(workload, backend.bind(workload, problem)())[OUTPUT])
