@@ -2,8 +2,8 @@
 
 ``python benchmarks/overhead.py [CONTENDER ...] [--pairs 12] [--seconds 1] [--out FILE.md]``, on a machine that does
 nothing else. By default every backend that runs here. Each pair is two fresh processes, one after the other, the first
-of them in turn: one bare, in which the same call is made in a loop (`attnlab.measuring.bare`), and one of a race, stopped
-and asked through pipes. The interval of the ratio is Student's over the logarithms of the pairs' ratios.
+of them in turn: one bare, in which the same call is made in a loop (`attnlab.measuring.bare`), and one of a race,
+stopped and asked through pipes. The interval of the ratio is Student's over the logarithms of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _expm1(value: float) -> float:
 
 
 def workload_for(contender: Contender, seconds: Seconds) -> Workload:
-    """The workload whose call takes nearest to a millisecond, by ratio. Lengths beyond the first over 4 ms are not tried."""
+    """The workload whose call takes nearest to a millisecond, by ratio; none beyond the first over 4 ms is tried."""
     tried: dict[int, float] = {}
     for length in LENGTHS:
         tried[length] = seconds(contender, Workload(queries=length, keys=length))
@@ -127,9 +127,9 @@ def page(rows: Sequence[Row], failed: Sequence[str], where: str) -> str:
     parts = [
         "# What the harness adds to a call",
         where,
-        "A race of one contender against a bare loop over the same call in a bare process (8 heads, head_dim 64, float32, "
-        "the length whose call is nearest to 1 ms), in pairs of fresh processes one after the other. Promised: at most "
-        f"{PROMISED:.0%}. Two fresh processes of one backend differ by themselves, by where their memory lies: that is in "
+        "A race of one contender against a bare loop over the same call in a bare process (8 heads, head_dim 64, "
+        "float32, the length whose call is nearest to 1 ms), in pairs of fresh processes in turn. Promised: at most "
+        f"{PROMISED:.0%}. Two fresh processes of one backend differ by where their memory lies: that is in "
         "the intervals.",
         "\n".join(lines),
         *(f"Not measured: {one}." for one in failed),

@@ -77,7 +77,8 @@ class Backend:
     def of_module(cls, name: str, module: ModuleType, settings: Mapping[str, str] | None = None) -> Backend:
         """The backend that a file defines, with these values of all its `settings`.
 
-        Raises ValueError where ``attend`` or ``LIBRARY`` is missing or unknown, Unavailable where it refuses `settings`.
+        Raises ValueError where ``attend`` or ``LIBRARY`` is missing or unknown, Unavailable where it refuses
+        `settings`.
         """
         computes_in = _configured(name, module, settings or {})
         attend = getattr(module, "attend", None)

@@ -129,8 +129,9 @@ class Result:
     `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
     is written for (None in results that were stored before this was recorded), `kernel` what that library says
     really ran, `asked_kernel` the operator that the backend forces, where it does. `computes_in` is the number format
-    that it computes in where that is lower than its inputs', and by which its accuracy was judged. Raises ValueError for measurements without outcome `measured`, for `measured`
-    without a latency, and for any other outcome without a reason.
+    that it computes in where that is lower than its inputs', and by which its accuracy was judged. Raises ValueError
+    for measurements without outcome `measured`, for `measured` without a latency, and for any other outcome without a
+    reason.
     """
 
     contender: str
@@ -178,7 +179,7 @@ class Result:
 
     @property
     def setup_seconds(self) -> float | None:
-        """Seconds from the inputs to calls as fast as they become: median over the fresh processes, or else over all."""
+        """Seconds from the inputs to calls as fast as they become: median over fresh processes, or else over all."""
         found = self.measurement("setup")
         if found is None:
             return None

@@ -80,8 +80,9 @@ def huge_pages_refused() -> str | None:
 class Contender:
     """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs.
 
-    `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where the library can. `slowed` waits after every call for so much
-    per cent of its time: a difference that is known, for tests of the instrument itself.
+    `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
+    the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
+    tests of the instrument itself.
     """
 
     name: str

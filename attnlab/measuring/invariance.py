@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,15 +72,15 @@ def size_for(backend: Backend, dtype: str, device: str) -> int:
     return _SMALLER if library.time_calls(call, 1) * _SMALLER**2 > _LONG_SECONDS else 1
 
 
-def whole(backend: Backend, workload: Workload) -> NDArray[np.generic]:
+def whole(backend: Backend, workload: Workload) -> NDArray[Any]:
     """The output for all of the problem."""
     return _answer(backend, workload, problem_of(workload))
 
 
 def same_in_parts(
-    backend: Backend, workload: Workload, expected: NDArray[np.generic]
+    backend: Backend, workload: Workload, expected: NDArray[Any]
 ) -> tuple[dict[str, bool], str | None]:
-    """Whether each of `PARTS`, computed by itself, is what it is in `expected`, as far as there was time; why not all."""
+    """Whether each of `PARTS`, computed by itself, is as in `expected`, as far as there was time; and why not all."""
     problem, started = problem_of(workload), time.monotonic()
     same: dict[str, bool] = {}
     for name, part in PARTS.items():
@@ -101,7 +102,7 @@ def same_in_parts(
     return same, None
 
 
-def same_bits(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Whether two arrays hold the same numbers, bit for bit."""
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
@@ -123,34 +124,42 @@ def invariance_of(
     now = contender.threads or cores
     other = WorkerProcess(replace(contender, threads=1 if now > 1 else 2), folders)
     found: list[Invariance] = []
+    expected: dict[str, NDArray[Any]] = {}
     try:
-        other.start()
-        other.finish_start()
-        for dtype in dtypes:
+        other.start()  # which imports its library while the first is asked
+        for dtype in dtypes if process.alive else ():
+            asked = {"dtype": dtype, "device": device}
             try:
-                found.append(_in_one(contender.name, process, other, dtype, device, seconds))
+                reply, (expected[dtype],) = process.ask_arrays("invariance", seconds=seconds, **asked)
             except NoAnswer as fault:
                 if getattr(fault, "kind", "") != "declined":
                     found.append(Invariance(contender.name, dtype, reason=str(fault)))
-                if not (process.alive and other.alive):
+                if not process.alive:
                     break
-    except NoAnswer:  # the other process does not start
-        return found
+                continue
+            one = workload_in(dtype, device, reply["size"])
+            found.append(
+                Invariance(contender.name, dtype, one.queries, one.keys, reply["same"], reply["reason"])
+            )
+        other.finish_start()
+        return [_by_other(other, one, expected.get(one.dtype), device, seconds) for one in found]
+    except NoAnswer as fault:
+        return [replace(one, reason=one.reason or f"with other threads: {fault}") for one in found]
     finally:
         other.end()
-    return found
 
 
-def _in_one(
-    name: str, process: WorkerProcess, other: WorkerProcess, dtype: str, device: str, seconds: float
+def _by_other(
+    other: WorkerProcess, one: Invariance, expected: NDArray[Any] | None, device: str, seconds: float
 ) -> Invariance:
-    asked = {"dtype": dtype, "device": device}
-    reply, (expected,) = process.ask_arrays("invariance", seconds=seconds, **asked)
-    _, (by_other,) = other.ask_arrays("invariance", seconds=seconds, size=reply["size"], **asked)
-    same = {**reply["same"], THREADS: same_bits(by_other, expected)}
-    one = workload_in(dtype, device, reply["size"])
-    return Invariance(name, dtype, one.queries, one.keys, same, reply["reason"])
+    """`one` with what the process with other threads answers. Raises NoAnswer."""
+    if expected is None:
+        return one
+    size = _QUERIES // one.queries
+    asked = {"dtype": one.dtype, "device": device, "size": size}
+    _, (answer,) = other.ask_arrays("invariance", seconds=seconds, **asked)
+    return replace(one, same={**one.same, THREADS: same_bits(answer, expected)})
 
 
-def _answer(backend: Backend, workload: Workload, problem: Problem) -> NDArray[np.generic]:
+def _answer(backend: Backend, workload: Workload, problem: Problem) -> NDArray[Any]:
     return np.array(backend.named(workload, backend.bind(workload, problem)())[OUTPUT])

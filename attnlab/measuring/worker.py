@@ -168,8 +168,9 @@ class Worker:
     def check(self, rows: list[int], calls: int = 2) -> Reply:
         """The prepared workload's named results at these query rows, of so many calls one after the other.
 
-        ``first_call_s`` is the seconds of the first of them. The second shows a backend that writes into its inputs: the timed calls would compute something else.
-        Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the next.
+        ``first_call_s`` is the seconds of the first of them. The second shows a backend that writes into its inputs:
+        the timed calls would compute something else. Gradients are those of `checked_problem`. The arrays are those
+        of the first call, then those of the next.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         if workload.backward:

@@ -44,9 +44,10 @@ class Checked:
     ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
     gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
     its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
-    no_dtypes : the dtypes that it does not have, and why. lower : the number format in which it computes, by dtype, where
-    that is a lower one: its answers were then held against the truth of inputs rounded to it. left_out : questions that would have taken this backend too
-    long. drawn : conditions among those that it answered that no table names, drawn at random for this seed.
+    no_dtypes : the dtypes that it does not have, and why. lower : the number format in which it computes, by dtype,
+    where that is a lower one: its answers were then held against the truth of inputs rounded to it. left_out :
+    questions that would have taken this backend too long. drawn : conditions among those that it answered that no
+    table names, drawn at random for this seed.
     """
 
     name: str

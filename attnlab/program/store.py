@@ -72,8 +72,8 @@ class Run:
         """A tidy table, one row a measurement, and one for each result that has none.
 
         Columns: the workload's fields, ``contender``, ``backend``, ``library``, ``outcome``, ``reason``, ``kernel``,
-        ``computes_in``, ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value`` (median of
-        the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
+        ``computes_in``, ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value``
+        (median of the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
         """
         import pandas as pd
 

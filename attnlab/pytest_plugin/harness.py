@@ -167,7 +167,7 @@ class Harness:
         return Answer(outcome, result.reason or "", result.accuracy)
 
     def ceiling(self, workload: Workload, computes_in: str | None = None) -> Ceiling | None:
-        """The best rates seen here for the workload's number format or a lower one, or None where they are not wanted."""
+        """The best rates seen here for the workload's number format or a lower one; None where they are not wanted."""
         if not self.settings.ceilings:
             return None
         key = workload.device, computes_in or workload.dtype

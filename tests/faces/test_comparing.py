@@ -235,7 +235,8 @@ def test_who_computes_in_less_is_told_with_both_errors() -> None:
             )
         else:
             assert said.startswith(
-                "plain takes 2 times as long as quick, which computes in bfloat16: relative error 2.3e-07 against 3.1e-03"
+                "plain takes 2 times as long as quick, which computes in bfloat16: "
+                "relative error 2.3e-07 against 3.1e-03"
             )
         shown = [str(cell) for cell in comparison_table(found).columns[0].cells]
         assert "quick, in bfloat16" in shown and "plain" in shown

@@ -1,4 +1,4 @@
-"""Set-up: what a process takes before its calls are as fast as they become, a sample a process, and when it pays off."""
+"""Set-up: what a process takes before its calls are as fast as they become, and when that pays off."""
 
 from __future__ import annotations
 

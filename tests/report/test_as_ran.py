@@ -139,7 +139,7 @@ def test_set_up_has_a_row_a_contender_and_says_when_it_pays_off(tmp_path: Path) 
     table = as_ran.set_up(analysis, analysis.groups[0])
     header, _, eager, steady = table.splitlines()
     assert "first in its process" in header
-    assert "3.5 s" in steady and "10 ms" in steady and "calls, against `torch_eager`" in steady
+    assert "3.50 s" in steady and "10.0 ms" in steady and "calls, against `torch_eager`" in steady
     calls = int(steady.split("after ")[1].split(" calls")[0].replace(",", ""))
     assert 3.499 / 1.05e-9 / 1024**2 / 4 * 0.9 < calls < 3.499 / 1.05e-9 / 1024**2 / 4 * 1.2
     assert "calls" not in eager
