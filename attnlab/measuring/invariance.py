@@ -7,6 +7,7 @@ LLM inference"). Asked on a problem of its own without a mask, so that every par
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from attnlab.contract.backend import Backend
 from attnlab.contract.directions import OUTPUT
 from attnlab.contract.inputs import problem_of
+from attnlab.contract.library import thread_variables
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
@@ -121,8 +123,7 @@ def invariance_of(
 
     A dtype that it declines is left out. Other threads are 1, or 2 where it has 1 itself.
     """
-    now = contender.threads or cores
-    other = WorkerProcess(replace(contender, threads=1 if now > 1 else 2), folders)
+    other = WorkerProcess(replace(contender, threads=1 if threads_of(contender, cores) > 1 else 2), folders)
     found: list[Invariance] = []
     expected: dict[str, NDArray[Any]] = {}
     try:
@@ -147,6 +148,13 @@ def invariance_of(
         return [replace(one, reason=one.reason or f"with other threads: {fault}") for one in found]
     finally:
         other.end()
+
+
+def threads_of(contender: Contender, cores: int) -> int:
+    """With how many threads it computes: as set for it or by the environment, or as many as there are `cores`."""
+    variables = {**os.environ, **dict(contender.variables)}
+    said = (variables.get(name, "") for name in thread_variables())
+    return contender.threads or min([int(one) for one in said if one.isdecimal() and int(one) > 0] or [cores])
 
 
 def _by_other(

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attnlab.contract.library import thread_variables
 from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.invariance import ASKED, Invariance, same_bits
+from attnlab.measuring.contender import Contender, parse_all
+from attnlab.measuring.invariance import ASKED, Invariance, same_bits, threads_of
 from attnlab.program.check import check
 
 #: in float64, row by row: no sum depends on what else is there, unless it is made to
@@ -98,6 +99,19 @@ def test_a_check_asks_too_where_it_is_wanted(tmp_path: Path) -> None:
     (one,) = found.invariance
     assert one.same["one query alone"] is False and one.same["again"] is True
     assert check("mine", [str(tmp_path)], dtypes=("float32",)).invariance == []
+
+
+def test_other_threads_are_others_also_where_the_environment_sets_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in thread_variables():
+        monkeypatch.delenv(name, raising=False)
+    assert threads_of(Contender.parse("a"), 4) == 4
+    assert threads_of(Contender.parse("a[threads=3]"), 4) == 3
+    assert threads_of(Contender.parse("a[MKL_NUM_THREADS=2]"), 4) == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads_of(Contender.parse("a"), 4) == 1
+    assert threads_of(Contender.parse("a[threads=3]"), 4) == 3
 
 
 def test_bits_are_compared_and_not_values() -> None:
