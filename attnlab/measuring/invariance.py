@@ -39,7 +39,7 @@ ASKED = (*PARTS, THREADS)
 #: no block of a kernel divides these numbers
 _QUERIES, _KEYS = 300, 700
 #: a backend that would take longer than this for one call is asked on a problem a 25th of the size
-_LONG_SECONDS, _SMALLER = 0.5, 5
+_LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
 #: parts are asked for until so many seconds are spent: some libraries compile for each
 _PATIENCE_SECONDS = 15.0
 
@@ -70,8 +70,9 @@ def size_for(backend: Backend, dtype: str, device: str) -> int:
     """1, or `_SMALLER` for a backend that takes too long for all of it."""
     small = workload_in(dtype, device, _SMALLER)
     call, library = backend.bind(small), backend.open(device)
-    library.time_calls(call, 1)  # the first call carries a library's start-up
-    return _SMALLER if library.time_calls(call, 1) * _SMALLER**2 > _LONG_SECONDS else 1
+    # the first call carries a library's start-up, and a busy machine makes any of them long
+    seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
+    return _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
 
 
 def whole(backend: Backend, workload: Workload) -> NDArray[Any]:

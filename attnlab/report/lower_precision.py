@@ -25,8 +25,14 @@ def _sentence(group: Group, name: str, cells: dict[At, Cell]) -> str:
     mine = cell.measured[name]
     head = f"**`{name}` computes in {mine.computes_in}**, not in its inputs' {cell.workload.dtype}"
     compared = {at: found for at, one in cells.items() if (found := _against_best(one, name)) is not None}
-    if largest not in compared:
+    if cell.ranking is None or cell.ranking.of(name) is not None:
         return f"{head}; nothing in {cell.workload.dtype} was measured beside it to compare it with."
+    if largest not in compared:
+        best = cell.ranking.best.contender
+        return (
+            f"{head}, and is ranked apart; too few undisturbed processes tell how fast it is beside `{best}` at "
+            f"{wording.place(cell.workload)}: {errors(mine, cell.measured[best])}."
+        )
     best, verdict = compared[largest]
     said = (
         f"{head}, and is ranked apart. At {wording.place(cell.workload)} it "

@@ -52,8 +52,8 @@ def asked(folder: Path, condition: str, dtypes: tuple[str, ...] = ("float32",)) 
     ("condition", "differ"),
     [
         ("False", set()),
-        # the whole is the third call of its process, in the other the first
-        ("calls % 2", {"again", "batch alone", "a chunk of queries"}),
+        # the whole is the fourth call of its process, in the other the first
+        ("calls % 2", {"again", "head alone", "one query alone", "other threads"}),
         ("query.shape[0] == 1", {"batch alone"}),
         ("query.shape[1] == 1", {"head alone"}),
         ("1 < query.shape[2] < 40", {"a chunk of queries"}),

@@ -78,6 +78,14 @@ def test_alone_it_is_ranked_and_said_to_be_without_rival(tmp_path: Path) -> None
     assert said.endswith("nothing in float32 was measured beside it to compare it with.")
 
 
+def test_without_an_interval_its_error_is_told_all_the_same(tmp_path: Path) -> None:
+    """One process of each has none."""
+    analysis = analyse(run_of(tmp_path, processes=1))
+    (said,) = lower_precision(analysis, analysis.groups[0])
+    assert "too few undisturbed processes tell how fast it is beside `steady` at n = 1024, 4 heads" in said
+    assert "relative error 0.0031 against 4" in said
+
+
 @pytest.mark.parametrize(
     ("speed", "words"), [(4e-9, "even in bfloat16"), (1e-9, "is no faster than `steady`")]
 )
