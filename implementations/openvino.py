@@ -1,9 +1,10 @@
-"""OpenVINO's scaled_dot_product_attention on the CPU, computed in float32.
+"""OpenVINO's scaled_dot_product_attention on the CPU, computed in float32 unless a setting says otherwise.
 
 ``openvino.opset13.scaled_dot_product_attention`` (operation ScaledDotProductAttention-13 of OpenVINO's
 specification), compiled when a workload is prepared: for its shapes, or, where these are small, once for all
-shapes. `INFERENCE_PRECISION_HINT` is set to the inputs' precision: OpenVINO's default is bfloat16 on a
-processor that has it, whatever the inputs are. Its tensors are NumPy's memory; no array is copied. Arrays
+shapes. `INFERENCE_PRECISION_HINT` is always set: OpenVINO's own default is bfloat16 on a processor that has it,
+whatever the inputs are. It is that of the inputs, or with ``openvino[precision=bf16]`` and ``[precision=f16]`` a
+lower one, where the processor has it. Its tensors are NumPy's memory; no array is copied. Arrays
 that lie as a projection leaves them are transposed by the model, with the operator Transpose.
 
 `causal` is top-left. A query that sees no key comes out as NaN, which the harness overwrites with zeros. A
@@ -20,19 +21,32 @@ from numpy.typing import NDArray
 
 from attnlab.contract.keywords import flag_and_array
 from attnlab.libraries.host import Recipe, required
-from attnlab.libraries.openvino_library import REQUESTS
+from attnlab.libraries.openvino_library import REQUESTS, lacks
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 ov = required("openvino", extra="openvino")
 
 LIBRARY = "openvino"
+SETTINGS = {"precision": ("f32", "bf16", "f16")}
 
 _NAMES = ("query", "key", "value", "scale", "attn_mask")
 #: scores of a head from which on a model is compiled for its shapes: 15 % faster at n = 2048, 0.05 s a model
 _OWN_SHAPES = 2**16
-_PRECISIONS = {"float32": "f32"}
+#: the number formats of the precisions that are lower than the inputs'
+_LOWER = {"bf16": "bfloat16", "f16": "float16"}
 _HEADS_FIRST = np.array([0, 2, 1, 3])
 _Shape = tuple[int, ...]
+_precision = "f32"
+
+
+def configure(*, precision: str) -> str | None:
+    """Compute in `precision` from now on; the number format of a lower one. Raises ValueError where that is missing."""
+    global _precision
+    reason = lacks(precision)
+    if reason:
+        raise ValueError(reason)
+    _precision = precision
+    return _LOWER.get(precision)
 
 
 def prepare(
@@ -42,7 +56,7 @@ def prepare(
     causal, kind = flag_and_array(workload)
     mask = {"": "", "booleans": "bool", "numbers": str(query.dtype)}[kind]
     model, _, _ = _asked(query, key, value, causal, mask)
-    REQUESTS.request(model, _PRECISIONS[str(query.dtype)])
+    REQUESTS.request(model, _precision)
     return query, key, value
 
 
@@ -70,7 +84,7 @@ def attend(
     batch, heads, n_q, _ = query.shape
     shape = (batch, n_q, heads) if transposed else (batch, heads, n_q)
     output = np.empty((*shape, value.shape[3]), dtype=query.dtype)
-    REQUESTS.run(model, _PRECISIONS[str(query.dtype)], arrays, output)
+    REQUESTS.run(model, _precision, arrays, output)
     return output.swapaxes(1, 2) if transposed else output
 
 

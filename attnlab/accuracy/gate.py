@@ -18,6 +18,7 @@ from attnlab.accuracy import metamorphic
 from attnlab.accuracy.evidence import told_apart, weigh
 from attnlab.accuracy.form import Form
 from attnlab.accuracy.forms import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
+from attnlab.accuracy.lower_precision import explained
 from attnlab.accuracy.question_budget import QuestionBudget
 from attnlab.accuracy.questions import Question, gradient_questions, posed, questions
 from attnlab.accuracy.random_conditions import is_drawn
@@ -122,7 +123,9 @@ class _Examination:
             if weighed.fault:
                 if self.dtype == "float64" and self.budget.asked == 1 and not question.backward:
                     self.narrow = _as_float32(question, judged)
-                return said + weighed.fault
+                if name != OUTPUT:
+                    return said + weighed.fault
+                return said + explained(question.problem, judged, weighed, question.rows)
             accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
         if question.name in (CLASS_FORM.name, BACKWARD_CLASS_FORM.name):
             self.precision = max(accuracy[-3:], key=lambda one: (_CLASSES.index(one.kind), one.ratio))

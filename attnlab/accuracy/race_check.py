@@ -9,6 +9,7 @@ key and value are whole then, and cost no more than the rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.accuracy.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, weigh
+from attnlab.accuracy.lower_precision import explained
 from attnlab.accuracy.reference import Reference, refer
 from attnlab.contract.directions import OUTPUT
+from attnlab.contract.dtypes import lower
 from attnlab.contract.inputs import checked_problem
 from attnlab.contract.result import Accuracy
 from attnlab.contract.workload import Workload
@@ -37,39 +40,54 @@ def sampled_rows(workload: Workload) -> list[int]:
     return sorted({0, workload.queries - 1, *map(int, drawn)})
 
 
-@lru_cache(maxsize=2)
-def references(workload: Workload, rows: tuple[int, ...]) -> dict[str, Reference]:
+@lru_cache(maxsize=3)
+def references(
+    workload: Workload, rows: tuple[int, ...], computes_in: str | None = None
+) -> dict[str, Reference]:
     """The right answers by name and their bounds, kept for the other contenders of the same race.
 
-    "output" and "query gradient" at `rows`, the gradients of key and value whole.
+    "output" and "query gradient" at `rows`, the gradients of key and value whole. computes_in : those to inputs rounded
+    to that number format, with its bounds.
     """
     from threadpoolctl import threadpool_limits
 
+    problem = checked_problem(workload, rows)
     with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
-        return refer(checked_problem(workload, rows), rows)
+        return refer(problem if computes_in is None else problem.cast(computes_in), rows)
 
 
 def judge(
-    workload: Workload, rows: Sequence[int], answers: Mapping[str, NDArray[Any]] | NDArray[Any]
+    workload: Workload,
+    rows: Sequence[int],
+    answers: Mapping[str, NDArray[Any]] | NDArray[Any],
+    computes_in: str | None = None,
 ) -> Accuracy:
     """The gate's answer on the named results of `workload`: of the worst of them, which its reason names.
 
     answers : by name, "output" and "query gradient" cut to the query rows `rows`, as `references`; an array alone is
-    the output. Raises ValueError for a missing name and for an answer of another shape.
+    the output. computes_in : the number format that the contender says it computes in; where it is lower than the
+    workload's, answers are held against the truth of inputs rounded to it, by its budget. Raises ValueError for a
+    missing name and for an answer of another shape.
     """
-    exact = references(workload, tuple(rows))
+    format = lower(workload.dtype, computes_in)
+    exact = references(workload, tuple(rows), format)
     given = answers if isinstance(answers, Mapping) else {OUTPUT: np.asarray(answers)}
     expected = set(workload.results) if isinstance(answers, Mapping) else {OUTPUT}
     if set(given) != expected:
         raise ValueError(f"answers must be {', '.join(sorted(expected))}, got {', '.join(sorted(given))}")
-    judged = [_judged(workload, len(rows), name, answer, exact[name]) for name, answer in given.items()]
+    judged = [_judged(workload, rows, name, answer, exact[name]) for name, answer in given.items()]
     return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
 
 
-def _judged(workload: Workload, rows: int, name: str, answer: NDArray[Any], exact: Reference) -> Accuracy:
+def _judged(
+    workload: Workload, rows: Sequence[int], name: str, answer: NDArray[Any], exact: Reference
+) -> Accuracy:
     if answer.shape != exact.output.shape:
         raise ValueError(f"{name} must have shape {exact.output.shape}, got {answer.shape}")
     found = weigh(
         exact, answer, directions=DIRECTED_SHARED if name == OUTPUT else None, immaterial=IMMATERIAL_ANYWHERE
     )
-    return found.accuracy(rows, workload.queries, name)
+    if found.fault and name == OUTPUT:
+        problem = checked_problem(workload, rows).cast(exact.dtype)
+        found = replace(found, fault=explained(problem, answer, found, rows))
+    return found.accuracy(len(rows), workload.queries, name)

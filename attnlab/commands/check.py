@@ -21,25 +21,34 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
     Exits with 1 where one is wrong, or was named and could not be asked.
     """
     from attnlab.commands.progress import note
-    from attnlab.contract.discovery import backends, require
+    from attnlab.contract.discovery import backends
     from attnlab.measuring.contender import Contender
     from attnlab.program.check import check as hold
 
     asked = names or backends(folders)
     for name in asked:
-        require(Contender.parse(name).backend, folders)
+        Contender.parse(name).require(folders)
     with note(quiet=as_json) as on_event:
         found = [
-            hold(name, folders=folders, device=device, on_event=on_event, keep=len(asked) > 1)
+            hold(
+                name,
+                folders=folders,
+                device=device,
+                on_event=on_event,
+                keep=len(asked) > 1,
+                invariance=True,
+            )
             for name in asked
         ]
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))
     else:
-        from attnlab.commands.tables import check_table, precision_table, show
+        from attnlab.commands.tables import check_table, precision_table, same_bits_table, show
 
         show(check_table(found))
         if any(one.precision for one in found):
             show(precision_table(found))
+        if any(one.invariance for one in found):
+            show(same_bits_table(found))
     failed = [one for one in found if one.passed is False or (names and one.passed is None)]
     return 1 if failed else 0

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnlab.contract.units import bytes_text, seconds_text
+from attnlab.measuring.invariance import ASKED
 from attnlab.program.check import Checked
 from attnlab.program.compare import Comparison
 from attnlab.program.listing import Listed
@@ -45,18 +46,29 @@ def selftest_table(found: Report) -> Table:
 
 
 def comparison_table(found: Comparison) -> Table:
-    """A row a contender: time, ratio with its interval, verdict, memory, error."""
-    columns = ("contender", "outcome", "median", "ratio", "95 % interval", "verdict", "peak", "rel. error")
+    """A row a contender: time, ratio with its interval, verdict, set-up, memory, error."""
+    columns = (
+        "contender",
+        "outcome",
+        "median",
+        "ratio",
+        "95 % interval",
+        "verdict",
+        "set-up",
+        "peak",
+        "rel. error",
+    )
     table = _table(f"{found.workload.label}, against {found.baseline}", *columns)
     for one in found.to_json()["contenders"]:
         low, high, error = one["ratio_low"], one["ratio_high"], one["relative_error"]
         table.add_row(
-            escape(one["name"]),
+            escape(one["name"] + (f", in {one['computes_in']}" if one["computes_in"] else "")),
             one["outcome"],
             "" if one["seconds_median"] is None else seconds_text(one["seconds_median"]),
             "" if one["ratio"] is None else f"{one['ratio']:.3f}",
             "" if low is None or one["name"] == found.baseline else f"{low:.3f} to {high:.3f}",
             one["verdict"] or "",
+            "" if one["setup_seconds"] is None else seconds_text(one["setup_seconds"]),
             "" if one["peak_bytes"] is None else bytes_text(one["peak_bytes"]),
             "" if error is None else f"{error:.1e}",
         )
@@ -69,6 +81,7 @@ def check_table(found: Sequence[Checked]) -> Table:
     words = {True: "right", False: "WRONG", None: "not asked"}
     for one in found:
         result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
+        result += "".join(f", in {lower}" for lower in dict.fromkeys(one.lower.values()))
         gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else result
         counts = (str(one.asked), str(one.declined), str(one.left_out))
         without = [f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items() if one.passed]
@@ -89,7 +102,7 @@ def precision_table(found: Sequence[Checked]) -> Table:
                     shown = by_dtype[dtype]
                     table.add_row(
                         escape(one.name),
-                        dtype,
+                        dtype + (f", in {one.lower[dtype]}" if dtype in one.lower else ""),
                         what,
                         shown["class"] or "none",
                         f"{shown['relative_error']:.2e}",
@@ -97,6 +110,22 @@ def precision_table(found: Sequence[Checked]) -> Table:
                         f"{shown['max_ulp']:.3g}",
                         f"{shown['bias']:+.1f}",
                     )
+    return table
+
+
+def same_bits_table(found: Sequence[Checked]) -> Table:
+    """A row a backend and dtype: where it gives the same bits again."""
+    table = _table(
+        "the same bits again, and when a part is computed by itself", "backend", "dtype", *ASKED, ""
+    )
+    words = {True: "same", False: "differ", None: ""}
+    for one in (each for checked in found for each in checked.invariance):
+        table.add_row(
+            escape(one.contender),
+            one.dtype,
+            *(words[one.same.get(name)] for name in ASKED),
+            escape(one.reason or ""),
+        )
     return table
 
 

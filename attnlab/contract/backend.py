@@ -20,6 +20,14 @@ A backend file needs no import from attnlab. It holds
     the call, and gradients of such rows are declined.
 ``MEMORY``, optional
     what a call holds at most: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
+``COMPUTES_IN``, optional
+    the number format in which it computes, where that is a lower one than its inputs': its answers are held against
+    the truth of inputs rounded to that format, and whatever ranks it says so.
+``SETTINGS`` and ``configure(**settings)``, optional
+    settings of its own, ``{"precision": ("f32", "bf16")}``, written out: names with their values, the first of which is
+    the default. A contender ``name[precision=bf16]`` asks for one. `configure` is called with a value for each, once,
+    when the file has been imported and before anything else of it is read, so that it may set ``LIBRARY``, ``KERNEL``
+    and so on. It returns what ``COMPUTES_IN`` would say, or None, and raises ValueError for what cannot be had here.
 """
 
 from __future__ import annotations
@@ -27,7 +35,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -35,7 +43,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.directions import DIRECTIONS, OUTPUT
-from attnlab.contract.errors import Declined
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.keywords import given, known_keywords, unsupported
 from attnlab.contract.library import Library, array_type, library_names, open_library
@@ -47,7 +56,8 @@ from attnlab.contract.workload import Workload
 class Backend:
     """One implementation. Made from a file by `Backend.of_module`, or by hand from a function.
 
-    `options` are the keywords that `attend` takes.
+    `options` are the keywords that `attend` takes; `settings` its own settings with the values they have; `computes_in`
+    the number format in which it computes, where that is not its inputs'.
     """
 
     name: str
@@ -60,10 +70,17 @@ class Backend:
     kernel: str | None = None
     empty_rows: str | Mapping[str, str] | None = None
     memory: Mapping[str, float] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    computes_in: str | None = None
 
     @classmethod
-    def of_module(cls, name: str, module: ModuleType) -> Backend:
-        """The backend that a file defines. Raises ValueError where ``attend`` or ``LIBRARY`` is missing or unknown."""
+    def of_module(cls, name: str, module: ModuleType, settings: Mapping[str, str] | None = None) -> Backend:
+        """The backend that a file defines, with these values of all its `settings`.
+
+        Raises ValueError where ``attend`` or ``LIBRARY`` is missing or unknown, Unavailable where it refuses
+        `settings`.
+        """
+        computes_in = _configured(name, module, settings or {})
         attend = getattr(module, "attend", None)
         if not callable(attend):
             raise ValueError(
@@ -84,6 +101,8 @@ class Backend:
             kernel=getattr(module, "KERNEL", None),
             empty_rows=getattr(module, "EMPTY_ROWS", None),
             memory=getattr(module, "MEMORY", None),
+            settings=dict(settings or {}),
+            computes_in=computes_in,
         )
 
     def open(self, device: str) -> Library:
@@ -128,6 +147,16 @@ class Backend:
         is given up, array by array, for what the library makes of it. Raises Declined with the reason.
         """
         self.require(workload)
+        arrays, left = self.arrays(workload, problem)
+        return self.call(workload, left, arrays)
+
+    def arrays(
+        self, workload: Workload, problem: Problem | None = None
+    ) -> tuple[tuple[Any, ...], Problem]:
+        """Query, key and value as its library's, on the workload's device and lying as that says; and the problem.
+
+        Without a problem the workload's own is drawn, and given up, array by array, for what the library makes of it.
+        """
         drawn = problem is None
         problem = problem_of(workload) if problem is None else problem
         library, arrays = self.open(workload.device), []
@@ -137,7 +166,7 @@ class Backend:
             if drawn:
                 problem = problem.with_(**{name: np.broadcast_to(array.dtype.type(0), array.shape)})
             del array
-        return self.call(workload, problem, tuple(arrays))
+        return tuple(arrays), problem
 
     def call(
         self, workload: Workload, problem: Problem, arrays: tuple[Any, ...], upstream: Any = None
@@ -206,6 +235,24 @@ def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> 
     if layout == "bhsd":
         return library.from_numpy(array, dtype)
     return library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2)
+
+
+def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> str | None:
+    """Hand the file its settings, where it has any; the number format in which it then computes."""
+    computes_in = None
+    if settings:
+        configure = getattr(module, "configure", None)
+        if not callable(configure):
+            raise ValueError(f"{name}: a backend file with SETTINGS must define configure(**settings)")
+        try:
+            computes_in = configure(**settings)
+        except ValueError as refused:
+            said = ", ".join(f"{key}={value}" for key, value in settings.items())
+            raise Unavailable(f"{name} refuses {said}: {' '.join(str(refused).split())}") from None
+    computes_in = computes_in or getattr(module, "COMPUTES_IN", None)
+    if computes_in is not None and computes_in not in DTYPES:
+        raise ValueError(f"{name}: it must compute in one of {', '.join(DTYPES)}, got {computes_in!r}")
+    return computes_in
 
 
 def _options(name: str, attend: Callable[..., Any]) -> frozenset[str]:

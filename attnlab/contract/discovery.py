@@ -9,10 +9,11 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
+from attnlab.contract import settings as own
 from attnlab.contract.backend import Backend
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.importing import begun
@@ -30,13 +31,24 @@ def backends(folders: Sequence[Path | str] = ()) -> list[str]:
     return sorted(_places(folders))
 
 
-def load(name: str, folders: Sequence[Path | str] = ()) -> Backend:
-    """The backend `name`, its file imported now.
+def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:
+    """The backend `name`, its file imported now, with these of its own `settings` and the defaults of the others.
 
-    Raises ValueError for an unknown name (naming the near ones), a file that fails on import or is
-    malformed, and Unavailable where it needs a library that is not installed.
+    With settings given its file is imported anew, so that what they change holds for this backend alone. Raises
+    ValueError for an unknown name (naming the near ones), an unknown setting, a file that fails on import or is
+    malformed, and Unavailable where it needs a library that is not installed or refuses its settings.
     """
-    return Backend.of_module(name, _import(name, require(name, folders)))
+    file = require(name, folders)
+    values = own.chosen(name, _declared(name, file), settings or {})
+    return Backend.of_module(name, _import(name, file, settings or {}), values)
+
+
+def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tuple[str, ...]]:
+    """The settings of the backend `name` with their values, the default first; its file is not imported.
+
+    Raises ValueError for an unknown name and for settings that are not declared as they must be.
+    """
+    return _declared(name, require(name, folders))
 
 
 def require(name: str, folders: Sequence[Path | str] = ()) -> Path | None:
@@ -50,6 +62,17 @@ def require(name: str, folders: Sequence[Path | str] = ()) -> Path | None:
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(places))}"
         raise ValueError(f"no backend is called {name!r}; {hint}")
     return places[name]
+
+
+def _declared(name: str, file: Path | None) -> dict[str, tuple[str, ...]]:
+    return own.declared(file or _home_file(name))
+
+
+def _home_file(name: str) -> Path:
+    """The file of a backend that comes with attnlab."""
+    folders = map(Path, importlib.import_module(_HOME).__path__)
+    places = (place for one in folders for place in (one / f"{name}.py", one / name / "__init__.py"))
+    return next(place for place in places if place.is_file())
 
 
 def _places(folders: Sequence[Path | str]) -> dict[str, Path | None]:
@@ -74,12 +97,16 @@ def _places(folders: Sequence[Path | str]) -> dict[str, Path | None]:
     return places
 
 
-def _import(name: str, file: Path | None) -> ModuleType:
+def _import(name: str, file: Path | None, settings: Mapping[str, str]) -> ModuleType:
+    said = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
+    suffix = f"[{said}]".replace(".", "_") if said else ""
     before = len(begun)
     try:
-        if file is None:
-            return importlib.import_module(f"{_HOME}.{name}")
-        return _import_file(name, file)
+        if file is not None:
+            return _import_file(f"attnlab_user_backends.{name}{suffix}", file)
+        if settings:
+            return _import_file(f"{_HOME}.{name}{suffix}", _home_file(name))
+        return importlib.import_module(f"{_HOME}.{name}")
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "attnlab":
             raise  # a fault of our packaging must never read as "not installed"
@@ -104,8 +131,7 @@ def _line_in(file: Path, fault: BaseException) -> str:
     return f" (line {lines[-1]})" if lines else ""
 
 
-def _import_file(name: str, file: Path) -> ModuleType:
-    qualified = f"attnlab_user_backends.{name}"
+def _import_file(qualified: str, file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(qualified, file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} cannot be imported as Python")

@@ -24,6 +24,17 @@ DTYPES = tuple(FORMATS)
 ITEM_BYTES: dict[str, int] = {name: form.itemsize for name, form in FORMATS.items()}
 
 
+def lower(dtype: str, computes_in: str | None) -> str | None:
+    """`computes_in` where it rounds more coarsely than `dtype`, else None.
+
+    Raises KeyError for a name that is not in `DTYPES`.
+    """
+    if computes_in is None:
+        return None
+    bits = {name: int(ml_dtypes.finfo(FORMATS[name]).nmant) for name in (dtype, computes_in)}  # type: ignore[no-untyped-call]
+    return computes_in if bits[computes_in] < bits[dtype] else None
+
+
 def carrier(dtype: str) -> np.dtype[Any]:
     """The NumPy dtype that holds every value of `dtype` exactly (float32 for bfloat16).
 

@@ -96,6 +96,9 @@ class Library(Protocol):
     def set_threads(self, count: int) -> None:
         """Compute with `count` threads from now on."""
 
+    def modes(self) -> dict[str, str]:
+        """Modes of this process that may lower the precision of float32, by name, as they are now."""
+
     def versions(self) -> dict[str, str]:
         """Versions that decide the speed and the numbers."""
 

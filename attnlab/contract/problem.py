@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.contract.dtypes import round_to
 from attnlab.contract.mask_kinds import Causal, Given, KeyLengths, Window
 from attnlab.contract.mask_part import Shape, broadcastable
 from attnlab.contract.masks import EVERYTHING, Mask
@@ -151,6 +152,15 @@ class Problem:
     def with_(self, **changes: Any) -> Problem:
         """A copy with these attributes changed; nothing is checked again."""
         return replace(self, **changes)
+
+    def cast(self, dtype: str) -> Problem:
+        """The same question in another number format, its arrays rounded to that."""
+        arrays = {
+            name: round_to(array, dtype)
+            for name in ("query", "key", "value", "bias", "sinks", "output_gradient")
+            if isinstance(array := getattr(self, name), np.ndarray)
+        }
+        return self.with_(dtype=dtype, **arrays)
 
     def without_sinks(self) -> Problem:
         """The same answer to a problem without sinks: a sink is one more key 0 with the value 0 and the sink for bias.

@@ -128,8 +128,10 @@ class Result:
 
     `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
     is written for (None in results that were stored before this was recorded), `kernel` what that library says
-    really ran. Raises ValueError for measurements without outcome `measured`, for `measured`
-    without a latency, and for any other outcome without a reason.
+    really ran, `asked_kernel` the operator that the backend forces, where it does. `computes_in` is the number format
+    that it computes in where that is lower than its inputs', and by which its accuracy was judged. Raises ValueError
+    for measurements without outcome `measured`, for `measured` without a latency, and for any other outcome without a
+    reason.
     """
 
     contender: str
@@ -140,6 +142,8 @@ class Result:
     kernel: str | None = None
     measurements: tuple[Measurement, ...] = ()
     library: str | None = None
+    asked_kernel: str | None = None
+    computes_in: str | None = None
 
     def __post_init__(self) -> None:
         if self.outcome is Outcome.MEASURED:
@@ -158,6 +162,12 @@ class Result:
         """The backend's name: the contender's without settings and entry number."""
         return self.contender.partition("[")[0].partition("#")[0]
 
+    @property
+    def fell_back(self) -> bool:
+        """Whether something else ran than the operator that the backend forces."""
+        asked, ran = self.asked_kernel, self.kernel
+        return asked is not None and ran is not None and asked not in ran
+
     def measurement(self, quantity: str) -> Measurement | None:
         """The measurement of `quantity`, or None."""
         return next((one for one in self.measurements if one.quantity == quantity), None)
@@ -166,6 +176,15 @@ class Result:
     def latency(self) -> Measurement | None:
         """Seconds per call, a sample a round."""
         return self.measurement("latency")
+
+    @property
+    def setup_seconds(self) -> float | None:
+        """Seconds from the inputs to calls as fast as they become: median over fresh processes, or else over all."""
+        found = self.measurement("setup")
+        if found is None:
+            return None
+        fresh = [sample for sample, one in zip(found.samples, found.columns["fresh"], strict=True) if one]
+        return statistics.median(fresh or found.samples)
 
     @property
     def peak_bytes(self) -> int | None:

@@ -131,6 +131,9 @@ class HostLibrary:
             or "no BLAS library was loaded"
         )
 
+    def modes(self) -> dict[str, str]:
+        return {}
+
     def set_threads(self, count: int) -> None:
         from threadpoolctl import threadpool_limits
 

@@ -30,7 +30,8 @@ class Requests:
     ) -> None:
         """Compute a model's one output into `output`; no array is copied, so all have to be contiguous.
 
-        model : makes the model; equal (and hashable) for equal models. precision : what it may compute in, "f32".
+        model : makes the model; equal (and hashable) for equal models. precision : what it may compute in, "f32",
+        "bf16" or "f16".
         """
         request = self.request(model, precision)
         tensor = importlib.import_module("openvino").Tensor
@@ -81,6 +82,18 @@ def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
 @lru_cache(maxsize=1)
 def _core() -> Any:
     return importlib.import_module("openvino").Core()
+
+
+#: what the plugin calls the precisions in which it can compute
+_CAPABILITIES = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
+
+
+def lacks(precision: str) -> str | None:
+    """Why OpenVINO does not compute in `precision` on this processor, or None."""
+    has = _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if _CAPABILITIES[precision] in has:
+        return None
+    return f"OpenVINO's CPU plugin has no {precision} on this processor, only {', '.join(sorted(has))}"
 
 
 def open_on(device: str) -> OpenVino:

@@ -178,6 +178,13 @@ class Torch:
     def set_threads(self, count: int) -> None:
         self._torch.set_num_threads(count)
 
+    def modes(self) -> dict[str, str]:
+        torch = self._torch
+        found = {"float32 matrix products": str(torch.get_float32_matmul_precision())}
+        if self.device == "cuda":
+            found["TF32 in cuDNN"] = "allowed" if torch.backends.cudnn.allow_tf32 else "off"
+        return found
+
     def versions(self) -> dict[str, str]:
         torch = self._torch
         found = {"torch": str(torch.__version__), "numpy": np.__version__}

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,10 @@ from attnlab.measuring.contender import Contender
 from attnlab.measuring.crews import Crews
 from attnlab.measuring.disturbance import Watch
 from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
+from attnlab.measuring.invariance import Invariance, invariance_of
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
+from attnlab.measuring.protocol import Message
 from attnlab.measuring.race import Race
 from attnlab.measuring.worker_process import NoAnswer
 from attnlab.statistics.ranking import is_second_entry
@@ -60,7 +63,7 @@ class Conductor:
         self.limits = limits or Limits()
         self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
-        self._on_event = on_event
+        self._on_event, self._folders = on_event, tuple(folders)
         self._budget = Budget(self.limits)
         #: of the present workload: who was admitted so far, and how many race
         self._beside, self._there = Beside(), len(contenders)
@@ -105,7 +108,7 @@ class Conductor:
             started, entered = time.monotonic(), sorted(race.racing, key=self._place)
             for participant in entered:
                 self._on_event(f"{workload.label}: checking {participant.name}")
-                participant.attempt(self._rejoin if crew else self._admit)
+                participant.attempt(partial(self._rejoin, crew) if crew else self._admit)
                 if participant.ended is not None:
                     self._release(participant)  # the others may want the memory
             race.ready_seconds = time.monotonic() - started
@@ -133,6 +136,28 @@ class Conductor:
                     found[name] = worker.ask("facts", seconds=deadline, device=device)
                 except NoAnswer as fault:
                     found[name] = {"unknown": str(fault)}
+        return found
+
+    def invariance(self, names: Collection[str], dtypes: Sequence[str], device: str) -> list[Invariance]:
+        """Which of the contenders `names` give the same bits again, in each of `dtypes`; see `Invariance`.
+
+        Asked after the races: it takes a process of each with another number of threads.
+        """
+        found: list[Invariance] = []
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with self._activity("same bits"):
+            for name, worker in self.crews.crew(0, list(names)).items():
+                if name in names and worker.alive and not is_second_entry(name):
+                    self._on_event(f"same bits again: {name}")
+                    found += invariance_of(
+                        worker.contender,
+                        worker,
+                        dtypes,
+                        device,
+                        cores=cores,
+                        folders=self._folders,
+                        seconds=self.limits.deadline_seconds,
+                    )
         return found
 
     def _enter(self, crew: int, racing: Sequence[Participant]) -> None:
@@ -182,9 +207,10 @@ class Conductor:
             return
         participant.worker.forget_peak()
         with self._activity("preparing"):
-            participant.cache = participant.ask("prepare", workload=workload)["cache"]
+            prepared = participant.ask("prepare", workload=workload)
+            participant.cache = prepared["cache"]
         with self._activity("checking"):
-            self._check(participant)
+            self._check(participant, 0, prepared)
         if participant.ended:
             return
         with self._activity("warm-up"):
@@ -193,6 +219,9 @@ class Conductor:
             self._budget.saw_seconds(participant)
         with self._activity("attesting"):
             participant.kernel = str(participant.ask("attest")["kernel"])
+            asked = participant.worker.asked_kernel
+            if asked is not None and asked not in participant.kernel:
+                participant.notes.append(f"it asked for {asked}, but {participant.kernel} ran")
         before, held = self._beside, prediction.held_bytes(participant.workload)
         further = max(before.further, participant.worker.further_bytes())
         self._beside = Beside(before.count + 1, before.held + held, further)
@@ -217,7 +246,7 @@ class Conductor:
             return Outcome.DECLINED, str(refused)
         return None
 
-    def _rejoin(self, participant: Participant) -> None:
+    def _rejoin(self, crew: int, participant: Participant) -> None:
         """Everything that comes before the clock in a later crew: its answer must be as right as in the first."""
         if not participant.present:
             return
@@ -227,12 +256,12 @@ class Conductor:
             participant.notes.append(f"left out of one process: {cramped}")
             return
         with self._activity("preparing"):
-            participant.ask("prepare", workload=participant.workload.to_dict())
+            prepared = participant.ask("prepare", workload=participant.workload.to_dict())
         with self._activity("checking"):
-            self._check(participant)
+            self._check(participant, crew, prepared)
 
-    def _check(self, participant: Participant) -> None:
-        """Judge what the call that will be timed returns, the first time and the second.
+    def _check(self, participant: Participant, crew: int, prepared: Message) -> None:
+        """Judge what the call that will be timed returns, the first time and the second, and note what came before it.
 
         In a later crew the first time alone, and only where it is not, bit for bit, what the first crew returned.
         """
@@ -241,6 +270,8 @@ class Conductor:
             "check", seconds=participant.deadline_seconds, rows=rows, calls=2 if first_crew else 1
         )
         names = reply["names"]
+        noted = {"first_call_s": float(reply["first_call_s"])}
+        participant.set_up[crew] = noted | {name: float(prepared[name]) for name in ("bind_s", "fresh")}
         if not first_crew and all(map(np.array_equal, arrays, participant.answers)):
             return
         participant.answers = participant.answers or arrays[: len(names)]
@@ -248,10 +279,11 @@ class Conductor:
             dict(zip(names, arrays[at : at + len(names)], strict=True))
             for at in (0, len(arrays) - len(names))
         )
-        found, when = race_check.judge(participant.workload, rows, first), ""
+        computes_in = participant.computes_in
+        found, when = race_check.judge(participant.workload, rows, first, computes_in), ""
         same = all(np.array_equal(first[name], second[name]) for name in names)
         if found.passed and not same:
-            found = race_check.judge(participant.workload, rows, second)
+            found = race_check.judge(participant.workload, rows, second, computes_in)
             when = "right at the first call, but at the second: "
         if first_crew or not found.passed:
             participant.accuracy = found

@@ -1,7 +1,8 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
-Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default`` and ``slowed=PERCENT``. They are
-fixed when the contender's process starts, because libraries read them once, on import.
+Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default`` and ``slowed=PERCENT``; any other
+name in small letters is a setting of the backend's own (`attnlab.contract.settings`). They are fixed when the
+contender's process starts, because libraries read them once, on import.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from attnlab.contract.backend import Backend
+from attnlab.contract.discovery import load, settings_of
 from attnlab.contract.library import huge_page_variables, thread_variables
+from attnlab.contract.settings import NAME, chosen
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _ENTRY = re.compile(r"#\d+$")
@@ -50,6 +54,8 @@ def _slowed(text: str, value: str) -> float:
 
 #: settings that are no environment variables, and what reads them: (the whole notation, the value)
 _SETTINGS: dict[str, Callable[[str, str], Any]] = {"threads": _threads, "pages": _pages, "slowed": _slowed}
+#: what may be set of any contender, in words
+_FOR_ALL = f"settings of all contenders are {', '.join(_SETTINGS)} and environment variables in capitals"
 
 
 def with_huge_pages(text: str) -> str:
@@ -74,8 +80,9 @@ def huge_pages_refused() -> str | None:
 class Contender:
     """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs.
 
-    `pages` "huge" takes large arrays on huge pages, where the library can. `slowed` waits after every call for so much
-    per cent of its time: a difference that is known, for tests of the instrument itself.
+    `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
+    the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
+    tests of the instrument itself.
     """
 
     name: str
@@ -84,16 +91,18 @@ class Contender:
     threads: int | None = None
     pages: str | None = None
     slowed: float = 0.0
+    settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Contender:
-        """The contender that `text` names. Raises ValueError where the notation is broken."""
+        """The contender that `text` names. Raises ValueError where the notation is broken; see also `require`."""
         match = _NOTATION.fullmatch(text.strip())
         if not match:
             raise ValueError(
                 f"a contender is written backend or backend[threads=1,VARIABLE=value], got {text!r}"
             )
         variables: list[tuple[str, str]] = []
+        of_backend: list[tuple[str, str]] = []
         own: dict[str, Any] = {}
         given: set[str] = set()
         for setting in (match["settings"] or "").split(",") if match["settings"] is not None else ():
@@ -107,12 +116,20 @@ class Contender:
                 own[key] = _SETTINGS[key](text, value)
             elif _VARIABLE.fullmatch(key):
                 variables.append((key, value))
+            elif NAME.fullmatch(key):
+                of_backend.append((key, value))
             else:
-                raise ValueError(
-                    f"{text}: unknown setting {key!r}; settings are {', '.join(_SETTINGS)} and "
-                    "environment variables in capitals"
-                )
-        return cls(text.strip(), match["backend"], tuple(variables), **own)
+                raise ValueError(f"{text}: {key!r} is no setting; {_FOR_ALL}")
+        return cls(text.strip(), match["backend"], tuple(variables), settings=tuple(of_backend), **own)
+
+    def require(self, folders: Sequence[Path | str] = ()) -> None:
+        """Raises ValueError, in one line, for an unknown backend and for a setting that its file does not declare."""
+        known = settings_of(self.backend, folders)
+        try:
+            chosen(self.backend, known, dict(self.settings))
+        except ValueError as fault:
+            said = str(fault)
+            raise ValueError(f"{said}; {_FOR_ALL}" if "no setting" in said else said) from None
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment variables that its process is started with, the `inherited` ones included.
@@ -142,3 +159,18 @@ def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
             one = replace(one, name=f"{one.name}#{seen[one.name]}")
         contenders.append(one)
     return tuple(contenders)
+
+
+def in_this_process(text: str, folders: Sequence[Path | str] = ()) -> Backend:
+    """The backend that `text` names, with its own settings.
+
+    Raises ValueError for a setting that only a process of its own can have, and as `require` and `load` do.
+    """
+    one = Contender.parse(text)
+    one.require(folders)
+    if one != Contender(one.name, one.backend, settings=one.settings):
+        raise ValueError(
+            f"{text}: it is computed in this process, where only settings of the backend's own can be had; "
+            f"leave out {', '.join(_SETTINGS)} and environment variables"
+        )
+    return load(one.backend, folders, dict(one.settings))

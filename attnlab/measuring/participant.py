@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import OUTPUT
+from attnlab.contract.dtypes import lower
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.instruments import LATENCY, Instrument
@@ -44,12 +47,19 @@ class Participant:
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     turns: list[dict[str, float]] = field(default_factory=list)
+    #: by process: seconds of binding and of the first call, and whether the process was a fresh one
+    set_up: dict[int, dict[str, float]] = field(default_factory=dict)
     measurements: list[Measurement] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """The contender's name in this run."""
         return self.worker.contender.name
+
+    @property
+    def computes_in(self) -> str | None:
+        """The number format that it computes in, where that is lower than the workload's."""
+        return lower(self.workload.dtype, self.worker.computes_in)
 
     def ask(self, op: str, **arguments: Any) -> Message:
         """The worker's answer. Raises NoAnswer, also where there is none within the deadline."""
@@ -66,6 +76,22 @@ class Participant:
         facts = {"cache": self.cache, **self.facts}
         return LATENCY.measurement({"samples": samples, "columns": columns, "facts": facts})
 
+    def setup(self) -> Measurement | None:
+        """Seconds of each process before its calls were as fast as they became: binding, and more for the first call.
+
+        Not where binding computes the forward pass, of which the timed call is the way back.
+        """
+        if not self.set_up or OUTPUT not in self.workload.results:
+            return None
+        every = [turn["seconds"] for turn in self.turns]
+        samples = []
+        for process, one in self.set_up.items():
+            typical = [turn["seconds"] for turn in self.turns if turn["process"] == process] or every
+            samples.append(one["bind_s"] + max(0.0, one["first_call_s"] - statistics.median(typical)))
+        columns = {name: tuple(one[name] for one in self.set_up.values()) for name in ("bind_s", "fresh")}
+        columns["process"] = tuple(map(float, self.set_up))
+        return Measurement("setup", "s", tuple(samples), columns)
+
     def attempt(self, step: Callable[[Participant], Any]) -> None:
         """Take `step` with this participant; what goes wrong in it ends this participant and no other."""
         try:
@@ -81,10 +107,13 @@ class Participant:
             "accuracy": self.accuracy,
             "kernel": self.kernel,
             "library": self.worker.library,
+            "asked_kernel": self.worker.asked_kernel,
+            "computes_in": self.computes_in,
         }
         if self.ended is not None:
             outcome, reason = self.ended
             return Result(outcome=outcome, reason=reason, **common)
-        measured = (self.latency(), *self.measurements)
+        setup = self.setup()
+        measured = (self.latency(), *((setup,) if setup else ()), *self.measurements)
         notes = "; ".join(self.notes) or None
         return Result(outcome=Outcome.MEASURED, reason=notes, measurements=measured, **common)

@@ -86,6 +86,9 @@ class Worker:
         #: memory that only moves what is taken after it
         self.padding: NDArray[Any] | None = None
         self.probe: Probe | None = None
+        #: seconds that the last binding took, and whether anything was prepared in this process so far
+        self.bound_seconds = 0.0
+        self.used = False
 
     def do(self, request: protocol.Message, arrays: tuple[NDArray[Any], ...]) -> Reply:
         """Answer one request: its ``op`` names a method, its other entries are the arguments."""
@@ -95,15 +98,21 @@ class Worker:
         return reply
 
     def load(
-        self, backend: str, folders: list[str], threads: int | None = None, slowed: float = 0.0
+        self,
+        backend: str,
+        folders: list[str],
+        threads: int | None = None,
+        slowed: float = 0.0,
+        settings: dict[str, str] | None = None,
     ) -> Reply:
-        """Import the backend; it stays for the life of the process."""
+        """Import the backend, with its own settings; it stays for the life of the process."""
         from attnlab.contract.discovery import load
 
-        self.backend, self.threads, self.slowed = load(backend, folders), threads, slowed
+        self.backend, self.threads, self.slowed = load(backend, folders, settings), threads, slowed
         gc.collect()
         gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
-        return {"library": self.backend.library, "kernel": self.backend.kernel}, ()
+        one = self.backend
+        return {"library": one.library, "kernel": one.kernel, "computes_in": one.computes_in}, ()
 
     def describe(self, backend: str, folders: list[str], workload: dict[str, Any]) -> Reply:
         """Import a backend in place of the one before: its library, its summary, and why it declines `workload`."""
@@ -122,14 +131,19 @@ class Worker:
         return {}, ()
 
     def prepare(self, workload: dict[str, Any]) -> Reply:
-        """Draw the inputs of `workload` and hand them to the backend; the workload before is freed."""
+        """Draw the inputs of `workload` and hand them to the backend; the workload before is freed.
+
+        ``bind_s`` is the seconds that the backend then took to get ready: compiling, sessions, masks, packed weights.
+        ``fresh`` is 1 where nothing was prepared in this process before.
+        """
         self.workload = self.problem = self.call = self.padding = None
         self.declines(workload)
         asked = Workload.from_dict(workload)
         self.problem = problem_of(asked) if drawn_bytes(asked) <= PLACED_BYTES else None
         self.call = self._bound(asked, self.problem)
         self.workload = asked
-        return {"cache": self.library().cache}, ()
+        fresh, self.used = float(not self.used), True
+        return {"cache": self.library().cache, "bind_s": self.bound_seconds, "fresh": fresh}, ()
 
     def place(self) -> Reply:
         """Let the inputs, and whatever calls take, lie elsewhere in memory: taken anew, the old given back.
@@ -147,23 +161,38 @@ class Worker:
         return {"placed": True}, ()
 
     def _bound(self, workload: Workload, problem: Problem | None) -> Callable[[], Any]:
-        call = _there(self.backend, "load").bind(workload, problem)
+        backend, library = _there(self.backend, "load"), self.library(workload.device)
+        backend.require(workload)
+        arrays, left = backend.arrays(workload, problem)
+        library.finish()
+        started = time.perf_counter()
+        call = backend.call(workload, left, arrays)
+        library.finish()
+        self.bound_seconds = time.perf_counter() - started
         return slowed(call, self.library(workload.device), self.slowed) if self.slowed else call
 
     def check(self, rows: list[int], calls: int = 2) -> Reply:
         """The prepared workload's named results at these query rows, of so many calls one after the other.
 
-        The second shows a backend that writes into its inputs: the timed calls would compute something else.
-        Gradients are those of `checked_problem`. The arrays are those of the first call, then those of the next.
+        ``first_call_s`` is the seconds of the first of them. The second shows a backend that writes into its inputs:
+        the timed calls would compute something else. Gradients are those of `checked_problem`. The arrays are those
+        of the first call, then those of the next.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         if workload.backward:
             call = _there(self.backend, "load").bind(workload, checked_problem(workload, rows))
-        answers = [self._named(workload, call()) for _ in range(calls)]
+        library, seconds, answers = self.library(), [], []
+        for _ in range(calls):
+            started = time.perf_counter()
+            returned = call()
+            library.finish()
+            seconds.append(time.perf_counter() - started)
+            answers.append(self._named(workload, returned))
+            del returned
         of_queries = (OUTPUT, GRADIENTS[0])
         named = [pair for answer in answers for pair in answer.items()]
         cut = tuple(one[:, :, rows] if name in of_queries else one for name, one in named)
-        return {"names": list(answers[0])}, cut
+        return {"names": list(answers[0]), "first_call_s": seconds[0]}, cut
 
     def answer(
         self,
@@ -209,6 +238,24 @@ class Worker:
         """The kernels that the prepared call really ran."""
         return {"kernel": self.library().attest(_there(self.call, "prepare"))}, ()
 
+    def invariance(self, dtype: str, device: str, size: int | None = None) -> Reply:
+        """The output for a problem of its own, and whether parts of it, computed alone, have the same bits.
+
+        With a `size` (1 for all of it) the output alone. Raises Declined. See `attnlab.measuring.invariance`.
+        """
+        from attnlab.measuring import invariance
+
+        backend = _there(self.backend, "load")
+        self.library(device)
+        backend.require(invariance.workload_in(dtype, device))
+        if size is not None:
+            return {"size": size}, (invariance.whole(backend, invariance.workload_in(dtype, device, size)),)
+        size = invariance.size_for(backend, dtype, device)
+        workload = invariance.workload_in(dtype, device, size)
+        expected = invariance.whole(backend, workload)
+        same, reason = invariance.same_in_parts(backend, workload, expected)
+        return {"size": size, "same": same, "reason": reason}, (expected,)
+
     def free_bytes(self, device: str) -> Reply:
         """Bytes that can still be taken on `device`."""
         return {"bytes": self.library(device).free_bytes()}, ()
@@ -234,8 +281,10 @@ class Worker:
 
         known = ("user_api", "internal_api", "version", "num_threads", "architecture")
         pools = [{name: pool.get(name) for name in known} for pool in threadpool_info()]
-        versions = self.library(device).versions()
-        return {"versions": versions, "pools": pools, "python": sys.version.split()[0]}, ()
+        library = self.library(device)
+        told = {"versions": library.versions(), "pools": pools, "python": sys.version.split()[0]}
+        modes = library.modes()
+        return {**told, "modes": modes} if modes else told, ()
 
     def ceiling(self, library: str, device: str, dtype: str) -> Reply:
         """The best rates of one array library; needs no backend."""

@@ -88,6 +88,9 @@ class WorkerProcess:
         self._start_seconds = start_seconds
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
+        #: the operator that its backend asks for by name, and the number format that it computes in; see `Backend`
+        self.asked_kernel: str | None = None
+        self.computes_in: str | None = None
         self._folders = list(folders)
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: psutil.Process | None = None
@@ -174,6 +177,7 @@ class WorkerProcess:
                 "folders": self._folders,
                 "threads": one.threads,
                 "slowed": one.slowed,
+                "settings": dict(one.settings),
             }
         self._begin({"op": op, **arguments}, (), time.monotonic() + self._start_seconds)
 
@@ -187,6 +191,7 @@ class WorkerProcess:
             raise Refused("unavailable", said)
         answer, _ = self._answer(deadline)
         self.library = answer.get("library")
+        self.asked_kernel, self.computes_in = answer.get("kernel"), answer.get("computes_in")
         return answer
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> protocol.Message:

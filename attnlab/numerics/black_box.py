@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from attnlab.contract.backend import Backend
 from attnlab.contract.directions import OUTPUT
-from attnlab.contract.discovery import load
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
+from attnlab.measuring.contender import in_this_process
 
 
 class Attend(Protocol):
@@ -30,7 +30,7 @@ def black_box(
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
 ) -> Attend:
-    """The backend called `backend`, as a function of NumPy arrays.
+    """The backend called `backend`, with its own settings where the name has them, as a function of NumPy arrays.
 
     dtype : number format to compute in, the arrays' own unless given; the arrays are rounded to it.
     folders : where to look for backends beside those that come with attnlab.
@@ -38,7 +38,7 @@ def black_box(
     Raises ValueError for an unknown name and Unavailable where its library is missing; the function raises
     Declined where the backend cannot do what it is asked, and ValueError where shapes do not fit.
     """
-    chosen = load(backend, folders) if isinstance(backend, str) else backend
+    chosen = in_this_process(backend, folders) if isinstance(backend, str) else backend
 
     def attend(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], **rest: Any) -> NDArray[Any]:
         number_format = dtype or str(q.dtype)

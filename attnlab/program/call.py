@@ -9,9 +9,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.contract.directions import GRADIENTS, OUTPUT
-from attnlab.contract.discovery import load
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
+from attnlab.measuring.contender import in_this_process
 
 
 def attend(
@@ -34,6 +34,8 @@ def attend(
 ) -> NDArray[Any]:
     """softmax(cap(scale · q kᵀ) + bias) v over the keys that are seen, by the backend `name`.
 
+    name : with the backend's own settings where they are to hold, ``openvino[precision=bf16]``; those of processes
+    (threads, environment variables) cannot be had here.
     q: (batch, heads, n_q, head_dim), k: (batch, kv_heads, n_k, head_dim), v: (batch, kv_heads, n_k, value_dim);
     returns (batch, heads, n_q, value_dim). heads is a multiple of kv_heads, each serving as many successive heads.
     causal : False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the last sees all).
@@ -98,6 +100,6 @@ def answer(
     folders: Sequence[Path | str] = (),
 ) -> dict[str, NDArray[Any]]:
     """What the backend `name` returns for `problem`, by name: "output", "query gradient", ...; errors as `attend`."""
-    backend = load(name, folders)
+    backend = in_this_process(name, folders)
     workload = Workload.of_problem(problem, device=device, direction=direction)
     return backend.named(workload, backend.bind(workload, problem)())

@@ -15,11 +15,12 @@ from typing import Any
 
 from attnlab.accuracy.gate import Answers, GateResult, examine
 from attnlab.accuracy.questions import Question, forget, forget_all, gradient_questions, questions
-from attnlab.contract.discovery import require
+from attnlab.contract.dtypes import lower
 from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.packing import pack
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
+from attnlab.measuring.invariance import Invariance, invariance_of
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.program.lanes import Enough, cores, work_in_lanes
 
@@ -43,8 +44,10 @@ class Checked:
     ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
     gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
     its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
-    no_dtypes : the dtypes that it does not have, and why. left_out : questions that would have taken this backend too
-    long. drawn : conditions among those that it answered that no table names, drawn at random for this seed.
+    no_dtypes : the dtypes that it does not have, and why. lower : the number format in which it computes, by dtype,
+    where that is a lower one: its answers were then held against the truth of inputs rounded to it. left_out :
+    questions that would have taken this backend too long. drawn : conditions among those that it answered that no
+    table names, drawn at random for this seed.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Checked:
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_gradients: str | None = None
     no_dtypes: dict[str, str] = field(default_factory=dict)
+    lower: dict[str, str] = field(default_factory=dict)
+    invariance: list[Invariance] = field(default_factory=list)
 
     @property
     def much_left_out(self) -> bool:
@@ -75,6 +80,7 @@ def check(
     on_event: Event = lambda text: None,
     keep: bool = False,
     lanes: int | None = None,
+    invariance: bool = False,
 ) -> Checked:
     """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
 
@@ -82,11 +88,12 @@ def check(
     library differentiates. `contender` is its name, with settings where they are to hold:
     ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. lanes : so many
     processes share the dtypes, each with the backend in a process of its own, and find what one would have found; by
-    default one a core on the CPU, and one alone on another device or with `keep`.
+    default one a core on the CPU, and one alone on another device or with `keep`. invariance : does it, where it
+    is right, give the same bits again? Asked afterwards, see `attnlab.measuring.invariance`.
     Raises ValueError for an unknown backend and for broken notation.
     """
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
-    require(asked.backend, folders)
+    asked.require(folders)
     if lanes is None:
         lanes = 1 if keep or device != "cpu" else cores()
     ends: dict[str, _End] = {}
@@ -102,21 +109,43 @@ def check(
     work = partial(_ask, asked, tuple(folders), device, seed, keep)
     work_in_lanes(work, _shared_out(dtypes, lanes), told)
     counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
-    found = [one.result for one in counted if one.result]
+    found = [replace(one.result, dtype=one.dtype) for one in counted if one.result]
     passed, reason = counted[-1].passed, counted[-1].reason
     if passed and not any(one.asked for one in found):
         passed, reason = None, _refusal(found)
-    return _summary(asked.name, passed, reason, found)
+    summary = _summary(asked.name, passed, reason, found)
+    told_lower = {one.dtype: one.lower for one in counted if one.lower and one.result and one.result.asked}
+    same: list[Invariance] = []
+    if invariance and passed:
+        answered = [one.dtype for one in found if one.asked]
+        same = _same_bits(asked, folders, answered, device)
+    return replace(summary, lower=told_lower, invariance=same)
+
+
+def _same_bits(
+    asked: Contender, folders: Sequence[str], dtypes: Sequence[str], device: str
+) -> list[Invariance]:
+    process = WorkerProcess(asked, folders)
+    try:
+        process.start()
+        process.finish_start()
+        return invariance_of(asked, process, dtypes, device, cores=cores(), folders=folders)
+    finally:
+        process.end()
 
 
 @dataclass(frozen=True)
 class _End:
-    """How the questions in one dtype ended; without a result where the backend could not be asked on."""
+    """How the questions in one dtype ended; without a result where the backend could not be asked on.
+
+    `lower` is the number format in which it computes, where that is a lower one.
+    """
 
     dtype: str
     passed: bool | None
     reason: str | None = None
     result: GateResult | None = None
+    lower: str | None = None
 
 
 def _settled(ends: Mapping[str, _End], dtypes: Sequence[str]) -> list[str]:
@@ -162,10 +191,15 @@ def _ask(
             process.finish_start()
             loaded = True
             for dtype in dtypes:
-                coming = questions(dtype, seed), gradient_questions(dtype, seed)
-                box = _BlackBox(process, device, *coming)
-                result = examine(box, dtype, seed=seed, on_event=tell, clock=box.clock)
-                tell(_End(dtype, not result.fault, result.fault, result))
+                less = lower(dtype, process.computes_in)
+                asked_in = less or dtype
+                coming = questions(asked_in, seed), gradient_questions(asked_in, seed)
+                # questions of other dtypes, which come between, would be held to those
+                only = {asked_in: dtype} if process.computes_in else None
+                box = _BlackBox(process, device, *coming, only=only)
+                result = examine(box, asked_in, seed=seed, on_event=tell, clock=box.clock)
+                fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
+                tell(_End(dtype, not fault, fault, result, less))
                 if result.fault:
                     break
                 if not keep:
@@ -200,11 +234,18 @@ class _BlackBox:
     """A backend in its own process as the gate's black box. Died and Hung come through, with the question's name.
 
     The right answer is worked out here while the backend works on its own, and if it takes longer those to the next
-    questions, which come in the order of asking; some of them may not be asked.
+    questions, which come in the order of asking; some of them may not be asked. only : the dtypes
+    that are asked about and those in which their arrays go there: wider ones where the backend computes in a lower one.
     """
 
-    def __init__(self, process: WorkerProcess, device: str, *coming: Iterator[Question]) -> None:
-        self._process, self._device = process, device
+    def __init__(
+        self,
+        process: WorkerProcess,
+        device: str,
+        *coming: Iterator[Question],
+        only: Mapping[str, str] | None = None,
+    ) -> None:
+        self._process, self._device, self._only = process, device, only
         self._coming = dict(zip((False, True), coming, strict=True))  # about outputs, and about gradients
         self._ready: deque[Question] = deque()
         self._declining = False
@@ -216,6 +257,8 @@ class _BlackBox:
 
     def __call__(self, question: Question) -> Answers:
         """What it answers, by name."""
+        if self._only is not None and question.dtype not in self._only:
+            raise Declined(f"{question.dtype} is not asked about here")
         self._pass_to(question)
         try:
             answer = self._begin(question)
@@ -234,12 +277,18 @@ class _BlackBox:
             raise Misbehaved(str(refusal)) from None
         except (Died, Hung) as fault:
             raise type(fault)(f"{question.text}: {fault}") from None
-        return dict(zip(reply["names"], found, strict=True))
+        named = dict(zip(reply["names"], found, strict=True))
+        if self._only is not None:  # float16 is carried in itself
+            named = {name: one.astype(question.problem.query.dtype) for name, one in named.items()}
+        return named
 
     def _begin(self, question: Question) -> Callable[[], Any]:
-        plain, arrays = pack(question.problem)
+        problem = question.problem
+        if self._only is not None:
+            problem = problem.cast(self._only[question.dtype])
+        plain, arrays = pack(problem)
         direction = "training" if question.backward else "forward"
-        workload = Workload.of_problem(question.problem, device=self._device, direction=direction)
+        workload = Workload.of_problem(problem, device=self._device, direction=direction)
         return self._process.begin(
             "answer",
             seconds=_SECONDS,

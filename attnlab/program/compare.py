@@ -15,6 +15,7 @@ from typing import Any
 
 from attnlab.contract.library import huge_page_variables
 from attnlab.contract.result import Outcome, Result
+from attnlab.contract.units import seconds_text
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
@@ -22,7 +23,8 @@ from attnlab.measuring.disturbance import hidden
 from attnlab.measuring.limits import Limits
 from attnlab.statistics.pairing import Verdict
 from attnlab.statistics.replication import Speed, speeds
-from attnlab.statistics.verdicts import sentence, verdicts_against
+from attnlab.statistics.setup import pay_off
+from attnlab.statistics.verdicts import precision_apart, sentence, verdicts_against
 
 #: for each contender's part in the rounds of the first five processes, unless another time is asked for
 SECONDS = 2.5
@@ -77,19 +79,32 @@ class Comparison:
             "ratio_high": _known(verdict.high) if verdict else 1.0 if is_baseline else None,
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
             "processes_needed": verdict.processes_needed if verdict else None,
+            "setup_seconds": result.setup_seconds,
             "peak_bytes": result.peak_bytes,
             "relative_error": _known(result.accuracy.relative_error) if result.accuracy else None,
             "kernel": result.kernel,
+            "computes_in": result.computes_in,
         }
 
     def sentences(self) -> list[str]:
         """One sentence a contender: what came out, and what to do where nothing did."""
         said = []
+        by_name = {result.contender: result for result in self.results}
         for result in self.results:
             if result.outcome is not Outcome.MEASURED:
                 said.append(f"{result.contender}: {result.outcome}. {result.reason}.")
             elif result.contender in self.verdicts:
-                said.append(sentence(result.contender, self.baseline, self.verdicts[result.contender]))
+                baseline = by_name.get(self.baseline)
+                precision = precision_apart(result, baseline) if baseline else ""
+                verdict = self.verdicts[result.contender]
+                said.append(sentence(result.contender, self.baseline, verdict, precision=precision))
+        for result in self.results:
+            paid = pay_off(self.results, result.contender)
+            if paid and result.setup_seconds:
+                said.append(
+                    f"{paid.contender} takes {seconds_text(result.setup_seconds)} to get ready: it pays off after "
+                    f"{paid.calls:,} calls against {paid.against}."
+                )
         needed = [one.processes_needed for one in self.verdicts.values() if one.processes_needed]
         if needed:
             seconds = max(needed) * self.set_seconds
@@ -129,13 +144,11 @@ def compare(
     contender, at most. limits : all of it, instead. Raises ValueError for fewer than two contenders, broken notation or
     an unknown backend.
     """
-    from attnlab.contract.discovery import require
-
     contenders = parse_all(texts)
     if len(contenders) < 2:
         raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")
     for one in contenders:
-        require(one.backend, folders)
+        one.require(folders)
     baseline = contenders[0].name
     limits = limits or Limits(
         workload_seconds=seconds or SECONDS * len(contenders),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attnlab.contract.discovery import backends, require
+from attnlab.contract.discovery import backends
 from attnlab.contract.library import library_names
 from attnlab.contract.result import Ceiling, Outcome
 from attnlab.measuring import ceilings
@@ -71,7 +71,7 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
     """
     names = list(plan.contenders) or backends(plan.folders)
     for one in parse_all(names):
-        require(one.backend, plan.folders)
+        one.require(plan.folders)
     baseline = plan.baseline or ("torch_eager" if "torch_eager" in names else names[0])
     twice = baseline.partition("#")[0]
     if plan.self_test and names.count(twice) == 1:
@@ -102,6 +102,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             for done, workload in enumerate(plan.workloads):
                 progress.stage(workload.label, done=done, total=total)
                 record.append(conductor.race(workload))
+            progress.stage("the same bits again", done=total, total=total)
+            _ask_for_same_bits(record, conductor)
     finally:
         for activity, seconds in conductor.account.items():
             record.account[activity] = record.account.get(activity, 0.0) + seconds
@@ -110,13 +112,25 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     if plan.ceilings:
         progress.stage("ceilings: matrix products and copies", done=total, total=total)
         with _accounted(record, "ceilings"):
-            for device, dtype in sorted({(one.device, one.dtype) for one in plan.workloads}):
+            formats = {(one.device, one.dtype) for one in plan.workloads}
+            formats |= {(one.workload.device, one.computes_in) for one in record.results if one.computes_in}
+            for device, dtype in sorted(formats):
                 found = measure_ceiling(device, dtype)
                 if found is not None:
                     record.ceilings.append(found)
         record.save()
     if plan.experiments:
         _experiment(record, progress)
+
+
+def _ask_for_same_bits(record: Run, conductor: Conductor) -> None:
+    """Of every contender that was measured, in each of the plan's number formats."""
+    names = [one.contender for one in record.results if one.outcome is Outcome.MEASURED]
+    dtypes = list(dict.fromkeys(one.dtype for one in record.plan.workloads))
+    record.invariance = conductor.invariance(
+        list(dict.fromkeys(names)), dtypes, record.plan.workloads[0].device
+    )
+    record.save()
 
 
 def _experiment(record: Run, progress: Progress) -> None:

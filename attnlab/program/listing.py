@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.contract.discovery import backends
+from attnlab.contract.discovery import backends, settings_of
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
@@ -53,7 +53,7 @@ def listed(
                     told = process.finish_start()
                 else:
                     told = process.ask("describe", seconds=seconds, backend=name, **asked)
-                found.append(_of_answer(name, told))
+                found.append(_of_answer(name, told, folders))
             except Refused as refusal:
                 found.append(Listed(name, "", "", str(refusal)))
             except (Died, Hung) as fault:
@@ -68,5 +68,7 @@ def listed(
     return found
 
 
-def _of_answer(name: str, told: dict[str, Any]) -> Listed:
-    return Listed(name, told["library"], told["summary"], told["reason"])
+def _of_answer(name: str, told: dict[str, Any], folders: Sequence[str]) -> Listed:
+    own = ", ".join(f"{key}={'|'.join(values)}" for key, values in settings_of(name, folders).items())
+    summary = f"{told['summary']} Settings: {own}." if own else told["summary"]
+    return Listed(name, told["library"], summary, told["reason"])

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from attnlab.contract.discovery import backends, require
+from attnlab.contract.discovery import backends
 from attnlab.contract.result import Result
 from attnlab.contract.units import seconds_text
 from attnlab.contract.workload import Workload
@@ -124,7 +124,7 @@ def selftest(
             raise ValueError(f"conditions are {', '.join(CONDITIONS)}, got {condition!r}")
     chosen = list(names) or backends()
     for one in parse_all(chosen):
-        require(one.backend)
+        one.require()
     bench = _Bench(workload, Limits(workload_seconds=seconds, most_processes=8), on_event)
     started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     where = environment()

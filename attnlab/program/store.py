@@ -19,6 +19,7 @@ import msgspec
 
 from attnlab.contract.plain import decode
 from attnlab.contract.result import Ceiling, Measurement, Result
+from attnlab.measuring.invariance import Invariance
 from attnlab.numerics.finding import Finding
 from attnlab.program.plan import Plan
 
@@ -48,6 +49,7 @@ class Run:
     complete: bool = False
     account: dict[str, float] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
+    invariance: list[Invariance] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
@@ -70,8 +72,8 @@ class Run:
         """A tidy table, one row a measurement, and one for each result that has none.
 
         Columns: the workload's fields, ``contender``, ``backend``, ``library``, ``outcome``, ``reason``, ``kernel``,
-        ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value`` (median of
-        the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
+        ``computes_in``, ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value``
+        (median of the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
         """
         import pandas as pd
 
@@ -111,6 +113,7 @@ def _common(result: Result) -> dict[str, Any]:
         "outcome": str(result.outcome),
         "reason": result.reason,
         "kernel": result.kernel,
+        "computes_in": result.computes_in,
         "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
     }
 
@@ -144,6 +147,7 @@ def read_run(folder: Path | str) -> Run:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
     data.pop("format")
+    data.setdefault("invariance", [])  # which earlier runs did not ask about
     try:
         told: Any = decode({**data, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
     except (ValueError, TypeError) as fault:

@@ -96,6 +96,7 @@ class WorkloadResults:
             "workload": result.workload.label,
             "outcome": str(result.outcome),
             "kernel": result.kernel,
+            "computes_in": result.computes_in,
             "peak_bytes": result.peak_bytes,
             "baseline": self.baseline,
             "verdict": str(verdict.kind) if verdict else None,
@@ -165,18 +166,18 @@ class Harness:
         outcome = None if result.outcome is Outcome.MEASURED else result.outcome
         return Answer(outcome, result.reason or "", result.accuracy)
 
-    def ceiling(self, workload: Workload) -> Ceiling | None:
-        """The best rates seen here for the workload's number format, or None where they are not wanted."""
+    def ceiling(self, workload: Workload, computes_in: str | None = None) -> Ceiling | None:
+        """The best rates seen here for the workload's number format or a lower one; None where they are not wanted."""
         if not self.settings.ceilings:
             return None
-        key = workload.device, workload.dtype
+        key = workload.device, computes_in or workload.dtype
         if key not in self._ceilings:
             self._ceilings[key] = measure_ceiling(*key)
         return self._ceilings[key]
 
     def share_of_ceiling(self, result: Result) -> float | None:
         """The FLOP rate of a measured result, as a share of the best matrix-product rate."""
-        ceiling = self.ceiling(result.workload)
+        ceiling = self.ceiling(result.workload, result.computes_in)
         if ceiling is None or result.latency is None:
             return None
         return result.workload.flops / result.latency.median / ceiling.matmul_flops
@@ -200,9 +201,10 @@ class Harness:
         return {result.contender: result for result in results}
 
     def _answer_here(self, name: str, workload: Workload) -> Answer:
-        """Call the backend once, in this process; its settings do not apply here."""
+        """Call the backend once, in this process; of its settings only the backend's own apply here."""
         try:
-            backend = load(self.settings.contender(name).backend, self.settings.folders)
+            one = self.settings.contender(name)
+            backend = load(one.backend, self.settings.folders, dict(one.settings))
             reason = backend.declines(workload)
         except (Unavailable, ValueError) as fault:
             return Answer(Outcome.UNAVAILABLE, str(fault))
@@ -223,7 +225,7 @@ class Harness:
         try:
             named = backend.named(workload, returned).items()
             cut = {name: one[:, :, rows] if name in of_queries else one for name, one in named}
-            judged = race_check.judge(workload, rows, cut)
+            judged = race_check.judge(workload, rows, cut, backend.computes_in)
         except ValueError as fault:
             return Answer(Outcome.WRONG, str(fault))
         return Answer(None if judged.passed else Outcome.WRONG, judged.reason or "", judged)

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from attnlab.contract.dtypes import lower
 from attnlab.contract.result import Ceiling, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.program.store import Run
 from attnlab.report import wording
-from attnlab.statistics.ranking import Ranking, entered_once, is_second_entry, rank
+from attnlab.statistics.ranking import Ranking, Standing, entered_once, is_second_entry, rank
 from attnlab.statistics.roofline import Rate, rate
 from attnlab.statistics.selftest import SelfTest, self_test
 from attnlab.statistics.verdicts import latencies
@@ -24,7 +25,8 @@ At = tuple[int, int]
 class Cell:
     """One workload: who answered (each contender once), who was measured and believed, and their order.
 
-    `margin` is the relative difference that counts as none here.
+    `margin` is the relative difference that counts as none here. `ranking` holds those that compute in the inputs'
+    precision, or where there are none in the highest that there is; `everyone` all who were measured.
     """
 
     workload: Workload
@@ -34,6 +36,17 @@ class Cell:
     rates: Mapping[str, Rate]
     ranking: Ranking | None
     margin: float
+    everyone: Ranking | None = None
+
+    @property
+    def lower(self) -> dict[str, Result]:
+        """Those measured that compute in a lower precision than their inputs', by contender."""
+        return {name: one for name, one in self.measured.items() if one.computes_in}
+
+    def standing(self, name: str) -> Standing | None:
+        """The contender's place, in the ranking or apart from it; None where it has no speed."""
+        ranked = self.ranking.of(name) if self.ranking else None
+        return ranked or (self.everyone.of(name) if self.everyone else None)
 
 
 @dataclass(frozen=True)
@@ -117,22 +130,30 @@ def analyse(run: Run) -> Analysis:
 
 def _cell(workload: Workload, answers: Mapping[str, Result], run: Run, baseline: str, margin: float) -> Cell:
     once = {name: one for name, one in answers.items() if not is_second_entry(name)}
-    ceiling = _ceiling(run, workload)
     rates, faults = {}, {}
     for name, latency in latencies(once.values()).items():
+        ceiling = _ceiling(run, workload.device, once[name].computes_in or workload.dtype)
         if ceiling is not None:
             cold = latency.facts.get("cache") == "cold"
             rates[name] = rate(workload, latency.median, ceiling, cold=cold)
             if (fault := rates[name].fault) is not None:
                 faults[name] = fault
     measured = {name: one for name, one in once.items() if one.latency is not None and name not in faults}
-    ranking = rank(measured, baseline=baseline, margin=margin)
-    return Cell(workload, once, measured, faults, rates, ranking, margin)
+    peers = _peers(measured)
+    ranking = rank(peers, baseline=baseline, margin=margin)
+    everyone = ranking if len(peers) == len(measured) else rank(measured, baseline=baseline, margin=margin)
+    return Cell(workload, once, measured, faults, rates, ranking, margin, everyone)
 
 
-def _ceiling(run: Run, workload: Workload) -> Ceiling | None:
-    asked = workload.device, workload.dtype
-    return next((one for one in run.ceilings if (one.device, one.dtype) == asked), None)
+def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
+    """Those that compute in the highest precision of all: speed bought with precision is another matter."""
+    formats = {one.computes_in or one.workload.dtype for one in measured.values()}
+    highest = next((one for one in formats if not any(lower(other, one) for other in formats)), None)
+    return {name: one for name, one in measured.items() if (one.computes_in or one.workload.dtype) == highest}
+
+
+def _ceiling(run: Run, device: str, dtype: str) -> Ceiling | None:
+    return next((one for one in run.ceilings if (one.device, one.dtype) == (device, dtype)), None)
 
 
 def _groups(cells: list[Cell]) -> tuple[str, tuple[Group, ...]]:

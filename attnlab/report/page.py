@@ -8,7 +8,7 @@ from typing import Any
 
 from attnlab.contract import units
 from attnlab.program.store import Run
-from attnlab.report import appendix, findings, growths, layout, sentences, speed_figures, tables
+from attnlab.report import appendix, as_ran, findings, growths, layout, sentences, speed_figures, tables
 from attnlab.report.analysis import Analysis, Group, analyse
 from attnlab.statistics import growth
 
@@ -65,6 +65,9 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
         "growth_level": units.percent(growth.LEVEL),
         "growth_worst": units.percent(growth.WORST),
         "accuracy": tables.accuracy(analysis),
+        "as_ran": as_ran.as_ran(analysis),
+        "fallbacks": as_ran.fallbacks(analysis),
+        "same_bits": as_ran.same_bits(analysis),
         "ceilings": layout.table(run.ceilings, tables.CEILINGS),
         "findings": findings.content(run.findings, figures),
         "left_out": appendix.left_out(analysis),
@@ -87,6 +90,7 @@ def _group(analysis: Analysis, group: Group) -> dict[str, Any]:
         "latencies": tables.latencies(analysis, group),
         "peaks": tables.peaks(analysis, group),
         "further": tables.further(analysis, group),
+        "set_up": as_ran.set_up(analysis, group),
         "fastest": tables.fastest(analysis, group),
         "speedups": tables.speedups(analysis, group),
         "shares": tables.shares(analysis, group),

@@ -10,6 +10,7 @@ from attnlab.measuring.contender import with_huge_pages
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis
 from attnlab.report.avoid import avoid
+from attnlab.report.lower_precision import lower_precision
 from attnlab.report.winners import crossings, winners
 from attnlab.statistics.verdicts import latencies
 
@@ -105,7 +106,8 @@ def verdict(analysis: Analysis) -> list[tuple[str, list[str]]]:
         return [("", ["Nothing was measured; the table of those left out says why."])]
     chapters = []
     for group in analysis.groups:
-        sentences = winners(analysis, group) + crossings(analysis, group) + avoid(analysis, group)
+        sentences = winners(analysis, group) + crossings(analysis, group)
+        sentences += lower_precision(analysis, group) + avoid(analysis, group)
         chapters.append((group.name, sentences or ["Nothing was measured here."]))
     return chapters
 

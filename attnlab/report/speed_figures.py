@@ -30,7 +30,7 @@ def latency(analysis: Analysis, folder: Path) -> Path | None:
     """Median seconds per call against n. None where no head count has two lengths."""
 
     def seconds(cell: Cell, name: str) -> float | None:
-        standing = cell.ranking.of(name) if cell.ranking is not None else None
+        standing = cell.standing(name)
         return None if standing is None else standing.seconds
 
     title = "Time of one call (median): lower is better"

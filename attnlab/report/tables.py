@@ -12,7 +12,7 @@ from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown, table
 from attnlab.statistics.pairing import Kind
-from attnlab.statistics.ranking import Ranking
+from attnlab.statistics.ranking import Standing
 from attnlab.statistics.roofline import Rate
 
 NONE = "–"
@@ -67,12 +67,18 @@ def speedups(analysis: Analysis, group: Group) -> str:
     rows = []
     for (count, n), ranking in group.ranked.items():
         first = {one.contender for one in ranking.first} if ranking.decided else set()
-        rows.append([count, n, *(_speedup(ranking, name, name in first) for name in others)])
-    return markdown(["heads", "n", *(f"`{name}`" for name in others)], rows, left=0)
+        standings = {name: group.cells[count, n].standing(name) for name in others}
+        rows.append([count, n, *(_speedup(one, name in first) for name, one in standings.items())])
+    return markdown(["heads", "n", *(_header(group, name) for name in others)], rows, left=0)
 
 
-def _speedup(ranking: Ranking, name: str, first: bool) -> str:
-    standing = ranking.of(name)
+def _header(group: Group, name: str) -> str:
+    """The contender, and the lower precision in which it computes."""
+    lower = {cell.measured[name].computes_in for cell in group.cells.values() if name in cell.measured}
+    return f"`{name}`" + "".join(f", in {one}" for one in sorted(filter(None, lower)))
+
+
+def _speedup(standing: Standing | None, first: bool) -> str:
     if standing is None or standing.against_baseline is None:
         return NONE
     verdict = standing.against_baseline
@@ -89,11 +95,11 @@ def latencies(analysis: Analysis, group: Group) -> str:
         first = {one.contender for one in ranking.first} if ranking.decided else set()
         row: list[object] = [count, n]
         for name in names:
-            standing = ranking.of(name)
+            standing = group.cells[count, n].standing(name)
             text = NONE if standing is None else units.seconds_text(standing.seconds)
             row.append(f"**{text}**" if name in first else text)
         rows.append([*row, max(one.rounds for one in ranking.standings)])
-    return markdown(["heads", "n", *(f"`{name}`" for name in names), "rounds"], rows, left=0)
+    return markdown(["heads", "n", *(_header(group, name) for name in names), "rounds"], rows, left=0)
 
 
 def peaks(analysis: Analysis, group: Group) -> str:
@@ -114,7 +120,7 @@ def further(analysis: Analysis, group: Group) -> str:
     rows = [
         [quantity.replace("_", " "), *row]
         for quantity in quantities
-        if quantity not in ("latency", "peak_memory")
+        if quantity not in ("latency", "peak_memory", "setup")
         for _, row in _at_longest(analysis, group, quantity)
     ]
     names = measured_names(analysis, group)
@@ -149,11 +155,14 @@ class Worst:
     accuracy: Accuracy
     passed: int
     judged: int
+    lower: str | None = None
 
 
 _ACCURACY: Mapping[str, Callable[[Worst], object]] = {
     "contender": lambda worst: f"`{worst.contender}`",
-    "dtype": lambda worst: worst.dtype,
+    "dtype": lambda worst: (
+        worst.dtype if worst.lower is None else f"{worst.dtype}, computed in {worst.lower}"
+    ),
     "worst at": lambda worst: worst.at,
     "of": lambda worst: worst.accuracy.of,
     "relative error": lambda worst: f"{worst.accuracy.relative_error:.2e}",
@@ -170,18 +179,20 @@ _ACCURACY: Mapping[str, Callable[[Worst], object]] = {
 def accuracy(analysis: Analysis) -> str:
     """The worst relative error of each contender over all workloads of a dtype, beside its budget."""
     rows = []
+    lower: dict[tuple[str, str], str | None] = {}
     for name in analysis.names:
         by_dtype: dict[str, list[tuple[str, Accuracy]]] = {}
         for group in analysis.groups:
             for _, cell in sorted(group.cells.items()):
                 found = cell.answers[name].accuracy if name in cell.answers else None
                 if found is not None:
+                    lower[name, cell.workload.dtype] = cell.answers[name].computes_in
                     at = ", ".join(filter(None, (wording.place(cell.workload), group.name)))
                     by_dtype.setdefault(cell.workload.dtype, []).append((at, found))
         for dtype, every in by_dtype.items():
             at, worst = max(every, key=lambda pair: _share_of_budget(pair[1]))
             passed = sum(one.passed for _, one in every)
-            rows.append(Worst(name, dtype, at, worst, passed, len(every)))
+            rows.append(Worst(name, dtype, at, worst, passed, len(every), lower[name, dtype]))
     return table(rows, _ACCURACY, left=4)
 
 

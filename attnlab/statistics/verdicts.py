@@ -44,18 +44,23 @@ def verdicts_against(
     return verdicts
 
 
-def sentence(name: str, baseline: str, verdict: Verdict, *, margin: float = MARGIN) -> str:
-    """The verdict in one sentence: which is faster, the ratio of the times, its interval and the rounds."""
+def sentence(
+    name: str, baseline: str, verdict: Verdict, *, margin: float = MARGIN, precision: str = ""
+) -> str:
+    """The verdict in one sentence: which is faster, the ratio of the times, its interval and the rounds.
+
+    precision : what is said of the two where they do not compute in the same, see `precision_apart`.
+    """
     pairs = f"{verdict.processes} pairs of processes"
     span = f"95 % interval {verdict.low:.3g} to {verdict.high:.3g}, {verdict.rounds} rounds in {pairs}"
     if verdict.kind is Kind.FASTER:
         times = 1 / verdict.ratio
-        return f"{name} is {times:.3g} times as fast as {baseline} (time ratio {verdict.ratio:.3g}, {span})."
+        return f"{name} is {times:.3g} times as fast as {baseline}{precision} (time ratio {verdict.ratio:.3g}, {span})."
     if verdict.kind is Kind.SLOWER:
-        return f"{name} takes {verdict.ratio:.3g} times as long as {baseline} ({span})."
+        return f"{name} takes {verdict.ratio:.3g} times as long as {baseline}{precision} ({span})."
     if verdict.kind is Kind.EQUIVALENT:
         within = f"{name} and {baseline} are equally fast to within {margin * 100:.3g} %"
-        return f"{within} (time ratio {verdict.ratio:.3g}, {span})."
+        return f"{within}{precision} (time ratio {verdict.ratio:.3g}, {span})."
     if verdict.low == 0 and verdict.disturbed >= verdict.rounds:
         return (
             f"{name} against {baseline} is undecided: other programs used the cores in {verdict.disturbed} of "
@@ -68,3 +73,18 @@ def sentence(name: str, baseline: str, verdict: Verdict, *, margin: float = MARG
         )
     more = f"; about {verdict.processes_needed} pairs would decide it" if verdict.processes_needed else ""
     return f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, {span}{more}."
+
+
+def precision_apart(one: Result, baseline: Result) -> str:
+    """``, in bfloat16: relative error 3e-3 against 2e-7`` where the two do not compute in one number format, else "".
+
+    Of the baseline's, where that is the lower one.
+    """
+    formats = [each.computes_in or each.workload.dtype for each in (one, baseline)]
+    if formats[0] == formats[1]:
+        return ""
+    known = [
+        f"{each.accuracy.relative_error:.1e}" if each.accuracy else "unknown" for each in (one, baseline)
+    ]
+    said = f"in {formats[0]}" if one.computes_in else f"which computes in {formats[1]}"
+    return f", {said}: relative error {known[0]} against {known[1]}"

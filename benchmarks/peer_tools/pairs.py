@@ -66,7 +66,7 @@ def bound(contender: str, pair: Pair) -> Callable[[], Any]:
     from attnlab.measuring.worker import slowed
 
     one = Contender.parse(contender)
-    backend = load(one.backend)
+    backend = load(one.backend, settings=dict(one.settings))
     call = backend.bind(Workload(heads=pair.heads, queries=pair.length, keys=pair.length))
     return slowed(call, backend.open("cpu"), one.slowed) if one.slowed else call
 

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from crews import latency
 
-from attnlab.contract.result import Outcome, Result
+from attnlab.commands.tables import comparison_table
+from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
 from attnlab.program import compare as program
 from attnlab.program.compare import Comparison, compare, two_speeds
 from attnlab.statistics.pairing import Kind, Verdict
 from attnlab.statistics.replication import Speed
-from attnlab.statistics.verdicts import sentence
+from attnlab.statistics.verdicts import sentence, verdicts_against
 
 QUICK = Limits(
     processes=3, most_processes=3, min_rounds=9, max_rounds=9, workload_seconds=20.0, turn_seconds=0.001
@@ -27,7 +28,7 @@ QUICK = Limits(
 TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "seconds_by_placement", "disturbed_rounds"}
-FIELDS |= {"processes_needed"}
+FIELDS |= {"processes_needed", "setup_seconds", "computes_in"}
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -211,3 +212,51 @@ def test_what_is_open_comes_with_what_would_decide_it() -> None:
     }
     found = Comparison(TINY, "a", (), verdicts, 8, set_seconds=2.5)
     assert found.sentences() == ["To decide all of it: --processes 14, about 35 s."]
+
+
+def measured(name: str, seconds: float, error: float, **more: Any) -> Result:
+    """A contender with this time in five processes, and this relative error."""
+    accuracy = Accuracy(error, 1.0, error, 16, 16, passed=True)
+    times = latency([[seconds] * 6 for _ in range(5)])
+    return Result(name, TINY, Outcome.MEASURED, None, accuracy, None, (times, *more.pop("and_", ())), **more)
+
+
+def test_who_computes_in_less_is_told_with_both_errors() -> None:
+    """Never "twice as fast" alone, whichever of the two is the baseline."""
+    quick, plain = measured("quick", 1e-3, 3.1e-3, computes_in="bfloat16"), measured("plain", 2e-3, 2.3e-7)
+    for results in ((plain, quick), (quick, plain)):
+        baseline = results[0].contender
+        verdicts = verdicts_against(results, baseline)
+        found = Comparison(TINY, baseline, results, verdicts, 5)
+        (said,) = found.sentences()
+        if baseline == "plain":
+            assert said.startswith(
+                "quick is 2 times as fast as plain, in bfloat16: relative error 3.1e-03 against 2.3e-07 (time ratio"
+            )
+        else:
+            assert said.startswith(
+                "plain takes 2 times as long as quick, which computes in bfloat16: "
+                "relative error 2.3e-07 against 3.1e-03"
+            )
+        shown = [str(cell) for cell in comparison_table(found).columns[0].cells]
+        assert "quick, in bfloat16" in shown and "plain" in shown
+        assert {one["name"]: one["computes_in"] for one in found.to_json()["contenders"]} == {
+            "quick": "bfloat16",
+            "plain": None,
+        }
+
+
+def test_set_up_is_told_with_when_it_pays_off() -> None:
+    """A second for a millisecond a call."""
+    setups = [Measurement("setup", "s", (9.0, one), {"fresh": (0.0, 1.0)}) for one in (1.25, 0.25)]
+    compiled = measured("compiled", 1e-3, 1e-7, and_=(setups[0],))
+    plain = measured("plain", 2e-3, 1e-7, and_=(setups[1],))
+    found = Comparison(TINY, "plain", (plain, compiled), verdicts_against((plain, compiled), "plain"), 5)
+    assert (
+        "compiled takes 1.25 s to get ready: it pays off after 1,000 calls against plain."
+        in found.sentences()
+    )
+    assert [one["setup_seconds"] for one in found.to_json()["contenders"]] == [0.25, 1.25]
+    table = comparison_table(found)
+    (column,) = [one for one in table.columns if one.header == "set-up"]
+    assert list(column.cells) == ["250 ms", "1.25 s"]

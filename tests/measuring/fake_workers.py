@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnlab.accuracy import race_check
+from attnlab.contract.dtypes import lower
 from attnlab.contract.result import Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
@@ -61,14 +62,15 @@ class FakeWorker:
     over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
     is the part of it that its threads waited for a core, `page_faults` those of a call in it; `faults` are raised in
     place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
-    its answers, `ready` is what preparing and `placing` what placing costs. `free` are the bytes that it finds free, a
-    number or a function without arguments, `further` those that its calls took beyond what it holds. `turns` holds what
-    each turn was asked for: iterations and settling.
+    its answers, `ready` is what preparing and `placing` what placing costs. `binding` and `first_call` are what a process
+    tells of them. `free` are the bytes that it finds free, a number or a function without arguments, `further` those
+    that its calls took beyond what it holds. `turns` holds what each turn was asked for: iterations and settling.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
         self.contender = Contender(name, name)
         self.library, self.number = "numpy", None
+        self.asked_kernel, self.computes_in = more.get("asked_kernel"), more.get("computes_in")
         self.clock, self.noise = clock, noise or (lambda turn, process: 1.0)
         self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
@@ -80,6 +82,9 @@ class FakeWorker:
         self.spoils = more.get("spoils", lambda process: 1.0)
         self.ready, self.placing = more.get("ready", 0.0), more.get("placing", 0.0)
         self.placed: dict[str, Any] = more.get("placed", {"placed": True})
+        self.binding = more.get("binding", lambda process: 0.0)
+        self.first_call = more.get("first_call", lambda process: 0.0)
+        self.kernel = more.get("kernel", "fake")
         self.resident, self.further = more.get("resident", 0), more.get("further", 0)
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
@@ -139,10 +144,13 @@ class FakeWorker:
     def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         self._fault(op)
         self._call()
-        references = race_check.references(self.workload, tuple(arguments["rows"]))
+        format = lower(self.workload.dtype, self.computes_in)
+        references = race_check.references(self.workload, tuple(arguments["rows"]), format)
         names, factor = self.workload.results, self.spoils(self.process)
         answers = tuple(factor * references[name].output for name in names)
-        return {"names": list(names)}, answers * arguments["calls"]
+        return {"names": list(names), "first_call_s": self.first_call(self.process)}, answers * arguments[
+            "calls"
+        ]
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
         assert self.alive
@@ -167,7 +175,8 @@ class FakeWorker:
         if op == "release":
             self.prepared = None
         free = self.free() if callable(self.free) else self.free
-        return {"kernel": "fake", "bytes": free, "cache": "warm"}
+        prepared = {"bind_s": self.binding(self.process), "fresh": float(self.process > 0)}
+        return {"kernel": self.kernel, "bytes": free, "cache": "warm", **prepared}
 
     def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> dict[str, Any]:
         self.turns.append((iterations, settle_seconds))

@@ -31,6 +31,28 @@ def test_variables_and_threads_are_taken_apart() -> None:
     assert one.variables == (("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1:b=[2]"), ("_X1", "a b"))
 
 
+def test_other_names_in_small_letters_are_the_backends_own_settings() -> None:
+    """Whether the backend has them is for its file to say."""
+    one = Contender.parse("a[precision=bf16,threads=2,X=1,tile_rows=64]")
+    assert one.settings == (("precision", "bf16"), ("tile_rows", "64"))
+    assert (one.threads, one.variables) == (2, (("X", "1"),))
+
+
+def test_a_setting_is_held_against_the_backends_file() -> None:
+    """Which is not imported for it: OpenVINO need not be there."""
+    Contender.parse("openvino[precision=bf16]").require()
+    Contender.parse("torch_sdpa[threads=1,X=1]").require()
+    for text, message in {
+        "torch_sdpa[lower=1]": "torch_sdpa has no setting 'lower'; it has none of its own; settings of all contenders "
+        "are threads, pages, slowed",
+        "openvino[precison=f32]": r"openvino has no setting 'precison'; its own are precision=f32\|bf16\|f16; settings",
+        "openvino[precision=f8]": "openvino: precision must be f32 or bf16 or f16, got 'f8'$",
+        "nobody[precision=f8]": "no backend is called 'nobody'",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            Contender.parse(text).require()
+
+
 def test_threads_set_every_librarys_variable_and_an_explicit_one_wins() -> None:
     """Libraries read them once, on import, each its own."""
     environment = Contender.parse("a[threads=3]").environment({"MKL_NUM_THREADS": "9"})
@@ -153,10 +175,7 @@ def test_why_a_system_gives_no_huge_pages_is_told(
         ("a[threads=two]", "got 'two'"),
         ("a[threads=-1]", "got '-1'"),
         ("a[threads=²]", "got '²'"),
-        (
-            "a[lower=1]",
-            "unknown setting 'lower'; settings are threads, pages, slowed and environment variables in capitals",
-        ),
+        ("a[Mixed=1]", "'Mixed' is no setting; settings of all contenders are threads, pages, slowed"),
         ("a[pages=small]", "pages must be huge or default, got 'small'"),
         ("a[pages=Huge]", "got 'Huge'"),
         ("a[pages=]", "a setting is written NAME=value"),

@@ -26,6 +26,9 @@ SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
 CHAPTERS = (
     "Verdict",
     "Time against length",
+    "What ran",
+    "Set-up",
+    "The same bits again",
     "Peak memory against length",
     "Speedup over the baseline",
     "Accuracy",

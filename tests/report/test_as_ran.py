@@ -1,0 +1,187 @@
+"""What ran beside what was asked: lower precision, fallbacks, set-up and the same bits, as the report tells them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic import synthetic
+
+from attnlab.contract.result import Accuracy, Measurement, Result
+from attnlab.measuring.invariance import Invariance
+from attnlab.program.store import Run, read_run
+from attnlab.report import as_ran, page, tables
+from attnlab.report.analysis import analyse
+from attnlab.report.lower_precision import lower_precision
+
+LOW = "quick[precision=bf16]"
+COSTS = {
+    "torch_eager": lambda w: 1e-4 + 2e-9 * w.pairs,
+    "steady": lambda w: 1e-4 + 1e-9 * w.pairs,
+    LOW: lambda w: 0.5e-4 + 0.5e-9 * w.pairs,
+}
+
+
+def told(one: Result, **changes: object) -> Result:
+    """A result of `LOW` as it is filed: in bfloat16, with its error; others as they are."""
+    if one.contender != LOW or one.latency is None:
+        return one
+    accuracy = Accuracy(3.1e-3, 9e-3, 0.01, 64, 64, passed=True)
+    return replace(one, computes_in="bfloat16", accuracy=accuracy, **changes)
+
+
+def run_of(folder: Path, contenders: tuple[str, ...] = (), **options: object) -> Run:
+    run = synthetic(folder, costs=COSTS, contenders=contenders, heads=(4,), lengths=(256, 1024), **options)
+    run.results = [told(one) for one in run.results]
+    return run
+
+
+def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> None:
+    """It is twice as fast, and the sentence says at which precision."""
+    analysis = analyse(run_of(tmp_path))
+    (group,) = analysis.groups
+    for cell in group.cells.values():
+        assert cell.ranking is not None and cell.ranking.best.contender == "steady"
+        assert cell.ranking.of(LOW) is None
+        assert cell.standing(LOW) is not None
+    assert LOW not in tables.fastest(analysis, group)
+    (said,) = lower_precision(analysis, group)
+    assert said.startswith(
+        f"**`{LOW}` computes in bfloat16**, not in its inputs' float32, and is ranked apart."
+    )
+    assert re.search(r"At n = 1024, 4 heads it is (1.9|2.0)\d+ \[", said)
+    assert "times as fast as `steady`, in bfloat16: relative error 0.0031 against 4" in said
+    whole = page.render(analysis, {})
+    assert said in whole
+    assert f"Use `{LOW}`" not in whole
+
+
+def test_tables_show_it_with_its_precision(tmp_path: Path) -> None:
+    analysis = analyse(run_of(tmp_path))
+    (group,) = analysis.groups
+    for table in (tables.latencies(analysis, group), tables.speedups(analysis, group)):
+        assert f"`{LOW}`, in bfloat16" in table
+    (row,) = [line for line in tables.latencies(analysis, group).splitlines() if "1024" in line]
+    assert "**" not in row.split("|")[5], "first places are for the inputs' precision"
+    assert "float32, computed in bfloat16" in tables.accuracy(analysis)
+    assert "float32, computed in bfloat16" in as_ran.as_ran(analysis)
+
+
+def test_alone_it_is_ranked_and_said_to_be_without_rival(tmp_path: Path) -> None:
+    analysis = analyse(run_of(tmp_path, (LOW,), baseline=LOW))
+    (group,) = analysis.groups
+    assert group.ranked
+    (said,) = lower_precision(analysis, group)
+    assert said.endswith("nothing in float32 was measured beside it to compare it with.")
+
+
+def test_without_an_interval_its_error_is_told_all_the_same(tmp_path: Path) -> None:
+    """One process of each has none."""
+    analysis = analyse(run_of(tmp_path, processes=1))
+    (said,) = lower_precision(analysis, analysis.groups[0])
+    assert "too few undisturbed processes tell how fast it is beside `steady` at n = 1024, 4 heads" in said
+    assert "relative error 0.0031 against 4" in said
+
+
+@pytest.mark.parametrize(
+    ("speed", "words"), [(4e-9, "even in bfloat16"), (1e-9, "is no faster than `steady`")]
+)
+def test_one_that_gains_nothing_is_told_so(tmp_path: Path, speed: float, words: str) -> None:
+    costs = {**COSTS, LOW: lambda w: 1e-4 + speed * w.pairs}
+    run = synthetic(tmp_path, costs=costs, heads=(4,), lengths=(1024,))
+    run.results = [told(one) for one in run.results]
+    analysis = analyse(run)
+    (said,) = lower_precision(analysis, analysis.groups[0])
+    assert words in said
+
+
+def test_a_ceiling_is_that_of_the_format_it_computes_in(tmp_path: Path) -> None:
+    """Faster than any float32 product is no failed measurement in bfloat16."""
+    run = run_of(tmp_path, ceiling_flops=1e9)
+    cell = analyse(run).cells[0]
+    assert "steady" in cell.faults and LOW not in cell.faults and LOW in cell.measured
+
+
+def test_a_fallback_is_said(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.results = [
+        replace(one, asked_kernel="_flash", kernel="_math") if one.contender == "steady" else one
+        for one in run.results
+    ]
+    analysis = analyse(run)
+    (said,) = as_ran.fallbacks(analysis)
+    assert said.startswith("`steady` asked for _flash, but _math ran, at n = 256, 4 heads first")
+    assert "_math (**asked for _flash**)" in as_ran.as_ran(analysis)
+    assert said in page.render(analysis, {})
+
+
+def test_threads_and_modes_stand_beside_what_was_asked(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    facts = {"pools": [{"num_threads": 2}], "modes": {"float32 matrix products": "high"}}
+    run.environment = {"contenders": {"steady": facts}}
+    table = as_ran.as_ran(analyse(run))
+    (row,) = [line for line in table.splitlines() if "`steady`" in line]
+    assert "all cores: 2" in row and "float32 matrix products high" in row
+
+
+def setup(*samples: tuple[float, int]) -> Measurement:
+    return Measurement(
+        "setup",
+        "s",
+        tuple(seconds for seconds, _ in samples),
+        {"fresh": tuple(float(fresh) for _, fresh in samples)},
+    )
+
+
+def test_set_up_has_a_row_a_contender_and_says_when_it_pays_off(tmp_path: Path) -> None:
+    """3.5 s against 1 ms: the difference over what a call saves."""
+    run = run_of(tmp_path, ("torch_eager", "steady"))
+    found = {"steady": setup((3.0, 1), (4.0, 1), (0.01, 0)), "torch_eager": setup((0.001, 1), (0.001, 0))}
+    run.results = [
+        replace(one, measurements=(*one.measurements, found[one.contender])) for one in run.results
+    ]
+    analysis = analyse(run)
+    table = as_ran.set_up(analysis, analysis.groups[0])
+    header, _, eager, steady = table.splitlines()
+    assert "first in its process" in header
+    assert "3.50 s" in steady and "10.0 ms" in steady and "calls, against `torch_eager`" in steady
+    calls = int(steady.split("after ")[1].split(" calls")[0].replace(",", ""))
+    assert 3.499 / 1.05e-9 / 1024**2 / 4 * 0.9 < calls < 3.499 / 1.05e-9 / 1024**2 / 4 * 1.2
+    assert "calls" not in eager
+    assert "What else was measured" not in page.render(analysis, {})
+
+
+def test_the_same_bits_have_a_row_a_contender_and_are_stored(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    run.invariance = [
+        Invariance("steady", "float32", 300, 700, {"again": True, "one query alone": False}),
+        Invariance(LOW, "float32", reason="its process exited"),
+    ]
+    run.save()
+    stored = read_run(tmp_path)
+    assert stored.invariance == run.invariance
+    steady, low = as_ran.same_bits(analyse(run)).splitlines()[2:]
+    assert [cell.strip() for cell in steady.strip("|").split("|")] == [
+        "`steady`",
+        "float32",
+        "same",
+        "–",
+        "–",
+        "–",
+        "differ",
+        "–",
+        "300 × 700",
+    ]
+    assert low.endswith("its process exited |")
+
+
+def test_a_run_that_was_stored_without_them_is_read(tmp_path: Path) -> None:
+    run_of(tmp_path).save()
+    file = tmp_path / "run.json"
+    plain = json.loads(file.read_text())
+    del plain["invariance"]
+    file.write_text(json.dumps(plain))
+    assert read_run(tmp_path).invariance == []
