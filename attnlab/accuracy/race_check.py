@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from attnlab.accuracy.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, weigh
 from attnlab.accuracy.reference import Reference, refer
-from attnlab.contract.directions import OUTPUT
+from attnlab.contract.directions import LOG_SUM, OUTPUT
 from attnlab.contract.inputs import checked_problem
 from attnlab.contract.result import Accuracy
 from attnlab.contract.workload import Workload
@@ -41,12 +41,13 @@ def sampled_rows(workload: Workload) -> list[int]:
 def references(workload: Workload, rows: tuple[int, ...]) -> dict[str, Reference]:
     """The right answers by name and their bounds, kept for the other contenders of the same race.
 
-    "output" and "query gradient" at `rows`, the gradients of key and value whole.
+    "output", "log sum" and "query gradient" at `rows`, the gradients of key and value whole.
     """
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
-        return refer(checked_problem(workload, rows), rows)
+        problem, log_sum = checked_problem(workload, rows), LOG_SUM in workload.results
+        return refer(problem, rows, log_sum=log_sum, splits=workload.splits)
 
 
 def judge(
@@ -54,8 +55,8 @@ def judge(
 ) -> Accuracy:
     """The gate's answer on the named results of `workload`: of the worst of them, which its reason names.
 
-    answers : by name, "output" and "query gradient" cut to the query rows `rows`, as `references`; an array alone is
-    the output. Raises ValueError for a missing name and for an answer of another shape.
+    answers : by name, "output", "log sum" and "query gradient" cut to the query rows `rows`, as `references`; an array
+    alone is the output. Raises ValueError for a missing name and for an answer of another shape.
     """
     exact = references(workload, tuple(rows))
     given = answers if isinstance(answers, Mapping) else {OUTPUT: np.asarray(answers)}
@@ -67,8 +68,9 @@ def judge(
 
 
 def _judged(workload: Workload, rows: int, name: str, answer: NDArray[Any], exact: Reference) -> Accuracy:
-    if answer.shape != exact.output.shape:
-        raise ValueError(f"{name} must have shape {exact.output.shape}, got {answer.shape}")
+    shape = exact.output.shape[:3] if name == LOG_SUM else exact.output.shape
+    if answer.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {answer.shape}")
     found = weigh(
         exact, answer, directions=DIRECTED_SHARED if name == OUTPUT else None, immaterial=IMMATERIAL_ANYWHERE
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from attnlab.contract.dtypes import ITEM_BYTES
 from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
+from attnlab.contract.storage import CONTIGUOUS, Storage
 from attnlab.contract.workload import GIVEN, Workload
 
 #: a call this much smaller (in FLOPs and in scores) than the one asked for still predicts it
@@ -134,9 +135,12 @@ def too_long(predicted: float, limit: float) -> str:
 
 
 def least_peak_bytes(workload: Workload) -> int:
-    """What any implementation holds at once, its inputs and a bias included."""
-    bias = workload.heads * workload.queries * workload.keys if workload.bias == "normal" else 0
-    return workload.input_bytes + workload.output_bytes + bias * ITEM_BYTES[workload.dtype]
+    """What any implementation holds at once: its inputs, as often as their storage does, and a bias included."""
+    numbers = workload.heads * workload.queries * workload.keys if workload.bias == "normal" else 0
+    if workload.storage != CONTIGUOUS:
+        of_keys = workload.kv_heads * workload.keys * (workload.head_dim + workload.value_dim)
+        numbers += (Storage.kinds[workload.storage].copies - 1) * workload.batch * of_keys
+    return workload.input_bytes + workload.output_bytes + numbers * ITEM_BYTES[workload.dtype]
 
 
 def worst_peak_bytes(workload: Workload) -> int:

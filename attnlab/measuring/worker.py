@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.backend import Backend
-from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.directions import OF_QUERIES
 from attnlab.contract.errors import Declined, Misbehaved, Unavailable
 from attnlab.contract.inputs import checked_problem, problem_of
 from attnlab.contract.library import Library, open_library
@@ -154,9 +154,8 @@ class Worker:
         if workload.backward:
             call = _there(self.backend, "load").bind(workload, checked_problem(workload, rows))
         answers = [self._named(workload, call()) for _ in range(calls)]
-        of_queries = (OUTPUT, GRADIENTS[0])
         named = [pair for answer in answers for pair in answer.items()]
-        cut = tuple(one[:, :, rows] if name in of_queries else one for name, one in named)
+        cut = tuple(one[:, :, rows] if name in OF_QUERIES else one for name, one in named)
         return {"names": list(answers[0])}, cut
 
     def answer(

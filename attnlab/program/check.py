@@ -13,12 +13,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from attnlab.accuracy.gate import Answers, GateResult, examine
-from attnlab.accuracy.questions import Question, forget, forget_all, gradient_questions, questions
+from attnlab.accuracy.gate import EVERYTHING, Answers, GateResult, examine
+from attnlab.accuracy.questions import (
+    Question,
+    forget,
+    forget_all,
+    gradient_questions,
+    log_sum_questions,
+    questions,
+)
 from attnlab.contract.discovery import require
 from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.packing import pack
-from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.program.lanes import Enough, cores, work_in_lanes
@@ -43,8 +49,9 @@ class Checked:
     ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
     gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
     its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
-    no_dtypes : the dtypes that it does not have, and why. left_out : questions that would have taken this backend too
-    long. drawn : conditions among those that it answered that no table names, drawn at random for this seed.
+    log_sums, no_log_sums : the same of ln Z. no_dtypes : the dtypes that it does not have, and why. left_out :
+    questions that would have taken this backend too long. drawn : conditions among those that it answered that no table
+    names, drawn at random for this seed.
     """
 
     name: str
@@ -57,6 +64,8 @@ class Checked:
     precision: dict[str, dict[str, Any]] = field(default_factory=dict)
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_gradients: str | None = None
+    log_sums: dict[str, dict[str, Any]] = field(default_factory=dict)
+    no_log_sums: str | None = None
     no_dtypes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -161,9 +170,9 @@ def _ask(
             _begin_ahead(dtype, seed)
             process.finish_start()
             for dtype in dtypes:
-                coming = questions(dtype, seed), gradient_questions(dtype, seed)
-                box = _BlackBox(process, device, *coming)
-                result = examine(box, dtype, seed=seed, on_event=tell, clock=box.clock)
+                coming = (questions, log_sum_questions, gradient_questions)
+                box = _BlackBox(process, device, *(one(dtype, seed) for one in coming))
+                result = examine(box, dtype, seed=seed, directions=EVERYTHING, on_event=tell, clock=box.clock)
                 tell(_End(dtype, not result.fault, result.fault, result))
                 if result.fault:
                     break
@@ -204,7 +213,7 @@ class _BlackBox:
 
     def __init__(self, process: WorkerProcess, device: str, *coming: Iterator[Question]) -> None:
         self._process, self._device = process, device
-        self._coming = dict(zip((False, True), coming, strict=True))  # about outputs, and about gradients
+        self._coming = dict(zip(EVERYTHING, coming, strict=False))
         self._ready: deque[Question] = deque()
         self._declining = False
         self._taken = 0.0
@@ -220,7 +229,7 @@ class _BlackBox:
             answer = self._begin(question)
             if not self._declining:
                 _ = question.references
-                self._work_ahead(question.backward)
+                self._work_ahead(question.kind)
             reply, found = answer()
             self._taken += reply["cpu_seconds"]
             self._declining = False
@@ -237,14 +246,12 @@ class _BlackBox:
 
     def _begin(self, question: Question) -> Callable[[], Any]:
         plain, arrays = pack(question.problem)
-        direction = "training" if question.backward else "forward"
-        workload = Workload.of_problem(question.problem, device=self._device, direction=direction)
         return self._process.begin(
             "answer",
             seconds=_SECONDS,
             arrays=arrays,
             problem=plain,
-            workload=workload.to_dict(),
+            workload=question.workload(self._device).to_dict(),
             layout=question.layout,
             gradient_layout=question.gradient_layout,
         )
@@ -254,14 +261,14 @@ class _BlackBox:
         while self._ready:
             if self._ready.popleft() is question:
                 return
-        for one in self._coming[question.backward]:
+        for one in self._coming[question.kind]:
             if one is question:
                 return
 
-    def _work_ahead(self, backward: bool) -> None:
+    def _work_ahead(self, kind: str) -> None:
         """Right answers to the next questions, until this one's answer is there."""
         while len(self._ready) < _LEAD and not self._process.answered():
-            following = next(self._coming[backward], None)
+            following = next(self._coming[kind], None)
             if following is None:
                 return
             _ = following.references
@@ -276,7 +283,9 @@ def _refusal(found: Sequence[GateResult]) -> str:
 
 def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence[GateResult]) -> Checked:
     gradients = {one.dtype: one.gradient_precision.precision() for one in found if one.gradient_precision}
+    log_sums = {one.dtype: one.log_sum_precision.precision() for one in found if one.log_sum_precision}
     refused = next((one.gradient_refusal for one in found if one.gradient_refusal), None)
+    no_log_sums = next((one.log_sum_refusal for one in found if one.log_sum_refusal), None)
     return Checked(
         name=name,
         passed=passed,
@@ -288,5 +297,7 @@ def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence
         precision={one.dtype: one.precision.precision() for one in found if one.precision},
         gradients=gradients,
         no_gradients=None if gradients else refused,
+        log_sums=log_sums,
+        no_log_sums=None if log_sums else no_log_sums,
         no_dtypes={one.dtype: one.refusal for one in found if one.refusal},
     )

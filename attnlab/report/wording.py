@@ -27,6 +27,8 @@ _DEFAULTS = {
     "scale": "scale 1/√d",
     "causal": "not causal",
     "key_lengths": "no padding",
+    "storage": "contiguous keys and values",
+    "splits": "whole keys",
     "seed": "seed 0",
 }
 
