@@ -39,8 +39,17 @@ def attend(
     keys that the query sees; cap(s) = c tanh(s/c). causal sees the keys j ≤ i; `visible` gives rows of any other mask.
     A query that sees no key gets 0.
     """
-    asked = {"visible": visible, "bias": bias, "softcap": softcap, "sinks": sinks}
-    return attend_with_log_sum(query, key, value, scale=scale, causal=causal, **asked)[0]
+    return attend_with_log_sum(
+        query,
+        key,
+        value,
+        scale=scale,
+        causal=causal,
+        visible=visible,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+    )[0]
 
 
 def attend_with_log_sum(

@@ -58,8 +58,17 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), bias broadcastable to
     (batch, heads, n_q, n_k), sinks (heads,); `visible` gives the tiles of a mask.
     """
-    asked = {"visible": visible, "bias": bias, "softcap": softcap, "sinks": sinks}
-    return attend_with_log_sum(query, key, value, causal=causal, scale=scale, **asked)[0]
+    return attend_with_log_sum(
+        query,
+        key,
+        value,
+        causal=causal,
+        scale=scale,
+        visible=visible,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+    )[0]
 
 
 def attend_with_log_sum(

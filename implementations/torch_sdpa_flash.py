@@ -57,4 +57,6 @@ def attend_with_log_sum(
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
     operator: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     output, log_sum = operator(query, key, value, 0.0, causal, attn_mask=attn_mask, scale=scale)
+    if attn_mask is not None:  # it says 0 of a row that sees no key (PyTorch 2.13)
+        log_sum = log_sum.masked_fill(attn_mask.isneginf().all(dim=-1), float("-inf"))
     return output, log_sum

@@ -233,8 +233,8 @@ def examine(
     """Put every question, relation and sequence in `dtype` to `ask`, up to the first fault; outputs, then gradients.
 
     directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock : see `attnlab.accuracy.question_budget`.
-    Whatever else `ask` raises comes through. Who answers the first question in float64 as if it were in float32 is right
-    but does not have float64: that counts as declined.
+    Whatever else `ask` raises comes through. Who answers the first question in float64 as if it were in float32 is
+    right but does not have float64: that counts as declined.
     """
     done: dict[str, _Examination] = {}
     fault = None

@@ -76,7 +76,7 @@ class Torch:
         return len(places) == 2 and bool(places[0] == places[1] != 0)
 
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
-        return self._torch.cat(arrays, axis)
+        return self._torch.cat(tuple(arrays), axis)
 
     def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
         array[at] = rows

@@ -71,7 +71,9 @@ def test_a_call_on_a_storage_answers_as_on_contiguous_arrays(workload: Workload)
     plain = backend.bind(workload.with_(storage=CONTIGUOUS))()
     call = backend.bind(workload)
     for _ in range(2):
-        np.testing.assert_allclose(call(), plain, rtol=2e-3 if workload.dtype == "float16" else 1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            call(), plain, rtol=2e-3 if workload.dtype == "float16" else 1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("storage", STORED)
@@ -169,7 +171,9 @@ def test_what_a_storage_needs_is_declined_with_a_reason() -> None:
 
     said = {one: not_stored(workload.with_(storage=one, direction="forward"), Bare()) for one in STORAGES}  # type: ignore[arg-type]
     assert said.pop(CONTIGUOUS) is None
-    assert all(f"storage {one}: attnlab's bare library does not" in (text or "") for one, text in said.items())
+    assert all(
+        f"storage {one}: attnlab's bare library does not" in (text or "") for one, text in said.items()
+    )
 
 
 def _has_torch() -> bool:
@@ -192,7 +196,9 @@ def test_the_same_pages_for_the_same_seed() -> None:
     workload = Workload(heads=1, queries=1, keys=6 * PAGE, head_dim=1, storage="paged")
     problem = problem_of(workload)
     tables = [
-        Storage.kinds["paged"](open_library("numpy"), workload.with_(seed=seed), problem.key, problem.value).told
+        Storage.kinds["paged"](
+            open_library("numpy"), workload.with_(seed=seed), problem.key, problem.value
+        ).told
         for seed in (0, 0, 1)
     ]
     assert (tables[0] == tables[1]).all() and (tables[0] != tables[2]).any()

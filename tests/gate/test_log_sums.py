@@ -165,7 +165,9 @@ def test_a_wrong_ln_z_is_told(fault: str, dtype: str) -> None:
     assert found.fault is not None and found.fault.startswith("ln Z in ")
 
 
-@pytest.mark.parametrize(("dtype", "stored"), [("float16", "float16"), ("bfloat16", "bfloat16"), ("float64", "float32")])
+@pytest.mark.parametrize(
+    ("dtype", "stored"), [("float16", "float16"), ("bfloat16", "bfloat16"), ("float64", "float32")]
+)
 def test_ln_z_that_was_stored_too_coarsely_is_told(dtype: str, stored: str) -> None:
     """Parts that are merged by it would be weighted wrongly: a bfloat16 of 8 is off by up to 0.016."""
     found = examine(asked(whole, stored), dtype, directions=(LOG_SUM,))

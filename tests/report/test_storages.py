@@ -56,7 +56,9 @@ def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made):
     text = render(analysis, {})
     assert "## What the form of keys and values costs" in text
     assert "## Cost of a token against the length of the cache" in text
-    line = next(line for line in text.splitlines() if line.startswith("| `a`") and "16384" in line and "(" in line)
+    line = next(
+        line for line in text.splitlines() if line.startswith("| `a`") and "16384" in line and "(" in line
+    )
     assert line.count("(") == 4 and line.count(" to ") == 4
 
 
