@@ -43,6 +43,8 @@ class Storage(ABC):
     """
 
     name: ClassVar[str]
+    #: what a reader calls it
+    words: ClassVar[str]
     #: the methods of the library that it needs
     needs: ClassVar[tuple[str, ...]]
     #: keys and values are held so many times during a call, the arrays that are read included
@@ -118,6 +120,7 @@ class Preallocated(_Cache):
     """
 
     name = "preallocated"
+    words = "preallocated cache"
     needs = ("write",)
     copies = ROOM
 
@@ -137,6 +140,7 @@ class Grown(_Cache):
     """A cache that is as long as it must be: new rows are concatenated to it, which copies all."""
 
     name = "grown"
+    words = "grown cache"
     needs = ("concatenate",)
 
     def _before(self, array: Array) -> Array:
@@ -197,6 +201,7 @@ class Packed(_Gathered):
     """
 
     name = "packed"
+    words = "packed batch"
     keyword = "row_offsets"
 
     def _placed(self, workload: Workload) -> NDArray[np.int64]:
@@ -221,6 +226,7 @@ class Paged(_Gathered):
     """
 
     name = "paged"
+    words = "paged cache"
     keyword = "page_table"
 
     def _placed(self, workload: Workload) -> NDArray[np.int64]:

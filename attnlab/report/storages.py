@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnlab.contract import units
 from attnlab.contract.result import Measurement, Result
@@ -26,8 +26,11 @@ _MORE = 1000
 
 def content(analysis: Analysis) -> dict[str, Any]:
     """What the chapter's template takes: both kinds of tables, each with its heading; empty where nothing fits."""
-    decoding = [(one.name, per_token(analysis, one)) for one in analysis.groups if decodes(one)]
-    compared = [(name, beside(analysis, one)) for name, one in families(analysis)]
+    found = families(analysis)
+    decoding = [
+        (name, per_token(analysis, groups)) for name, groups in found if all(map(decodes, groups.values()))
+    ]
+    compared = [(name, beside(analysis, groups)) for name, groups in found if len(groups) > 1]
     return {
         "per_token": [(name, table) for name, table in decoding if table],
         "beside": [(name, table) for name, table in compared if table],
@@ -42,63 +45,69 @@ def decodes(group: Group) -> bool:
     return fixed and len(group.lengths) > 1 and not workloads[0].backward
 
 
-def per_token(analysis: Analysis, group: Group) -> str:
-    """A row a contender and head count: median time of a token by the length of the cache, and what more keys cost."""
-    rows = []
-    for count in group.heads:
-        for name in measured_names(analysis, group):
-            cells = {n: group.cells[count, n] for n in group.grid[count]}
-            times = {n: seconds for n, cell in cells.items() if (seconds := _of_a_token(cell, name))}
-            if not times:
-                continue
-            shown = [units.seconds_text(times[n]) if n in times else NONE for n in group.lengths]
-            rows.append([f"`{name}`", count, *shown, _of_more(times)])
-    lengths = [f"n = {n}" for n in group.lengths]
-    return markdown(["contender", "heads", *lengths, f"{_MORE:,} keys more"], rows)
-
-
-def _of_a_token(cell: Cell, name: str) -> float | None:
-    """Seconds of a call for each of its queries, over all batch elements."""
-    latency = _latency(cell, name)
-    return None if latency is None else latency.median / (cell.workload.batch * cell.workload.queries)
-
-
-def _of_more(times: Mapping[int, float]) -> str:
-    """What so many keys more cost a token, between the shortest and the longest cache."""
-    first, last = min(times), max(times)
-    if first == last:
-        return NONE
-    return units.seconds_text(max(0.0, (times[last] - times[first]) / (last - first) * _MORE))
-
-
 def families(analysis: Analysis) -> list[tuple[str, Mapping[str, Group]]]:
-    """Groups that differ in how keys and values are stored and in nothing else, by storage; with what they share.
+    """Groups that differ in how keys and values are stored and in nothing else, by storage; with what tells them apart.
 
-    The name says what tells a family from the others, and is empty where there is one.
+    The name is empty where there is one family.
     """
     found: dict[tuple[tuple[str, Any], ...], dict[str, Group]] = {}
     for group in analysis.groups:
         told = conditions(next(iter(group.cells.values())).workload)
         storage = told.pop("storage")
         found.setdefault(tuple(told.items()), {})[storage] = group
-    several = {key: groups for key, groups in found.items() if len(groups) > 1}
-    differing = {
-        name for key in several for name, value in key if value != dict(next(iter(several), ()))[name]
-    }
-    names = {
-        key: ", ".join(
-            wording.condition(name, value, always=True) for name, value in key if name in differing
-        )
-        for key in several
-    }
-    return [(names[key], groups) for key, groups in several.items()]
+    first = dict(next(iter(found), ()))
+    differing = {name for key in found for name, value in key if value != first[name]}
+    return [
+        (", ".join(wording.condition(*one, always=True) for one in key if one[0] in differing), groups)
+        for key, groups in found.items()
+    ]
+
+
+def per_token(analysis: Analysis, groups: Mapping[str, Group]) -> str:
+    """A row a contender, storage and head count: median time of a token by the cache's length, and of more keys."""
+    rows = []
+    lengths = sorted({n for group in groups.values() for n in group.lengths})
+    for storage in filter(groups.get, STORAGES):
+        group = groups[storage]
+        for count in group.heads:
+            for name in measured_names(analysis, group):
+                cells = {n: group.cells[count, n] for n in group.grid[count]}
+                times = {n: found for n, cell in cells.items() if (found := _of_a_token(cell, name))}
+                shown = [units.seconds_text(times[n].median) if n in times else NONE for n in lengths]
+                if times:
+                    rows.append([f"`{name}`", storage, count, *shown, _of_more(times)])
+    headers = ["contender", "storage", "heads", *(f"n = {n}" for n in lengths), f"{_MORE:,} keys more"]
+    return markdown(headers, rows, left=2)
+
+
+class _Token(NamedTuple):
+    """Seconds of a token: the median, and that of every process."""
+
+    median: float
+    processes: list[float]
+
+
+def _of_a_token(cell: Cell, name: str) -> _Token | None:
+    """Of a call for each of its queries, over all batch elements."""
+    latency = _latency(cell, name)
+    if latency is None:
+        return None
+    tokens = cell.workload.batch * cell.workload.queries
+    return _Token(latency.median / tokens, [one / tokens for one in _processes(latency)])
+
+
+def _of_more(times: Mapping[int, _Token]) -> str:
+    """What so many keys more cost a token, between the shortest and the longest cache, if that is more than scatter."""
+    first, last = times[min(times)], times[max(times)]
+    if min(times) == max(times):
+        return NONE
+    if min(last.processes) <= max(first.processes):
+        return "no more than the scatter"
+    return units.seconds_text((last.median - first.median) / (max(times) - min(times)) * _MORE)
 
 
 def beside(analysis: Analysis, groups: Mapping[str, Group]) -> str:
-    """A row a length and contender: the median with each storage, as a multiple of contiguous, and the range of it.
-
-    The range is that of the quotients of all pairs of processes, one of each workload: median over median.
-    """
+    """A row a length and contender: the median with each storage, as a multiple of contiguous, and the range of it."""
     storages = [one for one in STORAGES if one in groups]
     plain = groups.get(CONTIGUOUS)
     rows = []
@@ -130,13 +139,22 @@ def _shown(latency: Measurement | None, core: Measurement | None, storage: str) 
     text = units.seconds_text(latency.median)
     if core is None or storage == CONTIGUOUS:
         return text
-    low, high = ratio_range(latency, core)
-    return f"{text}, {units.figures(latency.median / core.median)} ({units.figures(low)} to {units.figures(high)})"
+    text += f", {units.figures(latency.median / core.median)}"
+    span = ratio_range(latency, core)
+    return text if span is None else f"{text} ({units.figures(span[0])} to {units.figures(span[1])})"
 
 
-def ratio_range(one: Measurement, other: Measurement) -> tuple[float, float]:
-    """Least and greatest of (median of a process of `one`) / (median of a process of `other`), over all pairs."""
-    times, of_other = (
-        [statistics.median(rounds) for rounds in growth.rounds_of(latency)] for latency in (one, other)
-    )
+def ratio_range(one: Measurement, other: Measurement) -> tuple[float, float] | None:
+    """Least and greatest of (median of a process of `one`) / (median of a process of `other`), over all pairs.
+
+    None where either has one process: that says nothing of how far processes lie apart.
+    """
+    times, of_other = _processes(one), _processes(other)
+    if min(len(times), len(of_other)) < 2:
+        return None
     return min(times) / max(of_other), max(times) / min(of_other)
+
+
+def _processes(latency: Measurement) -> list[float]:
+    """The median of every process, in seconds."""
+    return [statistics.median(rounds) for rounds in growth.rounds_of(latency)]

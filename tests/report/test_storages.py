@@ -34,10 +34,10 @@ def test_a_token_costs_what_a_call_does_over_its_queries(made):
     analysis = analyse(made(variants=({"batch": 4},), noise=0.0, **DECODING))
     (group,) = analysis.groups
     assert storages.decodes(group)
-    table = storages.per_token(analysis, group)
+    table = storages.per_token(analysis, {"contiguous": group})
     assert "| `a`" in table and "1,000 keys more" in table
     row = [one.strip() for one in table.splitlines()[-1].split("|")][1:-1]
-    assert row == ["`a`", "8", "1.03 ms", "4.10 ms", "16.4 ms", "1.00 ms"]
+    assert row == ["`a`", "contiguous", "8", "1.03 ms", "4.10 ms", "16.4 ms", "1.00 ms"]
 
 
 def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made):
@@ -48,7 +48,7 @@ def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made):
         ((name, groups),) = storages.families(analysis)
         assert name == "" and list(groups) == list(READING)
         plain, grown = (groups[one].cells[8, 16384].measured["a"].latency for one in ("contiguous", "grown"))
-        low, high = storages.ratio_range(grown, plain)
+        low, high = storages.ratio_range(grown, plain) or (1.0, 1.0)
         true = cost(Workload(heads=8, keys=16384, storage="grown")) / cost(Workload(heads=8, keys=16384))
         assert low < true < high
         widths.append(high / low)
@@ -60,6 +60,19 @@ def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made):
         line for line in text.splitlines() if line.startswith("| `a`") and "16384" in line and "(" in line
     )
     assert line.count("(") == 4 and line.count(" to ") == 4
+
+
+def test_one_process_has_no_range_and_scatter_no_slope(made):
+    """What processes would do is not known from one; a cache that costs nothing is not said to cost some noise."""
+    flat = {**DECODING, "costs": {"a": lambda workload: 0.05}, "variants": ALL[:2]}
+    analysis = analyse(made(processes=1, noise=0.02, **flat))
+    ((_, groups),) = storages.families(analysis)
+    one, other = (group.cells[8, 1024].measured["a"].latency for group in groups.values())
+    assert storages.ratio_range(one, other) is None
+    analysis = analyse(made(noise=0.05, **flat))
+    assert (
+        storages.per_token(analysis, storages.families(analysis)[0][1]).count("no more than the scatter") == 2
+    )
 
 
 def test_without_several_storages_there_is_no_such_chapter(made):
