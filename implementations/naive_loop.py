@@ -39,11 +39,39 @@ def attend(
     keys that the query sees; cap(s) = c tanh(s/c). causal sees the keys j ≤ i; `visible` gives rows of any other mask.
     A query that sees no key gets 0.
     """
+    return attend_with_log_sum(
+        query,
+        key,
+        value,
+        scale=scale,
+        causal=causal,
+        visible=visible,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+    )[0]
+
+
+def attend_with_log_sum(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    scale: float,
+    causal: bool = False,
+    visible: Callable[..., NDArray[np.bool_] | None] | None = None,
+    bias: NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """o_i as `attend`, and ln Z_i = ln(Σ_l e^{s_il} + e^{sink}), (batch, heads, n_q), −inf where the sum is empty."""
     q, k, v = (array.astype(np.float64) for array in (query, key, value))
     batch, heads, n_q, _ = q.shape
     n_k, group = k.shape[2], heads // k.shape[1]
     added = np.broadcast_to(0.0 if bias is None else bias, (batch, heads, n_q, n_k))
     output = np.zeros((batch, heads, n_q, v.shape[-1]))
+    log_sum = np.full((batch, heads, n_q), -np.inf)
     for b in range(batch):
         for h in range(heads):
             keys, values = list(k[b, h // group]), list(v[b, h // group])
@@ -67,6 +95,7 @@ def attend(
                 total = sum(weights) + sum(math.exp(sink - highest) for sink in rest)
                 for weight, j in zip(weights, seen, strict=True):
                     output[b, h, i] += weight * values[j]
-                if scores:
+                if total:
                     output[b, h, i] /= total
-    return output.astype(query.dtype)
+                    log_sum[b, h, i] = highest + math.log(total)
+    return output.astype(query.dtype), log_sum.astype(np.float32 if query.dtype != np.float64 else np.float64)

@@ -76,11 +76,47 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
     broadcastable to (batch, heads, n_q, n_k), sinks (heads,).
     """
+    return attend_with_log_sum(
+        query,
+        key,
+        value,
+        scale=scale,
+        causal=causal,
+        causal_bottom_right=causal_bottom_right,
+        window=window,
+        window_bottom_right=window_bottom_right,
+        key_lengths=key_lengths,
+        mask=mask,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+    )[0]
+
+
+def attend_with_log_sum(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    scale: float,
+    causal: bool = False,
+    causal_bottom_right: bool = False,
+    window: tuple[int, int] | None = None,
+    window_bottom_right: tuple[int, int] | None = None,
+    key_lengths: tuple[int, ...] | None = None,
+    mask: NDArray[np.bool_] | None = None,
+    bias: NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen."""
     batch, _, n_q, _ = query.shape
     n_k, value_dim = value.shape[-2:]
     inner = _inner(query.dtype)
     q, k, v = (array.astype(inner, copy=False) for array in (query, key, value))
     output = np.empty((*query.shape[:3], value_dim), dtype=inner)
+    log_sum = np.empty(query.shape[:3], dtype=inner)
     lowest, highest = _diagonals(
         n_q, n_k, causal, causal_bottom_right, window or _WHOLE, window_bottom_right or _WHOLE
     )
@@ -89,6 +125,7 @@ def attend(
         k,
         v,
         output,
+        log_sum,
         inner.type(scale),
         lowest,
         highest,
@@ -98,7 +135,7 @@ def attend(
         inner.type(0 if softcap is None else softcap),
         np.empty(0, dtype=inner) if sinks is None else sinks.astype(inner, copy=False),
     )
-    return output.astype(query.dtype, copy=False)
+    return output.astype(query.dtype, copy=False), log_sum
 
 
 def _inner(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -137,7 +174,19 @@ def _compiled(inner: np.dtype[Any]) -> Any:
     arrays, count, whole = array(real, 4), array(numba.types.int64, 1), numba.types.int64
     seen, sinks = array(numba.types.boolean, 4), array(real, 1)
     signature = numba.types.void(
-        arrays, arrays, arrays, real[:, :, :, ::1], real, whole, whole, count, seen, arrays, real, sinks
+        arrays,
+        arrays,
+        arrays,
+        real[:, :, :, ::1],
+        real[:, :, ::1],
+        real,
+        whole,
+        whole,
+        count,
+        seen,
+        arrays,
+        real,
+        sinks,
     )
     return numba.njit([signature], parallel=True)(_loop(inner))
 
@@ -151,6 +200,7 @@ def _loop(inner: np.dtype[Any]) -> Any:
         key: Any,
         value: Any,
         output: Any,
+        log_sum: Any,
         scale: Any,
         lowest: int,
         highest: int,
@@ -174,6 +224,7 @@ def _loop(inner: np.dtype[Any]) -> Any:
                 key,
                 value,
                 output,
+                log_sum,
                 scale,
                 lowest,
                 highest,
@@ -198,6 +249,7 @@ def _block(exponentials: Any, real: Any) -> Any:
         key: Any,
         value: Any,
         output: Any,
+        log_sum: Any,
         scale: Any,
         lowest: int,
         highest: int,
@@ -264,6 +316,7 @@ def _block(exponentials: Any, real: Any) -> Any:
         for r in range(count):
             for c in range(value_dim):
                 output[b, h, start + r, c] = o[r, c] / total[r] if total[r] != 0 else real(0)
+            log_sum[b, h, start + r] = top[r] + math.log(total[r]) if total[r] != 0 else real(-np.inf)
 
     return attend_block
 

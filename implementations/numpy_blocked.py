@@ -58,11 +58,39 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), bias broadcastable to
     (batch, heads, n_q, n_k), sinks (heads,); `visible` gives the tiles of a mask.
     """
+    return attend_with_log_sum(
+        query,
+        key,
+        value,
+        causal=causal,
+        scale=scale,
+        visible=visible,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+    )[0]
+
+
+def attend_with_log_sum(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    causal: bool,
+    scale: float,
+    visible: Callable[..., NDArray[np.bool_] | None] | None = None,
+    bias: NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen."""
     batch, heads, n_q, _ = query.shape
     n_k, value_dim = value.shape[-2:]
     group = heads // key.shape[1]
     inner = np.dtype(np.float32) if query.dtype == np.float16 else query.dtype
     output = np.empty((batch, heads, n_q, value_dim), dtype=query.dtype)
+    log_sum = np.empty((batch, heads, n_q, 1), dtype=inner)
     tile = np.empty(min(QUERY_BLOCK, n_q) * min(KEY_BLOCK, n_k), dtype=inner)
     added = None if bias is None else np.broadcast_to(bias, (batch, heads, n_q, n_k))
     for b, h in np.ndindex(batch, heads):
@@ -74,8 +102,9 @@ def attend(
             softcap=softcap,
             sink=None if sinks is None else float(sinks[h]),
         )
-        _attend_head(query[b, h], key[b, h // group], value[b, h // group], output[b, h], tile, asked)
-    return output
+        of_head = query[b, h], key[b, h // group], value[b, h // group], output[b, h], log_sum[b, h]
+        _attend_head(*of_head, tile, asked)
+    return output, log_sum[..., 0]
 
 
 def _attend_head(
@@ -83,22 +112,23 @@ def _attend_head(
     key: NDArray[Any],
     value: NDArray[Any],
     output: NDArray[Any],
+    log_sum: NDArray[Any],
     tile: NDArray[Any],
     asked: _Head,
 ) -> None:
-    """Fill one head's `output`, computing in the dtype of `tile`, which is overwritten."""
+    """Fill one head's `output` and `log_sum`, computing in the dtype of `tile`, which is overwritten."""
     inner = tile.dtype
     k, v = key.astype(inner, copy=False), value.astype(inner, copy=False)
     for start in range(0, len(query), QUERY_BLOCK):
         rows = slice(start, min(start + QUERY_BLOCK, len(query)))
         q = query[rows].astype(inner, copy=False) * inner.type(asked.scale)
-        output[rows] = _attend_rows(q, k, v, tile, rows, asked)
+        output[rows], log_sum[rows] = _attend_rows(q, k, v, tile, rows, asked)
 
 
 def _attend_rows(
     q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], tile: NDArray[Any], rows: slice, asked: _Head
-) -> NDArray[Any]:
-    """The output of one block of queries, which have their scale; `tile` is overwritten."""
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Output and ln Z of one block of queries, which have their scale; `tile` is overwritten."""
     count = len(q)
     reach = min(len(k), rows.stop) if asked.causal else len(k)
     # a sink is there before all keys: its weight is 1 against itself, and it has no value
@@ -122,7 +152,9 @@ def _attend_rows(
         total = total * rescale + weights.sum(axis=1, keepdims=True)
         summed = summed * rescale + weights @ v[keys]
         highest = now_highest
-    return summed / (total if asked.visible is None else np.where(total > 0, total, 1))
+    with np.errstate(divide="ignore"):  # a row that sees no key
+        log_sum = highest + np.log(total)
+    return summed / (total if asked.visible is None else np.where(total > 0, total, 1)), log_sum
 
 
 def _change(

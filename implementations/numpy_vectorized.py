@@ -34,10 +34,45 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
     (batch, heads, n_q, n_k), sinks (heads,).
     """
-    dtype = query.dtype
-    if dtype == np.float16:
+    weights, _, total, value = _weighed(query, key, value, causal, scale, mask, bias, softcap, sinks)
+    return _mean(weights, total, value, query.dtype)
+
+
+def attend_with_log_sum(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    causal: bool,
+    scale: float,
+    mask: NDArray[np.bool_] | None = None,
+    bias: NDArray[Any] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen."""
+    weights, highest, total, value = _weighed(query, key, value, causal, scale, mask, bias, softcap, sinks)
+    with np.errstate(divide="ignore"):  # a row that sees no key
+        log_sum = highest + np.log(total)
+    return _mean(weights, total, value, query.dtype), log_sum[..., 0]
+
+
+def _weighed(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    causal: bool,
+    scale: float,
+    mask: NDArray[np.bool_] | None,
+    bias: NDArray[Any] | None,
+    softcap: float | None,
+    sinks: NDArray[Any] | None,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Of every row: e^{s − m}, the largest score m, Σ e^{s − m} with the sink; and the values, a head of them each."""
+    if query.dtype == np.float16:
         query, key, value = (array.astype(np.float32) for array in (query, key, value))
-    if enable_gqa:
+    if query.shape[1] != key.shape[1]:
         group = query.shape[1] // key.shape[1]
         key, value = (np.repeat(array, group, axis=1) for array in (key, value))
     scores = (query @ key.swapaxes(-1, -2)) * query.dtype.type(scale)
@@ -60,8 +95,12 @@ def attend(
     total = weights.sum(axis=-1, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks[:, None, None].astype(scores.dtype) - highest)
-    if mask is not None:
-        total = np.where(total > 0, total, 1)
-    weights = weights / total
-    output: NDArray[Any] = weights @ value
+    return weights, highest, total, value
+
+
+def _mean(
+    weights: NDArray[Any], total: NDArray[Any], value: NDArray[Any], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """The mean of the values; 0 where no key is seen."""
+    output: NDArray[Any] = (weights / np.where(total > 0, total, 1)) @ value
     return output.astype(dtype, copy=False)

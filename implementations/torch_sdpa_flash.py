@@ -9,7 +9,14 @@ many, because its own mask is aligned bottom-right; both are declined.
 Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_sdpa.
 """
 
-from attnlab.libraries.torch_sdpa import ForcedKernel
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.contract.directions import LOG_SUM
+from attnlab.contract.workload import Workload
+from attnlab.libraries.torch_sdpa import LEAST_SCALE, ForcedKernel, positive_scale
 
 LIBRARY = "torch"
 KERNEL = "_scaled_dot_product_flash_attention"
@@ -18,4 +25,38 @@ MEMORY = {"scores": 0, "outputs": 4.1}
 
 _forced = ForcedKernel("flash")
 attend = _forced.attend
-declines = _forced.declines
+
+
+def declines(workload: Workload) -> str | None:
+    """Why this kernel cannot do `workload`, or None."""
+    if workload.device != "cpu" and (workload.splits > 1 or LOG_SUM in workload.results):
+        return "its ln Z is read from the CPU's kernel only"
+    return _forced.declines(workload)
+
+
+def attend_with_log_sum(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    attn_mask: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen; on the CPU.
+
+    The operator behind `scaled_dot_product_attention`, which keeps ln Z for the way back. It takes numbers as
+    attn_mask only; the dispatcher turns booleans into them too.
+    """
+    if scale < LEAST_SCALE:
+        query, scale = positive_scale(query, scale)
+    if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
+    operator: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    output, log_sum = operator(query, key, value, 0.0, causal, attn_mask=attn_mask, scale=scale)
+    if attn_mask is not None:  # it says 0 of a row that sees no key (PyTorch 2.13)
+        log_sum = log_sum.masked_fill(attn_mask.isneginf().all(dim=-1), float("-inf"))
+    return output, log_sum

@@ -12,6 +12,7 @@ from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.mask_part import OPEN, Part, Shape
 from attnlab.contract.masks import Mask
+from attnlab.contract.storage import STORAGES
 from attnlab.contract.workload import BIASES, DEVICES, GIVEN, LAYOUTS, Workload
 
 
@@ -42,6 +43,8 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "sinks": st.booleans(),
         "scale": st.none() | st.floats(-8, 8),
         "layout": st.sampled_from(LAYOUTS),
+        "storage": st.sampled_from(STORAGES),
+        "splits": st.integers(1, 4),
         "direction": st.sampled_from(sorted(DIRECTIONS)),
         "distribution": st.sampled_from(sorted(DISTRIBUTIONS)),
         "seed": st.integers(0, 2**32),

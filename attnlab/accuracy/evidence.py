@@ -109,13 +109,17 @@ def weigh(
     directions: float | None = DIRECTED,
     immaterial: float = IMMATERIAL,
 ) -> Evidence:
-    """Hold `output`, (batch, heads, rows, value_dim), against `reference`.
+    """Hold `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), against `reference`.
 
     exact : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
     every component is an independent error. directions : the z beyond which a gain or a wrong scale is told; None:
     not looked for. immaterial : the part of the dtype's roundoff that a shared shift may have.
     """
-    answer = np.asarray(output, dtype=np.float64)
+    answer = np.asarray(output, dtype=np.float64).reshape(reference.output.shape)
+    if reference.infinite is not None:
+        if not np.array_equal(np.isneginf(answer), reference.infinite):
+            return _not_empty(reference, answer)
+        answer = np.where(reference.infinite, 0.0, answer)
     if not np.isfinite(answer).all():
         return _not_finite(reference, answer)
     error = answer - reference.output
@@ -214,6 +218,17 @@ def _not_finite(reference: Reference, answer: Array) -> Evidence:
     first = reference.row(int(np.argwhere(bad)[:, 2].min()))
     what = "NaN" if np.isnan(answer).any() else "infinity"
     fault = f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
+    none, most = Direction(math.nan, math.nan), reference.lenient.relative
+    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
+
+
+def _not_empty(reference: Reference, answer: Array) -> Evidence:
+    """-inf in another place than where a query sees nothing, neither a key nor a sink."""
+    assert reference.infinite is not None
+    wrong = np.isneginf(answer) != reference.infinite
+    b, h, i, _ = np.argwhere(wrong)[0]
+    expected = "-inf" if reference.infinite[b, h, i, 0] else "a number"
+    fault = f"expected {expected} at batch {b}, head {h}, row {reference.row(int(i))}, got {answer[b, h, i, 0]:.6g}"
     none, most = Direction(math.nan, math.nan), reference.lenient.relative
     return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
 

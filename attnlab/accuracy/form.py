@@ -23,6 +23,8 @@ from attnlab.contract.problem import Alibi
 
 #: share of pairs that a drawn boolean array keeps, and of those that a bias with infinities hides
 _KEPT, _HIDDEN = 0.6, 0.2
+#: fields that are whole numbers
+_WHOLE = ("every", "draw", "splits")
 #: in an array that is to have rows that see no key, every so many do
 _EMPTY_ROWS = 7
 
@@ -39,7 +41,7 @@ class Form:
     which a gain or a wrong scale is told, None where it is not looked for; it needs some hundred rows, or heads for
     gradients, that are not saturated. exact_gradients : nothing is rounded on the way back but the gradients
     themselves. every : judge every so many rows, and the last; all are asked for. draw : another for other numbers of
-    the same form.
+    the same form. log_sum : ln Z is asked for too. splits : parts that the keys are cut into.
     """
 
     name: str
@@ -66,6 +68,8 @@ class Form:
     exact_gradients: bool = False
     every: int = 1
     draw: int = 0
+    log_sum: bool = False
+    splits: int = 1
 
     def __post_init__(self) -> None:
         for name, usual in (("kv_heads", self.heads), ("value_dim", self.dim)):
@@ -93,7 +97,7 @@ class Form:
                 given[key] = True
             elif key in known:
                 number = re.fullmatch(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?", value)
-                given[key] = (int(value) if key in ("every", "draw") else float(value)) if number else value
+                given[key] = (int(value) if key in _WHOLE else float(value)) if number else value
             else:
                 raise ValueError(f"a condition has no {word!r}: {line.strip()}")
         return cls(**given)

@@ -1,8 +1,9 @@
 """The accuracy gate: every question, relation and sequence, put to a black box in one dtype.
 
-A black box is a callable from a question to its answers by name: "output", and "query gradient", "key gradient" and
-"value gradient" where the question's problem has an output gradient. Whatever is named is weighed. What it declines
-is not held against it; what it answers is, down to the first fault, which is told with the question that showed it.
+A black box is a callable from a question to its answers by name: "output", "log sum" where the question asks for ln Z,
+and "query gradient", "key gradient" and "value gradient" where its problem has an output gradient. Whatever is named is
+weighed. What it declines is not held against it; what it answers is, down to the first fault, which is told with the
+question that showed it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.accuracy import metamorphic
@@ -20,9 +22,9 @@ from attnlab.accuracy.form import Form
 from attnlab.accuracy.forms import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
 from attnlab.accuracy.lower_precision import explained
 from attnlab.accuracy.question_budget import QuestionBudget
-from attnlab.accuracy.questions import Question, gradient_questions, posed, questions
+from attnlab.accuracy.questions import Question, gradient_questions, log_sum_questions, posed, questions
 from attnlab.accuracy.random_conditions import is_drawn
-from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.directions import LOG_SUM, OUTPUT
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.result import Accuracy
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
@@ -31,9 +33,13 @@ from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 _NO_BETTER = 0.01
 #: calls of one question, to meet a fault that strikes once in ten
 _OFTEN = 20
-#: what may be asked about: the output, and the gradients of query, key and value
+#: what is asked about: the output, and the gradients of query, key and value; and where it is named, ln Z
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
+EVERYTHING = (FORWARD, LOG_SUM, BACKWARD)
+_QUESTIONS = {FORWARD: questions, LOG_SUM: log_sum_questions, BACKWARD: gradient_questions}
 
+#: those that decide the class that is printed
+_CLASS_FORMS = (CLASS_FORM.name, BACKWARD_CLASS_FORM.name, "ln Z, precision class")
 #: from the tightest to the loosest, and outside of all
 _CLASSES = (*GRADIENT_CLASSES, None)
 
@@ -49,7 +55,8 @@ class GateResult:
     asked, declined, left_out : numbers of questions; left out are those that are too slow for this backend. drawn :
     conditions drawn at random among those that it answered. precision, gradient_precision : by the question that tells
     the classes apart, of gradients the least exact; None where it was not asked so far. refusal : why it declined,
-    where it answered none; gradient_refusal : where it gave no gradients.
+    where it answered none; gradient_refusal : where it gave no gradients. log_sum_precision, log_sum_refusal : the same
+    of ln Z.
     """
 
     dtype: str
@@ -62,6 +69,8 @@ class GateResult:
     gradient_precision: Accuracy | None = None
     refusal: str | None = None
     gradient_refusal: str | None = None
+    log_sum_precision: Accuracy | None = None
+    log_sum_refusal: str | None = None
 
     @property
     def passed(self) -> bool | None:
@@ -84,11 +93,12 @@ class _Examination:
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong with each answer in turn."""
-        asked = questions if self.direction == FORWARD else gradient_questions
-        for question in asked(self.dtype, self.seed):
+        for question in _QUESTIONS[self.direction](self.dtype, self.seed):
             yield self._judge(question)
-            if not self.budget.asked and self.budget.declined and self.direction == BACKWARD:
-                return  # what has no gradients for the plainest question has none
+            if not self.budget.asked and self.budget.declined and self.direction != FORWARD:
+                return  # what has no gradients, or no ln Z, for the plainest question has none
+        if self.direction == LOG_SUM:
+            return
         if self.direction == FORWARD:
             answers: dict[int, Answers | str | None] = {}
             for relation in metamorphic.relations(self.dtype, self.seed):
@@ -111,24 +121,25 @@ class _Examination:
         if found is None or isinstance(found, str):
             return found
         accuracy, rows = [], question.problem.shape.queries
-        for name in (OUTPUT, *GRADIENTS) if question.backward else (OUTPUT,):
-            said = f"{name}: " if question.backward else ""
+        for name in question.references:
+            said = f"{name}: " if question.kind != FORWARD else ""
             malformed = _malformed(question, name, found.get(name))
             if malformed:
                 return said + malformed
             judged = found[name]
-            if name == OUTPUT and question.rows is not None:
+            if name in (OUTPUT, LOG_SUM) and question.rows is not None:
                 judged = judged[:, :, question.rows]
             weighed = weigh(question.references[name], judged, **question.weighing(name))
             if weighed.fault:
-                if self.dtype == "float64" and self.budget.asked == 1 and not question.backward:
+                if self.dtype == "float64" and self.budget.asked == 1 and question.kind == FORWARD:
                     self.narrow = _as_float32(question, judged)
                 if name != OUTPUT:
                     return said + weighed.fault
                 return said + explained(question.problem, judged, weighed, question.rows)
             accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
-        if question.name in (CLASS_FORM.name, BACKWARD_CLASS_FORM.name):
-            self.precision = max(accuracy[-3:], key=lambda one: (_CLASSES.index(one.kind), one.ratio))
+        if question.name in _CLASS_FORMS:
+            judged_of = accuracy[-1:] if question.log_sum else accuracy[-3:]
+            self.precision = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
         return found
 
     def _relate(self, relation: metamorphic.Relation, answers: dict[int, Answers | str | None]) -> str | None:
@@ -224,8 +235,9 @@ def examine(
 ) -> GateResult:
     """Put every question, relation and sequence in `dtype` to `ask`, up to the first fault; outputs, then gradients.
 
-    clock : see `attnlab.accuracy.question_budget`. Whatever else `ask` raises comes through. Who answers the first
-    question in float64 as if it were in float32 is right but does not have float64: that counts as declined.
+    directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock : see `attnlab.accuracy.question_budget`.
+    Whatever else `ask` raises comes through. Who answers the first question in float64 as if it were in float32 is
+    right but does not have float64: that counts as declined.
     """
     done: dict[str, _Examination] = {}
     fault = None
@@ -238,7 +250,7 @@ def examine(
                 "its answers have the precision of float32",
             )
             return GateResult(dtype, None, 0, declined, one.budget.left_out, refusal=refusal)
-        if fault or not one.budget.asked:
+        if fault or (direction == directions[0] and not one.budget.asked):
             break
     budgets = {direction: one.budget for direction, one in done.items()}
     # the one question about gradients that is declined by what has none is no question that it declined
@@ -256,19 +268,26 @@ def examine(
         gradient_precision=precisions.get(BACKWARD),
         refusal=refusals.get(directions[0]),
         gradient_refusal=refusals.get(BACKWARD),
+        log_sum_precision=precisions.get(LOG_SUM),
+        log_sum_refusal=refusals.get(LOG_SUM),
     )
 
 
 def _malformed(question: Question, name: str, answer: NDArray[Any] | None) -> str | None:
     problem = question.problem
     like = {"query gradient": problem.query, "key gradient": problem.key, "value gradient": problem.value}
-    expected = problem.output_shape if name == OUTPUT else like[name].shape
+    expected: tuple[int, ...] = problem.output_shape
+    dtype = problem.query.dtype
+    if name == LOG_SUM:
+        expected, dtype = expected[:3], np.result_type(dtype, np.float32)
+    elif name != OUTPUT:
+        expected = like[name].shape
     if answer is None:
         return f"no {name} was returned"
     if answer.shape != expected:
         return f"returned shape {answer.shape}, expected {expected}"
-    if answer.dtype != problem.query.dtype:
-        return f"returned {answer.dtype}, expected {problem.query.dtype}"
+    if answer.dtype != dtype:
+        return f"returned {answer.dtype}, expected {dtype}"
     return None
 
 

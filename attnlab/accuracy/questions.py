@@ -20,9 +20,10 @@ from attnlab.accuracy import exact_inputs, forms, hard_inputs
 from attnlab.accuracy.form import Form
 from attnlab.accuracy.random_conditions import drawn_forms
 from attnlab.accuracy.reference import Reference, refer
-from attnlab.contract.directions import OUTPUT
+from attnlab.contract.directions import LOG_SUM, OUTPUT
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.problem import Alibi, Problem
+from attnlab.contract.workload import Workload
 
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
@@ -63,7 +64,7 @@ class Question:
 
     condition : the form that it was drawn from, as text. layout, gradient_layout : how query, key and value, and the
     output's gradient, lie in memory. exact, exact_gradients : the output, or the gradients, are all that is rounded.
-    z, gradient_z, every : as of a `Form`. forward : the same without gradients.
+    z, gradient_z, every, log_sum, splits : as of a `Form`. forward : the same without gradients.
     """
 
     name: str
@@ -77,6 +78,8 @@ class Question:
     gradient_z: float | None = None
     every: int = 1
     forward: Question | None = None
+    log_sum: bool = False
+    splits: int = 1
 
     @property
     def dtype(self) -> str:
@@ -87,6 +90,18 @@ class Question:
     def backward(self) -> bool:
         """Whether gradients are asked for."""
         return self.problem.output_gradient is not None
+
+    @property
+    def kind(self) -> str:
+        """Which of the gate's directions it belongs to."""
+        return "backward" if self.backward else LOG_SUM if self.log_sum else "forward"
+
+    def workload(self, device: str = "cpu") -> Workload:
+        """What a backend is asked for that is to answer it."""
+        directions = {"backward": "training", LOG_SUM: "forward_with_log_sum"}
+        direction = directions.get(self.kind, "forward")
+        posed = Workload.of_problem(self.problem, device=device, direction=direction)
+        return posed.with_(splits=self.splits)
 
     @property
     def pairs(self) -> int:
@@ -103,7 +118,7 @@ class Question:
     def references(self) -> dict[str, Reference]:
         """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
         known = None if self.forward is None else self.forward.reference
-        return refer(self.problem, self.rows, output=known)
+        return refer(self.problem, self.rows, output=known, log_sum=self.log_sum, splits=self.splits)
 
     @property
     def reference(self) -> Reference:
@@ -114,12 +129,15 @@ class Question:
         """How the answer `name` is weighed."""
         if name == OUTPUT:
             return {"exact": self.exact, "directions": self.z}
+        if name == LOG_SUM:
+            return {"directions": None}
         return {"exact": self.exact_gradients, "directions": self.gradient_z}
 
     @property
     def text(self) -> str:
         """Dtype, name and the whole condition, for a message."""
-        return f"{'gradients in ' if self.backward else ''}{self.dtype}, {self.name} ({self.condition})"
+        of = {"backward": "gradients in ", LOG_SUM: "ln Z in "}.get(self.kind, "")
+        return f"{of}{self.dtype}, {self.name} ({self.condition})"
 
 
 def pose(form: Form, dtype: str, seed: int) -> Question | None:
@@ -152,9 +170,11 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         problem=problem,
         condition=form.text,
         layout=form.layout.replace("_", " "),
-        exact=form.exact,
+        exact=form.exact and not form.log_sum,
         z=form.z,
         every=form.every,
+        log_sum=form.log_sum,
+        splits=form.splits,
     )
 
 
@@ -242,6 +262,14 @@ def gradient_questions(dtype: str, seed: int) -> Iterator[Question]:
     """Every question about gradients that `dtype` can hold."""
     drawn = drawn_forms(dtype, seed, backward=True)
     return _asked(forms.BACKWARD, drawn, forms.BACKWARD_LONG, dtype, seed)
+
+
+def log_sum_questions(dtype: str, seed: int) -> Iterator[Question]:
+    """Every question about ln Z that `dtype` can hold, of whole keys and of parts of them that are merged."""
+    for form in forms.LOG_SUMS:
+        question = posed(form, dtype, seed)
+        if question is not None:
+            yield question
 
 
 def _asked(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from attnlab.accuracy.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, weigh
 from attnlab.accuracy.lower_precision import explained
 from attnlab.accuracy.reference import Reference, refer
-from attnlab.contract.directions import OUTPUT
+from attnlab.contract.directions import LOG_SUM, OUTPUT
 from attnlab.contract.dtypes import lower
 from attnlab.contract.inputs import checked_problem
 from attnlab.contract.result import Accuracy
@@ -46,14 +46,15 @@ def references(
 ) -> dict[str, Reference]:
     """The right answers by name and their bounds, kept for the other contenders of the same race.
 
-    "output" and "query gradient" at `rows`, the gradients of key and value whole. computes_in : those to inputs rounded
-    to that number format, with its bounds.
+    "output", "log sum" and "query gradient" at `rows`, the gradients of key and value whole. computes_in : those to
+    inputs rounded to that number format, with its bounds.
     """
     from threadpoolctl import threadpool_limits
 
     problem = checked_problem(workload, rows)
     with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
-        return refer(problem if computes_in is None else problem.cast(computes_in), rows)
+        cast = problem if computes_in is None else problem.cast(computes_in)
+        return refer(cast, rows, log_sum=LOG_SUM in workload.results, splits=workload.splits)
 
 
 def judge(
@@ -64,9 +65,9 @@ def judge(
 ) -> Accuracy:
     """The gate's answer on the named results of `workload`: of the worst of them, which its reason names.
 
-    answers : by name, "output" and "query gradient" cut to the query rows `rows`, as `references`; an array alone is
-    the output. computes_in : the number format that the contender says it computes in; where it is lower than the
-    workload's, answers are held against the truth of inputs rounded to it, by its budget. Raises ValueError for a
+    answers : by name, "output", "log sum" and "query gradient" cut to the query rows `rows`, as `references`; an array
+    alone is the output. computes_in : the number format that the contender says it computes in; where it is lower than
+    the workload's, answers are held against the truth of inputs rounded to it, by its budget. Raises ValueError for a
     missing name and for an answer of another shape.
     """
     format = lower(workload.dtype, computes_in)
@@ -82,8 +83,9 @@ def judge(
 def _judged(
     workload: Workload, rows: Sequence[int], name: str, answer: NDArray[Any], exact: Reference
 ) -> Accuracy:
-    if answer.shape != exact.output.shape:
-        raise ValueError(f"{name} must have shape {exact.output.shape}, got {answer.shape}")
+    shape = exact.output.shape[:3] if name == LOG_SUM else exact.output.shape
+    if answer.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {answer.shape}")
     found = weigh(
         exact, answer, directions=DIRECTED_SHARED if name == OUTPUT else None, immaterial=IMMATERIAL_ANYWHERE
     )

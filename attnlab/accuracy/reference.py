@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.contract.problem import Problem
+from attnlab.contract.splitting import places
 from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.exact_attention import Rows, Softmax
 from attnlab.theory.floating_point import ONE_MANTISSA, float_format
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.theory.precision_class import FULL, SCORES, precision_classes
+from attnlab.theory.log_sum_budget import log_sum_budget, merged_budget, merging_slack
+from attnlab.theory.precision_class import CLASSES, FULL, SCORES, precision_classes
 from attnlab.theory.roundings import largest_logarithm_error
 
 Array = NDArray[np.float64]
@@ -36,7 +38,8 @@ class Reference:
     low, high : least and greatest value that the row sees, per component; of gradients -inf and inf. hull_slack : how
     far beyond them rounding may carry. mantissa : factor on the budgets where one mantissa decides, see `ONE_MANTISSA`.
     shared : axes along which components share roundings. gained : what it means that all are too large or too small by
-    the same part. rows : which rows of the whole result these are, None for all.
+    the same part. rows : which rows of the whole result these are, None for all. infinite : where the exact result is
+    -inf, as ln Z is of a row that sees nothing; `output` is 0 there.
     """
 
     dtype: str
@@ -50,6 +53,7 @@ class Reference:
     shared: tuple[int, ...] = (3,)
     gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
     rows: NDArray[np.intp] | None = None
+    infinite: NDArray[np.bool_] | None = None
 
     def row(self, at: int) -> int:
         """The number, in the whole answer, of the row that is here at `at`."""
@@ -77,19 +81,29 @@ class Reference:
 
 
 def refer(
-    problem: Problem, rows: Sequence[int] | None = None, *, output: Reference | None = None
+    problem: Problem,
+    rows: Sequence[int] | None = None,
+    *,
+    output: Reference | None = None,
+    log_sum: bool = False,
+    splits: int = 1,
 ) -> dict[str, Reference]:
     """The references of what `problem` asks for, by name.
 
     "output" always, (batch, heads, rows, value_dim); where the problem has an output_gradient also "query gradient",
     (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
     query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
+    With `log_sum` also "log sum", (batch, heads, rows, 1).
 
-    output : that of the output, where it is known already. Raises ValueError as `attnlab.theory.error_budget` does.
+    output : that of the output of whole keys, where it is known already. splits : parts that the keys are cut into, and
+    merged from: that rounds some more. Raises ValueError as `attnlab.theory.error_budget` does.
     """
     chosen = np.arange(problem.shape.queries) if rows is None else np.asarray(rows)
     output = output or _of_output(problem, chosen)
-    found = {OUTPUT: output}
+    cuts = places(problem.shape.keys, splits)
+    found = {OUTPUT: _merged(output, problem, chosen, cuts) if cuts else output}
+    if log_sum:
+        found[LOG_SUM] = _of_log_sum(output, problem, chosen, cuts)
     if problem.output_gradient is not None:
         for name, budget in zip(GRADIENTS, gradient_budgets(problem, rows=chosen), strict=True):
             found[name] = replace(_of_gradient(problem.dtype, budget), mantissa=output.mantissa)
@@ -127,6 +141,40 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
         hull_slack=slack + form.smallest_subnormal,
         mantissa=ONE_MANTISSA if max(sizes) < 2 * min(sizes) else 1.0,  # their mantissas are alike then
         rows=chosen,
+    )
+
+
+def _merged(whole: Reference, problem: Problem, chosen: NDArray[np.intp], cuts: Sequence[int]) -> Reference:
+    """That of an output that is merged from parts of the keys."""
+    lenient = merged_budget(problem, replace(whole.lenient, worst_case=whole.bound), chosen, cuts)
+    assert lenient.worst_case is not None
+    reach = np.maximum(np.abs(whole.low), np.abs(whole.high))
+    return replace(
+        whole,
+        classes={name: lenient.restricted_to(*sources) for name, sources in CLASSES.items()},
+        bound=lenient.worst_case,
+        hull_slack=whole.hull_slack + merging_slack(problem.dtype, len(cuts) + 1) * reach,
+    )
+
+
+def _of_log_sum(
+    output: Reference, problem: Problem, chosen: NDArray[np.intp], cuts: Sequence[int]
+) -> Reference:
+    budget, empty = log_sum_budget(problem, chosen, cuts)
+    assert budget.worst_case is not None
+    anything = np.broadcast_to(np.inf, budget.output.shape)
+    return Reference(
+        dtype="float64" if problem.dtype == "float64" else "float32",
+        output=budget.output,
+        classes={name: budget.restricted_to(*sources) for name, sources in CLASSES.items()},
+        bound=budget.worst_case,
+        low=-anything,
+        high=anything,
+        hull_slack=np.broadcast_to(0.0, budget.output.shape),
+        mantissa=output.mantissa,
+        gained="it is {} on average: a logarithm to another base, or a factor, is wrong",
+        rows=chosen,
+        infinite=empty,
     )
 
 

@@ -11,7 +11,12 @@ A backend file needs no import from attnlab. It holds
 ``declines(workload)``, optional
     the reason why it cannot do a workload, or None.
 ``prepare(workload, query, key, value)``, optional
-    the arrays in the layout that `attend` wants; runs outside the clock, but where gradients pass through it.
+    the arrays in the layout that `attend` wants; runs outside the clock, but where gradients pass through it, and
+    where key and value are gathered or cut within the call.
+``attend_with_log_sum(query, key, value, **asked)``, optional
+    output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch, heads, queries)
+    in float32, in float64 for float64 inputs; -inf where it is empty. It is given what `attend` is given. Without it
+    ln Z, and keys that are cut into parts, are declined.
 ``KERNEL``, optional
     the operator that must be seen running (``attest``), for a backend that forces one.
 ``EMPTY_ROWS``, optional
@@ -42,13 +47,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import DIRECTIONS, OUTPUT
+from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OUTPUT
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.keywords import given, known_keywords, unsupported
 from attnlab.contract.library import Library, array_type, library_names, open_library
 from attnlab.contract.problem import Problem
+from attnlab.contract.splitting import hardest_part, merge, parts, places
+from attnlab.contract.storage import CONTIGUOUS, Storage, not_stored
 from attnlab.contract.workload import Workload
 
 
@@ -67,6 +74,7 @@ class Backend:
     options: frozenset[str] = frozenset({"causal", "scale"})
     own_reason: Callable[[Workload], str | None] | None = None
     prepare: Callable[..., tuple[Any, Any, Any]] | None = None
+    attend_with_log_sum: Callable[..., tuple[Any, Any]] | None = None
     kernel: str | None = None
     empty_rows: str | Mapping[str, str] | None = None
     memory: Mapping[str, float] | None = None
@@ -98,6 +106,7 @@ class Backend:
             options=_options(name, attend),
             own_reason=getattr(module, "declines", None),
             prepare=getattr(module, "prepare", None),
+            attend_with_log_sum=getattr(module, "attend_with_log_sum", None),
             kernel=getattr(module, "KERNEL", None),
             empty_rows=getattr(module, "EMPTY_ROWS", None),
             memory=getattr(module, "MEMORY", None),
@@ -112,7 +121,12 @@ class Backend:
     def declines(self, workload: Workload) -> str | None:
         """Why this backend does not do `workload`, or None. Raises Unavailable for a missing device."""
         library = self.open(workload.device)
-        reason = library.declines(workload.dtype) or unsupported(workload, self.options)
+        reason = (
+            library.declines(workload.dtype)
+            or unsupported(workload, self.options)
+            or not_stored(workload, library)
+            or self._no_log_sum(workload, library)
+        )
         if reason:
             return reason
         if "scale" not in self.options and not math.isclose(workload.scale, workload.head_dim**-0.5):
@@ -127,6 +141,21 @@ class Backend:
             ):
                 return "a query sees no key, and what its gradients are then is not known"
         return self.own_reason(workload) if self.own_reason else None
+
+    def _no_log_sum(self, workload: Workload, library: Library) -> str | None:
+        """Why it does not give ln Z where it is asked for, or does not merge parts of the keys, or None."""
+        if workload.splits == 1 and LOG_SUM not in workload.results:
+            return None
+        if self.attend_with_log_sum is None:
+            return "it gives no ln Z: its file has no attend_with_log_sum"
+        if workload.splits == 1:
+            return None
+        if workload.backward:
+            return f"gradients are computed on whole keys only, not on {workload.splits} parts of them"
+        if not hasattr(library, "namespace"):
+            return f"attnlab's {library.name} library does not merge parts of the keys"
+        reason = unsupported(hardest_part(workload), self.options)
+        return reason and f"{reason}, as parts of the keys need"
 
     def zeros_empty_rows(self, device: str) -> bool:
         """Whether a query that sees no key gets zeros from it, on `device`, without anybody's help."""
@@ -173,9 +202,9 @@ class Backend:
     ) -> Callable[[], Any]:
         """As `bind`, on query, key and value (and the output's gradient) that are the library's already."""
         library, direction = self.open(workload.device), DIRECTIONS[workload.direction]
-        attend = self._attending(workload, problem, library)
         if not direction.gradients:
-            return direction.call(library, attend, self._prepared(workload, arrays), None)
+            return direction.call(library, *self._forward(workload, problem, arrays, library), None)
+        attend = self._attending(workload, problem, library)
         if upstream is None:
             if problem.output_gradient is None:
                 raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
@@ -186,19 +215,79 @@ class Backend:
 
         return direction.call(library, differentiable, arrays, upstream)
 
+    def _forward(
+        self, workload: Workload, problem: Problem, arrays: tuple[Any, ...], library: Library
+    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What is on the clock, a function of query, key and value, and what it is given."""
+        if workload.splits > 1:
+            attend, prepared = self._merging(workload, problem, library), False
+        else:
+            attend, prepared = self._attending(workload, problem, library), True
+        if workload.storage == CONTIGUOUS:
+            return attend, self._prepared(workload, arrays) if prepared else arrays
+        query, *of_keys = arrays
+        stored = Storage.kinds[workload.storage](library, workload, *map(library.to_numpy, of_keys))
+        if prepared and stored.keyword in self.options:  # read as it lies
+            told = {stored.keyword: stored.told}
+            attend = self._attending(workload, problem, library, told)
+            return attend, self._prepared(workload, (query, *stored.lying))
+        if prepared:
+            self._prepared(workload, (query, *stored.read()))  # what is compiled is compiled now
+
+        def gathering(query: Any, *_: None) -> Any:
+            found = (query, *stored.read())
+            return attend(*(self._prepared(workload, found) if prepared else found))
+
+        return gathering, (query, None, None)
+
     def _prepared(self, workload: Workload, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return self.prepare(workload, *arrays) if self.prepare else arrays
 
-    def _attending(self, workload: Workload, problem: Problem, library: Library) -> Callable[..., Any]:
-        """`attend` with its keywords, and with zeros where a query sees no key."""
-        options = given(problem, self.options, library, workload.dtype)
-        attend = self.attend
+    def _attending(
+        self, workload: Workload, problem: Problem, library: Library, told: Mapping[str, Any] = {}
+    ) -> Callable[..., Any]:
+        """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords and those that are `told`.
+
+        With zeros, and -inf for ln Z, where a query sees no key.
+        """
+        options = {**given(problem, self.options, library, workload.dtype), **told}
+        with_log_sum = LOG_SUM in workload.results
+        attend = self.attend_with_log_sum if with_log_sum else self.attend
+        assert attend is not None, "declined before"
         zeros = self.zeros_empty_rows(workload.device)
         empty = None if zeros else problem.mask.empty_rows(problem.shape)
         if empty is None:
             return lambda query, key, value: attend(query, key, value, **options)
         rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
-        return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
+        if not with_log_sum:
+            return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
+
+        def filled(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+            output, log_sum = attend(query, key, value, **options)
+            if problem.sinks is None:
+                log_sum = library.fill(log_sum, rows[..., 0], -math.inf)
+            return library.fill(output, rows, 0.0), log_sum
+
+        return filled
+
+    def _merging(self, workload: Workload, problem: Problem, library: Library) -> Callable[..., Any]:
+        """Attention over parts of the keys, cut and merged within the call."""
+        pieces = []
+        for at, part in parts(problem, places(workload.keys, workload.splits)):
+            asked = Workload.of_problem(
+                part, device=workload.device, direction="forward_with_log_sum", layout=workload.layout
+            )
+            pieces.append((at, asked, self._attending(asked, part, library)))
+
+        def attend(query: Any, key: Any, value: Any) -> Any:
+            found = [
+                of_part(*self._prepared(asked, (query, key[:, :, at], value[:, :, at])))
+                for at, asked, of_part in pieces
+            ]
+            output, log_sum = merge(library, found, workload.dtype)
+            return (output, log_sum) if LOG_SUM in workload.results else output
+
+        return attend
 
     def named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         """What a call of `bind` returned, by name, as NumPy arrays.
@@ -206,6 +295,10 @@ class Backend:
         Raises ValueError where it is another library's array, or its shape or its dtype is not what the workload asks.
         """
         names = workload.results
+        if LOG_SUM in names and not (isinstance(returned, tuple) and len(returned) == len(names)):
+            raise ValueError(
+                f"{self.name} returned a {_kind(type(returned))} from attend_with_log_sum, expected (output, ln Z)"
+            )
         results = (returned,) if len(names) == 1 else tuple(returned)
         return {
             name: self._checked(workload, name, result) for name, result in zip(names, results, strict=True)
@@ -225,8 +318,8 @@ class Backend:
         shape, dtype = tuple(getattr(result, "shape", ())), library.dtype_of(result)
         if shape != expected:
             raise ValueError(f"{self.name} returned shape {shape}{what}, expected {expected}")
-        if dtype != workload.dtype:
-            raise ValueError(f"{self.name} returned dtype {dtype}{what}, expected {workload.dtype}")
+        if dtype != workload.dtype_of(name):
+            raise ValueError(f"{self.name} returned dtype {dtype}{what}, expected {workload.dtype_of(name)}")
         return library.to_numpy(result)
 
 

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from attnlab.contract.library import Arrays, Call, Library
 
 #: the names of what a call may return
-OUTPUT, GRADIENTS = "output", ("query gradient", "key gradient", "value gradient")
+OUTPUT, LOG_SUM = "output", "log sum"
+GRADIENTS = ("query gradient", "key gradient", "value gradient")
+#: those that have a row for every query
+OF_QUERIES = (OUTPUT, LOG_SUM, GRADIENTS[0])
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Direction:
     """One way through attention.
 
     results : the names of what the call returns, in their order; one alone is returned as it is, several in a tuple.
+    "log sum" is ln Z, which `attend_with_log_sum` gives: the function in `call` returns it beside the output then.
     flops : matrix products, in those of the forward pass. gradients : whether the library must differentiate; the
     inputs have an output gradient then. call : from a library, a function of query, key and value, their arrays and
     the output's gradient (None without gradients) to the call that is timed; what it computes at once is not timed.
@@ -48,6 +52,7 @@ DIRECTIONS: dict[str, Direction] = {
     one.name: one
     for one in (
         Direction("forward", (OUTPUT,), 1.0, False, _forward),
+        Direction("forward_with_log_sum", (OUTPUT, LOG_SUM), 1.0, False, _forward),
         Direction("backward", GRADIENTS, 2.5, True, _backward),
         Direction("training", (OUTPUT, *GRADIENTS), 3.5, True, _training),
     )

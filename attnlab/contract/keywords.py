@@ -24,6 +24,10 @@
     an array of the library, (heads,); None without.
 ``enable_gqa``
     True where key and value have fewer heads than the query, each for as many successive heads.
+``page_table``, ``row_offsets``
+    whole numbers of the library, int32, where keys and values are stored in pages or packed: key and value are then
+    given as they lie, see `attnlab.contract.storage`. None for any other storage and for keys that are cut into parts.
+    Without the keyword, key and value are gathered within the call. Batch elements have ``key_lengths`` keys as always.
 
 Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has
 to be given as an array, all are in that array, and the keywords rest: kernels differ in whether they take both.
@@ -42,6 +46,7 @@ from attnlab.contract.library import Library
 from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem
+from attnlab.contract.storage import keywords as of_storages
 from attnlab.contract.workload import GIVEN, Workload
 
 _PLAIN = ("mask", "visible", "bias", "alibi_slopes", "attn_mask", "scale", "softcap", "sinks", "enable_gqa")
@@ -53,7 +58,7 @@ _RESTING: dict[str, Any] = {"causal": False, "causal_bottom_right": False, "enab
 
 def known_keywords() -> frozenset[str]:
     """Every keyword that a backend may name."""
-    return frozenset(_PLAIN).union(*(part.keywords for part in Part.kinds.values()))
+    return frozenset(_PLAIN).union(of_storages(), *(part.keywords for part in Part.kinds.values()))
 
 
 def unsupported(workload: Workload, options: Collection[str]) -> str | None:

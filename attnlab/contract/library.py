@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -58,6 +58,27 @@ class Library(Protocol):
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         """Whether two arrays use the same memory."""
+
+    # -- stored keys and values, and parts of the keys: what a library lacks is declined with a reason -----
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        """A new array of `arrays` one after the other along `axis`."""
+
+    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
+        """Put `rows` into `array` where it lies, at these places."""
+
+    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
+        """A function from an array to a new one: what stands at `places` along its first axis, in their shape."""
+
+    def numbers(self, array: NDArray[np.int64]) -> Any:
+        """Whole numbers as the library's array of int32 on its device."""
+
+    @property
+    def namespace(self) -> Any:
+        """The module with NumPy's names for its arrays: exp, log, maximum, where, ones_like, zeros_like."""
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """`array` rounded to `dtype`; itself where it has it."""
 
     # -- gradients ---------------------------------------------------------------------------------
 

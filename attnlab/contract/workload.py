@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import DIRECTIONS, OUTPUT
+from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OUTPUT
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
 from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
@@ -24,6 +24,7 @@ from attnlab.contract.mask_kinds import Causal, KeyLengths, Window
 from attnlab.contract.mask_part import ALIGNMENTS, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem, masked_by
+from attnlab.contract.storage import CONTIGUOUS, STORAGES
 
 DEVICES = ("cpu", "cuda")
 LAYOUTS = ("bhsd", "bshd")
@@ -31,7 +32,7 @@ LAYOUTS = ("bhsd", "bshd")
 BIASES = ("none", "normal", "alibi", "given")
 #: the mask of a caller's own array, which has no text
 GIVEN = "given"
-_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim")
+_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim", "splits")
 
 
 def _causal(text: str) -> str | bool:
@@ -52,8 +53,10 @@ class Workload:
     last query sees all keys). `window` is (left, right) keys around a query's own place on the causal diagonal, -1 for
     no limit. `key_lengths` are the keys that are there, one number a batch element. `mask` is any further mask, as text
     (`attnlab.contract.masks`). `layout` is how the arrays lie in memory: (batch, heads, length, dim) or (batch, length,
-    heads, dim); backends are given the first shape either way. `distribution` names how the inputs are drawn
-    (`attnlab.contract.distributions`).
+    heads, dim); backends are given the first shape either way. `storage` is how keys and values lie between calls
+    (`attnlab.contract.storage`): a call gathers them first, and where it is a cache adds those of its own tokens.
+    `splits` are parts that the keys are cut into and merged from (`attnlab.contract.splitting`). `distribution` names
+    how the inputs are drawn (`attnlab.contract.distributions`).
 
     Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
     lengths beyond the keys, an unknown name.
@@ -123,9 +126,22 @@ class Workload:
         str,
         brief=lambda value: "" if value == "bhsd" else value,
     )
+    storage: str = declared(
+        CONTIGUOUS,
+        f"How keys and values lie between calls: {', '.join(STORAGES)}.",
+        str,
+        brief=lambda value: "" if value == CONTIGUOUS else f"storage={value}",
+        several="storage",
+    )
+    splits: int = declared(
+        1,
+        "Parts that the keys are cut into, each computed with its ln Z, and merged.",
+        whole(1),
+        brief=lambda value: "" if value == 1 else f"splits={value}",
+    )
     direction: str = declared(
         "forward",
-        "What is measured: forward, backward (the gradients alone), training (both).",
+        "What is measured: forward, forward_with_log_sum (ln Z too), backward (the gradients alone), training (both).",
         str,
         brief=lambda value: "" if value == "forward" else value,
     )
@@ -183,6 +199,7 @@ class Workload:
             "causal": (False, *ALIGNMENTS),
             "bias": BIASES,
             "layout": LAYOUTS,
+            "storage": STORAGES,
             "direction": tuple(DIRECTIONS),
             "distribution": tuple(DISTRIBUTIONS),
         }
@@ -266,14 +283,20 @@ class Workload:
         """The names of what a call returns."""
         return DIRECTIONS[self.direction].results
 
-    def shape_of(self, name: str) -> tuple[int, int, int, int]:
+    def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of a named result."""
-        return {
+        shapes: dict[str, tuple[int, ...]] = {
             OUTPUT: (self.batch, self.heads, self.queries, self.value_dim),
+            LOG_SUM: (self.batch, self.heads, self.queries),
             "query gradient": (self.batch, self.heads, self.queries, self.head_dim),
             "key gradient": (self.batch, self.kv_heads, self.keys, self.head_dim),
             "value gradient": (self.batch, self.kv_heads, self.keys, self.value_dim),
-        }[name]
+        }
+        return shapes[name]
+
+    def dtype_of(self, name: str) -> str:
+        """The number format of a named result: the workload's, but ln Z is in float32 at least."""
+        return "float32" if name == LOG_SUM and self.dtype != "float64" else self.dtype
 
     # -- what it costs at least --------------------------------------------------------------------
 
@@ -299,7 +322,8 @@ class Workload:
     @property
     def output_bytes(self) -> int:
         """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
-        return sum(math.prod(self.shape_of(name)) for name in self.results) * ITEM_BYTES[self.dtype]
+        sizes = {name: ITEM_BYTES[self.dtype_of(name)] for name in self.results}
+        return sum(math.prod(self.shape_of(name)) * size for name, size in sizes.items())
 
     @property
     def least_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,25 @@ class NumPy(HostLibrary):
     def shares_memory(self, one: Any, other: Any) -> bool:
         arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
         return arrays and bool(np.shares_memory(one, other))
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return np.concatenate(arrays, axis)
+
+    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
+        array[at] = rows
+
+    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
+        return lambda array: array.take(places, axis=0)
+
+    def numbers(self, array: NDArray[np.int64]) -> Any:
+        return array.astype(np.int32)
+
+    @property
+    def namespace(self) -> Any:
+        return np
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        return array.astype(dtype, copy=False)
 
     def versions(self) -> dict[str, str]:
         return {"numpy": np.__version__}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,26 @@ class Torch:
         storages = [getattr(array, "untyped_storage", None) for array in (one, other)]
         places = [storage().data_ptr() for storage in storages if storage is not None]
         return len(places) == 2 and bool(places[0] == places[1] != 0)
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return self._torch.cat(tuple(arrays), axis)
+
+    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
+        array[at] = rows
+
+    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
+        index = self._torch.from_numpy(places.reshape(-1)).to(self.device)
+        return lambda array: array.index_select(0, index).reshape(*places.shape, *array.shape[1:])
+
+    def numbers(self, array: NDArray[np.int64]) -> Any:
+        return self._torch.from_numpy(array.astype(np.int32)).to(self.device)
+
+    @property
+    def namespace(self) -> Any:
+        return self._torch
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        return array.to(getattr(self._torch, dtype))
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         leaves = _leaves(arrays)

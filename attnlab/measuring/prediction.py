@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from attnlab.contract.dtypes import ITEM_BYTES, carrier
 from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
+from attnlab.contract.storage import CONTIGUOUS, Storage
 from attnlab.contract.workload import GIVEN, Workload
 
 #: a call this much smaller (in FLOPs and in scores) than the one asked for still predicts it
@@ -178,8 +179,12 @@ def referred_bytes(workload: Workload) -> int:
 
 
 def least_peak_bytes(workload: Workload) -> int:
-    """What any implementation holds at once, its inputs and a bias included."""
-    return workload.input_bytes + workload.output_bytes
+    """What any implementation holds at once: its inputs, as often as their storage does, and a bias included."""
+    further = 0
+    if workload.storage != CONTIGUOUS:
+        of_keys = workload.kv_heads * workload.keys * (workload.head_dim + workload.value_dim)
+        further = (Storage.kinds[workload.storage].copies - 1) * workload.batch * of_keys
+    return workload.input_bytes + workload.output_bytes + further * ITEM_BYTES[workload.dtype]
 
 
 def worst_peak_bytes(workload: Workload) -> int:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from attnlab.contract import importing
 from attnlab.contract.backend import Backend
-from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.directions import OF_QUERIES
 from attnlab.contract.errors import Declined, Misbehaved, Unavailable
 from attnlab.contract.inputs import checked_problem, problem_of
 from attnlab.contract.library import Library, open_library
@@ -189,9 +189,8 @@ class Worker:
             seconds.append(time.perf_counter() - started)
             answers.append(self._named(workload, returned))
             del returned
-        of_queries = (OUTPUT, GRADIENTS[0])
         named = [pair for answer in answers for pair in answer.items()]
-        cut = tuple(one[:, :, rows] if name in of_queries else one for name, one in named)
+        cut = tuple(one[:, :, rows] if name in OF_QUERIES else one for name, one in named)
         return {"names": list(answers[0]), "first_call_s": seconds[0]}, cut
 
     def answer(

@@ -13,12 +13,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from attnlab.accuracy.gate import Answers, GateResult, examine
-from attnlab.accuracy.questions import Question, forget, forget_all, gradient_questions, questions
+from attnlab.accuracy.gate import EVERYTHING, Answers, GateResult, examine
+from attnlab.accuracy.questions import (
+    Question,
+    forget,
+    forget_all,
+    gradient_questions,
+    log_sum_questions,
+    questions,
+)
+from attnlab.contract.directions import LOG_SUM
 from attnlab.contract.dtypes import lower
 from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.packing import pack
-from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.invariance import Invariance, invariance_of
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
@@ -44,10 +51,10 @@ class Checked:
     ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
     gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
     its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
-    no_dtypes : the dtypes that it does not have, and why. lower : the number format in which it computes, by dtype,
-    where that is a lower one: its answers were then held against the truth of inputs rounded to it. left_out :
-    questions that would have taken this backend too long. drawn : conditions among those that it answered that no
-    table names, drawn at random for this seed.
+    log_sums, no_log_sums : the same of ln Z. no_dtypes : the dtypes that it does not have, and why. lower : the number
+    format in which it computes, by dtype, where that is a lower one: its answers were then held against the truth of
+    inputs rounded to it. left_out : questions that would have taken this backend too long. drawn : conditions among
+    those that it answered that no table names, drawn at random for this seed.
     """
 
     name: str
@@ -60,6 +67,8 @@ class Checked:
     precision: dict[str, dict[str, Any]] = field(default_factory=dict)
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_gradients: str | None = None
+    log_sums: dict[str, dict[str, Any]] = field(default_factory=dict)
+    no_log_sums: str | None = None
     no_dtypes: dict[str, str] = field(default_factory=dict)
     lower: dict[str, str] = field(default_factory=dict)
     invariance: list[Invariance] = field(default_factory=list)
@@ -193,11 +202,13 @@ def _ask(
             for dtype in dtypes:
                 less = lower(dtype, process.computes_in)
                 asked_in = less or dtype
-                coming = questions(asked_in, seed), gradient_questions(asked_in, seed)
+                coming = (questions, log_sum_questions, gradient_questions)
                 # questions of other dtypes, which come between, would be held to those
                 only = {asked_in: dtype} if process.computes_in else None
-                box = _BlackBox(process, device, *coming, only=only)
-                result = examine(box, asked_in, seed=seed, on_event=tell, clock=box.clock)
+                box = _BlackBox(process, device, *(one(asked_in, seed) for one in coming), only=only)
+                result = examine(
+                    box, asked_in, seed=seed, directions=EVERYTHING, on_event=tell, clock=box.clock
+                )
                 fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
                 tell(_End(dtype, not fault, fault, result, less))
                 if result.fault:
@@ -246,7 +257,7 @@ class _BlackBox:
         only: Mapping[str, str] | None = None,
     ) -> None:
         self._process, self._device, self._only = process, device, only
-        self._coming = dict(zip((False, True), coming, strict=True))  # about outputs, and about gradients
+        self._coming = dict(zip(EVERYTHING, coming, strict=False))
         self._ready: deque[Question] = deque()
         self._declining = False
         self._taken = 0.0
@@ -264,7 +275,7 @@ class _BlackBox:
             answer = self._begin(question)
             if not self._declining:
                 _ = question.references
-                self._work_ahead(question.backward)
+                self._work_ahead(question.kind)
             reply, found = answer()
             self._taken += reply["cpu_seconds"]
             self._declining = False
@@ -279,16 +290,16 @@ class _BlackBox:
             raise type(fault)(f"{question.text}: {fault}") from None
         named = dict(zip(reply["names"], found, strict=True))
         if self._only is not None:  # float16 is carried in itself
-            named = {name: one.astype(question.problem.query.dtype) for name, one in named.items()}
+            carried = question.problem.query.dtype
+            named = {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
         return named
 
     def _begin(self, question: Question) -> Callable[[], Any]:
-        problem = question.problem
+        problem, workload = question.problem, question.workload(self._device)
         if self._only is not None:
-            problem = problem.cast(self._only[question.dtype])
+            dtype = self._only[question.dtype]
+            problem, workload = problem.cast(dtype), workload.with_(dtype=dtype)
         plain, arrays = pack(problem)
-        direction = "training" if question.backward else "forward"
-        workload = Workload.of_problem(problem, device=self._device, direction=direction)
         return self._process.begin(
             "answer",
             seconds=_SECONDS,
@@ -304,14 +315,14 @@ class _BlackBox:
         while self._ready:
             if self._ready.popleft() is question:
                 return
-        for one in self._coming[question.backward]:
+        for one in self._coming[question.kind]:
             if one is question:
                 return
 
-    def _work_ahead(self, backward: bool) -> None:
+    def _work_ahead(self, kind: str) -> None:
         """Right answers to the next questions, until this one's answer is there."""
         while len(self._ready) < _LEAD and not self._process.answered():
-            following = next(self._coming[backward], None)
+            following = next(self._coming[kind], None)
             if following is None:
                 return
             _ = following.references
@@ -326,7 +337,9 @@ def _refusal(found: Sequence[GateResult]) -> str:
 
 def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence[GateResult]) -> Checked:
     gradients = {one.dtype: one.gradient_precision.precision() for one in found if one.gradient_precision}
+    log_sums = {one.dtype: one.log_sum_precision.precision() for one in found if one.log_sum_precision}
     refused = next((one.gradient_refusal for one in found if one.gradient_refusal), None)
+    no_log_sums = next((one.log_sum_refusal for one in found if one.log_sum_refusal), None)
     return Checked(
         name=name,
         passed=passed,
@@ -338,5 +351,7 @@ def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence
         precision={one.dtype: one.precision.precision() for one in found if one.precision},
         gradients=gradients,
         no_gradients=None if gradients else refused,
+        log_sums=log_sums,
+        no_log_sums=None if log_sums else no_log_sums,
         no_dtypes={one.dtype: one.refusal for one in found if one.refusal},
     )

@@ -8,7 +8,17 @@ from typing import Any
 
 from attnlab.contract import units
 from attnlab.program.store import Run
-from attnlab.report import appendix, as_ran, findings, growths, layout, sentences, speed_figures, tables
+from attnlab.report import (
+    appendix,
+    as_ran,
+    findings,
+    growths,
+    layout,
+    sentences,
+    speed_figures,
+    storages,
+    tables,
+)
 from attnlab.report.analysis import Analysis, Group, analyse
 from attnlab.statistics import growth
 
@@ -61,6 +71,7 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
         "baseline": analysis.baseline,
         "any_speed": any(one["fastest"] for one in groups),
         "any_peaks": any(one["peaks"] for one in groups),
+        "storages": storages.content(analysis),
         "any_growth": any(one["growths"] for one in groups),
         "growth_level": units.percent(growth.LEVEL),
         "growth_worst": units.percent(growth.WORST),

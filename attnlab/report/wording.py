@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from attnlab.contract.fields import declaration
+from attnlab.contract.storage import Storage
 from attnlab.contract.workload import Workload
 
 #: how a condition is said where its part of a workload's label would not be understood
@@ -27,6 +28,8 @@ _DEFAULTS = {
     "scale": "scale 1/√d",
     "causal": "not causal",
     "key_lengths": "no padding",
+    "storage": "contiguous keys and values",
+    "splits": "whole keys",
     "seed": "seed 0",
 }
 
@@ -97,6 +100,8 @@ def condition(name: str, value: Any, *, always: bool = False) -> str:
         return {"cpu": "CPU", "cuda": "CUDA"}.get(value, str(value))
     if name == "distribution":
         return f"{value} inputs" if always or value != "normal" else ""
+    if name == "storage" and value in Storage.kinds:
+        return Storage.kinds[value].words
     if name in _CONDITIONS and value is not None and (name, value) != ("seed", 0):
         text = _CONDITIONS[name].format(value)
         return text.replace("heads", "head").replace("queries", "query") if value == 1 else text

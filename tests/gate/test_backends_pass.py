@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.accuracy.gate import Answers, examine
+from attnlab.accuracy.gate import EVERYTHING, Answers, examine
 from attnlab.accuracy.questions import Question
 from attnlab.contract.discovery import backends, load
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.errors import Unavailable
-from attnlab.contract.workload import Workload
 from attnlab.measuring.probe import Probe
 
 
@@ -24,12 +23,15 @@ def test_no_false_alarm(name: str, dtype: str) -> None:
         pytest.skip(str(missing))
 
     def ask(question: Question) -> Answers:
-        direction = "training" if question.backward else "forward"
-        workload = Workload.of_problem(question.problem, direction=direction)
-        return probe.answer(question.problem, workload, question.layout, question.gradient_layout)
+        asked = question.workload()
+        return probe.answer(question.problem, asked, question.layout, question.gradient_layout)
 
-    found = examine(ask, dtype, seed=0)
+    found = examine(ask, dtype, seed=0, directions=EVERYTHING)
     assert found.fault is None
+    if probe.backend.attend_with_log_sum is not None and found.asked:
+        assert found.log_sum_precision is not None and found.log_sum_precision.ratio <= 1.25
+    elif found.asked:
+        assert found.log_sum_refusal
     if not found.asked:
         assert found.refusal and found.declined > 50
     elif not differentiates:

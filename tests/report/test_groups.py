@@ -81,6 +81,8 @@ DIFFERENT = {
     "sinks": True,
     "scale": 0.0,
     "layout": "bshd",
+    "storage": "paged",
+    "splits": 3,
     "direction": "training",
     "distribution": "outliers",
     "seed": 3,

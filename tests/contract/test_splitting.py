@@ -1,0 +1,165 @@
+"""Parts of the keys, merged by their ln Z, give what whole keys give: wherever they are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnlab.accuracy.evidence import weigh
+from attnlab.accuracy.reference import refer
+from attnlab.contract.backend import Backend
+from attnlab.contract.directions import LOG_SUM, OUTPUT
+from attnlab.contract.discovery import load
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.inputs import problem_of
+from attnlab.contract.library import open_library
+from attnlab.contract.problem import Problem
+from attnlab.contract.splitting import merge, parts, places
+from attnlab.contract.workload import Workload
+from attnlab.theory.log_sum_budget import log_sum_budget, log_sums, merged_budget
+
+GIVING = ["naive_loop", "numpy_vectorized", "numpy_blocked", "numba_fused", "torch_eager", "torch_sdpa_flash"]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Workload, list[int]]:
+    """Any small workload of one of the masks, and where its keys are cut: also twice at one place, and at the ends."""
+    batch, keys = draw(st.integers(1, 2)), draw(st.integers(1, 12))
+    workload = Workload(
+        batch=batch,
+        heads=2,
+        kv_heads=draw(st.sampled_from([1, 2])),
+        queries=draw(st.integers(1, 6)),
+        keys=keys,
+        head_dim=draw(st.integers(1, 5)),
+        dtype=draw(st.sampled_from(["float16", "float32", "float64"])),
+        causal=draw(st.sampled_from([False, "top_left", "bottom_right"])),
+        window=draw(st.none() | st.tuples(st.integers(0, keys), st.integers(-1, keys))),
+        key_lengths=draw(st.none() | st.tuples(*[st.integers(0, keys)] * batch)),
+        mask=draw(st.sampled_from(["", "random(0.3,1)"])),
+        bias=draw(st.sampled_from(["none", "normal", "alibi"])),
+        softcap=draw(st.none() | st.just(3.0)),
+        sinks=draw(st.booleans()),
+        distribution=draw(st.sampled_from(["normal", "logit_std_8"])),
+        seed=draw(st.integers(0, 999)),
+    )
+    return workload, sorted(draw(st.lists(st.integers(0, keys), max_size=5)))
+
+
+def whole(problem: Problem) -> tuple[Any, Any]:
+    """Output and ln Z, in float64."""
+    found = log_sums(problem)
+    return found.output, found.log_sum[..., 0]
+
+
+@given(problems())
+@settings(max_examples=150, deadline=None)
+def test_parts_cut_anywhere_merge_to_the_whole(asked: tuple[Workload, list[int]]) -> None:
+    """In exact arithmetic: empty parts, parts that nothing is seen of, sinks counted once."""
+    workload, cuts = asked
+    problem = problem_of(workload)
+    found = [whole(part) for _, part in parts(problem, cuts)]
+    output, log_sum = merge(open_library("numpy"), found, "float64")
+    exact, exact_log_sum = whole(problem)
+    np.testing.assert_allclose(output, exact, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(log_sum, exact_log_sum, rtol=1e-11, atol=1e-11)
+    assert (np.isneginf(log_sum) == np.isneginf(exact_log_sum)).all()
+
+
+@pytest.mark.parametrize("name", GIVING)
+@given(asked=problems(), splits=st.integers(1, 14))
+@settings(max_examples=40, deadline=None)
+def test_backends_give_ln_z_and_merge_within_the_budget(
+    name: str, asked: tuple[Workload, list[int]], splits: int
+) -> None:
+    """Of any workload that they do not decline, in up to more parts than there are keys."""
+    try:
+        backend = load(name)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    workload = asked[0].with_(direction="forward_with_log_sum", splits=splits)
+    if backend.declines(workload):
+        return
+    problem = problem_of(workload)
+    found = backend.named(workload, backend.bind(workload, problem)())
+    references = refer(problem, log_sum=True, splits=splits)
+    for which in (OUTPUT, LOG_SUM):
+        fault = weigh(references[which], found[which], directions=None).fault
+        assert fault is None, f"{which} of {workload.label}: {fault}"
+
+
+def test_places_are_even_and_as_many_as_asked() -> None:
+    assert places(10, 3) == [3, 6] and places(2, 4) == [0, 1, 1] and places(7, 1) == []
+
+
+def test_a_part_keeps_what_hides_its_keys() -> None:
+    """Lengths stay lengths; a condition that hides nothing of a part is not asked of it."""
+    workload = Workload(batch=2, heads=1, queries=1, keys=10, causal="bottom_right", key_lengths=(3, 10))
+    pieces = [(at, part.mask.text) for at, part in parts(problem_of(workload), [5])]
+    assert pieces == [(slice(0, 5), "key_lengths(3,5)"), (slice(5, 10), "key_lengths(0,5)")]
+
+
+def test_keys_are_not_cut_for_who_gives_no_ln_z() -> None:
+    """Nor for gradients, nor where a part needs a mask that `attend` does not take."""
+
+    def attend(query: Any, key: Any, value: Any, *, causal: bool, scale: float) -> Any:
+        return value
+
+    plain = Backend("plain", "numpy", attend)
+    giving = Backend("giving", "numpy", attend, attend_with_log_sum=lambda *arrays, **asked: arrays[1:])
+    cut = Workload(heads=1, queries=4, keys=4, head_dim=2, splits=2)
+    assert "no ln Z" in (plain.declines(cut) or "")
+    assert "no ln Z" in (plain.declines(cut.with_(splits=1, direction="forward_with_log_sum")) or "")
+    assert giving.declines(cut) is None
+    assert "as parts of the keys need" in (giving.declines(cut.with_(causal=True)) or "")
+    assert giving.declines(cut.with_(splits=1, causal=True)) is None
+
+
+def test_gradients_of_cut_keys_are_declined() -> None:
+    pytest.importorskip("torch")
+    cut = Workload(heads=1, queries=4, keys=4, head_dim=2, splits=2, direction="training")
+    assert "whole keys" in (load("torch_eager").declines(cut) or "")
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (lambda q: q, "expected (output, ln Z)"),
+        (lambda q: (q, q), "returned shape (1, 1, 2, 2) as log sum"),
+        (lambda q: (q, q[..., 0].astype(np.float64)), "returned dtype float64 as log sum"),
+    ],
+)
+def test_what_is_no_ln_z_is_told(returned: Any, told: str) -> None:
+    backend = Backend(
+        "odd",
+        "numpy",
+        lambda query, key, value, **asked: query,
+        attend_with_log_sum=lambda query, key, value, **asked: returned(query),
+    )
+    asked = Workload(heads=1, queries=2, keys=2, head_dim=2, direction="forward_with_log_sum")
+    with pytest.raises(ValueError, match=told.replace("(", r"\(").replace(")", r"\)")):
+        backend.named(asked, backend.bind(asked)())
+
+
+def test_rounding_ln_z_is_as_large_as_predicted() -> None:
+    """In float32 arithmetic of the merge formula: parts in float64, cast; half of to twice the rms that is added."""
+    workload = Workload(heads=16, queries=64, keys=96, head_dim=16, distribution="logit_std_4")
+    problem, cuts = problem_of(workload), places(96, 6)
+    exact = [whole(part) for _, part in parts(problem, cuts)]
+    cast = [(output.astype(np.float32), z.astype(np.float32)) for output, z in exact]
+    merged, log_sum = merge(open_library("numpy"), cast, "float32")
+    plain, bare = log_sum_budget(problem)[0], log_sum_budget(problem, cuts=cuts)[0]
+    added = sum(bare.variances.values()) - sum(plain.variances.values())
+    off = float(np.sqrt(np.mean((log_sum - whole(problem)[1]) ** 2)))
+    assert 0.2 < off / float(np.sqrt(added.mean())) < 1.5
+    from attnlab.theory import error_budget
+
+    budget = error_budget(problem, worst_case=True)
+    more = merged_budget(problem, budget, None, cuts)
+    added = sum(more.variances.values()) - sum(budget.variances.values())
+    off = float(np.sqrt(np.mean((merged - whole(problem)[0]) ** 2)))
+    assert 0.2 < off / float(np.sqrt(added.mean())) < 1.5
