@@ -16,6 +16,7 @@ from attnlab.contract.fields import split_names
 
 @click.command(cls=options.WorkloadCommand)
 @click.option("--plan", type=click.Path(path_type=Path), metavar="FILE.toml", help="A plan file.")
+@options.preset
 @click.option("--backends", metavar="A,B", help="Contenders; all that are there by default.")
 @options.workload_options(grid=True)
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
@@ -30,6 +31,7 @@ from attnlab.contract.fields import split_names
 )
 def run(
     plan: Path | None,
+    preset: str | None,
     backends: str | None,
     baseline: str | None,
     folders: tuple[str, ...],
@@ -40,7 +42,8 @@ def run(
 ) -> int:
     """Measure a plan, write its report, and print the verdict.
 
-    Options given here go before those of the plan file. Ctrl-C keeps what is done and still writes the report.
+    Options given here go before those of the plan file, and both before what a preset says. Ctrl-C keeps what is done
+    and still writes the report.
     """
     from attnlab.commands.progress import live_progress
     from attnlab.contract.result import Outcome
@@ -53,6 +56,7 @@ def run(
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
     typed = read_options(said, grid=True)
     given = {
+        "preset": preset,
         "contenders": tuple(split_names(backends)) if backends is not None else None,
         "baseline": baseline,
         "folders": folders or None,
