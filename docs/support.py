@@ -3,7 +3,7 @@
 ``python docs/support.py [NAME]...`` asks every backend, or those named, on the CPU, and on CUDA where there is a GPU.
 What cannot be asked here, because its library is not installed, stays as it stands in docs/support.json, with the
 versions that it was confirmed with. Exits with 1, and writes all the same, where a backend does not decline what it
-does not do.
+does not do. ``--render`` asks nobody and writes page and table again from the data.
 """
 
 from __future__ import annotations
@@ -38,22 +38,26 @@ def with_short_table(readme: str, found: list[Support]) -> str:
     return MARKED.sub(lambda match: f"{match[1]}{table}\n{match[2]}", readme)
 
 
-def main(names: list[str]) -> int:
-    """Ask, and write all three files."""
+def asked(names: list[str]) -> list[Support]:
+    """What all backends answer here, or those named and those that are new; what the others answered before."""
     before = {(one.backend, one.device): one for one in stored()}
     found = []
     for device in DEVICES:
         for name in backends():
             kept = before.get((name, device))
-            if names and name not in names and kept is not None:
-                found.append(kept)
-                continue
-            now = support(name, device, on_event=lambda text: print(text, file=sys.stderr, flush=True))
-            answered = kept is not None and kept.unavailable is None
-            found.append(kept if now.unavailable is not None and answered else now)
-    DATA.write_text(
-        "[\n" + ",\n".join(json.dumps(one.to_dict(), ensure_ascii=False) for one in found) + "\n]\n"
-    )
+            if kept is None or not names or name in names:
+                now = support(name, device, on_event=lambda text: print(text, file=sys.stderr, flush=True))
+                if kept is None or kept.unavailable is not None or now.unavailable is None:
+                    kept = now
+            found.append(kept)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Ask, unless all is only to be written again, and write all three files."""
+    found = stored() if arguments == ["--render"] else asked(arguments)
+    lines = (json.dumps(one.to_dict(), ensure_ascii=False) for one in found)
+    DATA.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     PAGE.write_text(page(found), encoding="utf-8")
     README.write_text(with_short_table(README.read_text(encoding="utf-8"), found), encoding="utf-8")
     faults = [fault for one in found for fault in one.faults]

@@ -54,15 +54,19 @@ def page(found: Sequence[Support]) -> str:
 def short(found: Sequence[Support]) -> str:
     """A row a backend: the features that people ask for first, forward in float32; gradients; number formats."""
     rows = []
-    for one in found:
-        if one.unavailable is not None:
+    asked = [one for one in found if one.unavailable is None]
+    shown = [one.backend for one in asked if not _never(one, *_axes(one))]
+    for one in asked:
+        if one.backend not in shown:
             continue
         cells = [_all(one, features) for features in SHORT.values()]
         plain = next(iter(one.answers.values()))
         gradients = [name for name in ("training",) if plain.get(name, {}).get(_DTYPE) == YES]
         formats = [dtype for dtype, answer in plain[_DIRECTION].items() if answer == YES]
         rows.append([f"`{one.backend}`", *cells, YES if gradients else NO, ", ".join(formats) or NO])
-    return markdown(["backend", *SHORT, "gradients", "number formats"], rows)
+    left_out = [f"`{one.backend}`" for one in asked if one.backend not in shown]
+    table = markdown(["backend", *SHORT, "gradients", "number formats"], rows, left=len(SHORT) + 3)
+    return "\n\n".join(filter(None, (table, left_out and f"Nothing here: {wording.listed(left_out)}.")))
 
 
 def _all(one: Support, features: Sequence[str]) -> str:
@@ -74,16 +78,17 @@ def _all(one: Support, features: Sequence[str]) -> str:
 def _backend(one: Support) -> list[str]:
     """What is the same throughout in a sentence, the rest as a table, and the reasons."""
     versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
-    lines = [f"Confirmed with {versions}."] if versions else []
-    directions = list(next(iter(one.answers.values())))
-    dtypes = list(next(iter(one.answers.values()))[directions[0]])
-    never = {name: why for name in directions if (why := _throughout(one, (name,), dtypes))}
-    directions = [name for name in directions if name not in never]
-    without = {name: why for name in dtypes if directions and (why := _throughout(one, directions, (name,)))}
+    lines = [f"Asked with {versions}."] if versions else []
+    directions, dtypes = _axes(one)
+    without = {name: why for name in dtypes if (why := _never(one, directions, (name,)))}
     dtypes = [name for name in dtypes if name not in without]
+    never = {name: why for name in directions if dtypes and (why := _never(one, (name,), dtypes))}
+    directions = [name for name in directions if name not in never]
     by_reason: dict[str, list[str]] = {}
     for name, why in (*never.items(), *without.items()):
         by_reason.setdefault(why, []).append(name)
+    if len(by_reason) == 1 and not dtypes:
+        return [" ".join([*lines, f"Nothing is supported: {next(iter(by_reason))}."])]
     lines += [f"No {wording.listed(names, 'and no')}: {why}." for why, names in by_reason.items()]
     if not directions or not dtypes:
         return [" ".join(lines)]
@@ -96,15 +101,22 @@ def _backend(one: Support) -> list[str]:
     return [" ".join(lines), "", table, *_notes(reasons)]
 
 
-def _throughout(one: Support, directions: Sequence[str], dtypes: Sequence[str]) -> str | None:
-    """The one reason why nothing at all is done in these directions and formats, or None."""
-    answers = {
+def _axes(one: Support) -> tuple[list[str], list[str]]:
+    """The directions and the number formats that it was asked in."""
+    plain = next(iter(one.answers.values()))
+    return list(plain), list(next(iter(plain.values())))
+
+
+def _never(one: Support, directions: Sequence[str], dtypes: Sequence[str]) -> str | None:
+    """Why not even plain attention is done in these directions and formats, nor anything else; None where some is."""
+    answers = [
         by_direction[name][dtype]
         for by_direction in one.answers.values()
         for name in directions
         for dtype in dtypes
-    }
-    return answers.pop() if len(answers) == 1 and YES not in answers else None
+    ]
+    done = any(answer == YES or answer.startswith(FAULT) for answer in answers)
+    return None if done else answers[0]
 
 
 def _cell(answers: Mapping[str, str], reasons: dict[str, int]) -> str:

@@ -76,7 +76,7 @@ def test_a_yes_was_run_and_a_no_has_its_reason() -> None:
     found = support("numpy_blocked", only=FEW)
     declared = support("numpy_blocked", only=FEW, confirm=False)
     assert found == declared and not found.faults and "numpy" in found.versions
-    plain = found.answers[PLAIN]["forward"]
+    plain = dict(found.answers[PLAIN]["forward"])
     assert plain.pop("bfloat16") == "NumPy has no bfloat16" and set(plain.values()) == {YES}
     assert "no automatic differentiation" in found.answers[PLAIN]["training"]["float32"]
     assert Support.from_dict(json.loads(json.dumps(found.to_dict()))) == found
@@ -155,7 +155,7 @@ def test_a_cell_names_the_formats_and_the_reasons() -> None:
         },
     }
     text = page([Support("x", "cpu", {"lib": "1.2"}, None, answers)])
-    assert "Confirmed with lib 1.2. No training: no gradients. No float16: slow." in text
+    assert "Asked with lib 1.2. No training: no gradients. No float16: slow." in text
     assert re.search(r"\| no mask +\| yes +\|", text) and re.search(r"\| sinks +\| float64 \(1\) +\|", text)
     assert "\n1. no sinks\n" in text and "training |" not in text.partition("## x on cpu")[2]
     assert "| `x`" in short([Support("x", "cpu", {}, None, answers)])
