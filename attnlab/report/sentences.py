@@ -31,10 +31,10 @@ def about(analysis: Analysis) -> str:
     if len(analysis.groups) > 1:
         text += f" The workloads form {len(analysis.groups)} groups, each ranked by itself: "
         text += "; ".join(group.name for group in analysis.groups) + "."
-    return " ".join([text, *_models(analysis)])
+    return text
 
 
-def _models(analysis: Analysis) -> list[str]:
+def models(analysis: Analysis) -> list[str]:
     """Whose shapes were measured, and where they stand; of a preset that this version does not know, its name."""
     paths = (path for asked in origins(analysis.run).values() for path in asked.split(", "))
     said = []

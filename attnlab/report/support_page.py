@@ -66,7 +66,8 @@ def short(found: Sequence[Support]) -> str:
         rows.append([f"`{one.backend}`", *cells, YES if gradients else NO, ", ".join(formats) or NO])
     left_out = [f"`{one.backend}`" for one in asked if one.backend not in shown]
     table = markdown(["backend", *SHORT, "gradients", "number formats"], rows, left=len(SHORT) + 3)
-    return "\n\n".join(filter(None, (table, left_out and f"Nothing here: {wording.listed(left_out)}.")))
+    rest = f"Nothing is supported of {wording.listed(left_out)}." if left_out else ""
+    return "\n\n".join(filter(None, (table, rest)))
 
 
 def _all(one: Support, features: Sequence[str]) -> str:

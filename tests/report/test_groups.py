@@ -140,3 +140,16 @@ def test_a_preset_of_another_version_is_named(made):
     run = made(costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "gpt2/decode"})
     object.__setattr__(run.plan, "origins", ("gpt9/decode",) * 4)
     assert "The preset `gpt9` is not known to this version." in render(analyse(run), {})
+
+
+def test_what_only_some_can_afford_is_said(made):
+    """`b` is over budget from n = 256 on, both at n = 512: no crossover is claimed there; each has a peak."""
+    costs = {"a": lambda w: 3.0 if w.keys == 512 else 1e-3, "b": lambda w: 3.0 if w.keys > 128 else 2e-3}
+    run = made(costs=costs, baseline="b", noise=0.002, **{**GPT2, "preset": "gpt2/prefill"})
+    text = render(analyse(run), {})
+    assert "Only `a` was measured for n = 256 at 12 heads: there is nothing to compare its time with " in text
+    assert "(over budget, not tried: `b`)" in text
+    assert "Nobody was measured for n = 512 at 12 heads (over budget, not tried: `a` and `b`)." in text
+    assert "No crossover: between n = 64 and 128 no two of `a` and `b`" in text
+    peaks = text[text.index("## Peak memory") : text.index("## Speedup")]
+    assert [int(n) for n in re.findall(r"\|\s+12 \|\s+(\d+) \|", peaks)] == [256, 128]
