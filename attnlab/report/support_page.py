@@ -66,7 +66,7 @@ def short(found: Sequence[Support]) -> str:
         rows.append([f"`{one.backend}`", *cells, YES if gradients else NO, ", ".join(formats) or NO])
     left_out = [f"`{one.backend}`" for one in asked if one.backend not in shown]
     table = markdown(["backend", *SHORT, "gradients", "number formats"], rows, left=len(SHORT) + 3)
-    rest = f"Nothing is supported of {wording.listed(left_out)}." if left_out else ""
+    rest = f"Of {wording.listed(left_out)} nothing runs here." if left_out else ""
     return "\n\n".join(filter(None, (table, rest)))
 
 
