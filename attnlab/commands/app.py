@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from attnlab.commands import backends, check, claims, compare, numerics, report, run, selftest
+from attnlab.commands import backends, check, claims, compare, numerics, plans, report, run, selftest
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,6 +20,7 @@ for _command in (
     numerics.numerics,
     claims.claims,
     backends.backends,
+    plans.plans,
     report.report,
     selftest.selftest,
 ):

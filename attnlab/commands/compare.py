@@ -11,6 +11,7 @@ from attnlab.commands import options
 
 @click.command(cls=options.WorkloadCommand)
 @click.argument("contenders", nargs=-1, required=True, metavar="CONTENDER CONTENDER...")
+@options.preset
 @options.workload_options(grid=False)
 @click.option(
     "--seconds",
@@ -27,6 +28,7 @@ from attnlab.commands import options
 @options.as_json
 def compare(
     contenders: tuple[str, ...],
+    preset: str | None,
     seconds: float | None,
     processes: int,
     folders: tuple[str, ...],
@@ -44,7 +46,7 @@ def compare(
 
     if seconds is not None:
         options.positive("--seconds", seconds)
-    workload = options.read_workload(said)
+    workload = options.read_workload(said, preset)
     options.positive("--processes", processes)
     with note(quiet=as_json) as on_event:
         found = race(

@@ -9,6 +9,7 @@ import click
 
 from attnlab.contract.workload import Workload
 from attnlab.program.grid import GRID, by_option, choices, read_options, workloads
+from attnlab.program.presets import only_workload
 
 folders = click.option(
     "--implementations",
@@ -18,6 +19,11 @@ folders = click.option(
     help="A folder of backend files of your own; repeatable.",
 )
 device = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu or cuda.")
+preset = click.option(
+    "--preset",
+    metavar="NAME[/PHASE],...",
+    help="The shapes of a known model, as llama3-8b or llama3-8b/decode; `attnlab plans` lists them.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 
 
@@ -41,10 +47,15 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
     return decorate
 
 
-def read_workload(texts: Mapping[str, str | None]) -> Workload:
-    """The workload that the options say. Raises ValueError, naming the option that is wrong."""
+def read_workload(texts: Mapping[str, str | None], preset: str | None = None) -> Workload:
+    """The workload that the options say, and a preset where they say nothing.
+
+    Raises ValueError, naming the option that is wrong.
+    """
     said = read_options(texts, grid=False)
     try:
+        if preset is not None:
+            return only_workload(preset, said)
         (found,) = workloads(said, grid=False)
     except ValueError as fault:
         raise by_option(fault, said, grid=False) from None

@@ -17,6 +17,7 @@ from attnlab.contract.fields import split_names
 
 @click.command(cls=options.WorkloadCommand)
 @click.option("--plan", type=click.Path(path_type=Path), metavar="FILE.toml", help="A plan file.")
+@options.preset
 @click.option("--backends", metavar="A,B", help="Contenders; all that are there by default.")
 @options.workload_options(grid=True)
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
@@ -34,6 +35,7 @@ from attnlab.contract.fields import split_names
 )
 def run(
     plan: Path | None,
+    preset: str | None,
     backends: str | None,
     baseline: str | None,
     folders: tuple[str, ...],
@@ -45,7 +47,8 @@ def run(
 ) -> int:
     """Measure a plan, write its report, and print the verdict.
 
-    Options given here go before those of the plan file. Ctrl-C keeps what is done and still writes the report.
+    Options given here go before those of the plan file, and both before what a preset says. Ctrl-C keeps what is done
+    and still writes the report.
     """
     from attnlab.commands.progress import live_progress
     from attnlab.contract.result import Outcome
@@ -58,6 +61,7 @@ def run(
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
     typed = read_options(said, grid=True)
     given: dict[str, Any] = {
+        "preset": preset,
         "contenders": tuple(split_names(backends)) if backends is not None else None,
         "baseline": baseline,
         "folders": folders or None,

@@ -9,12 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab.contract.units import bytes_text, seconds_text
+from attnlab.contract.units import bytes_text, flops_text, seconds_text
+from attnlab.contract.workload import Workload
 from attnlab.measuring.invariance import ASKED
 from attnlab.program.check import Checked
 from attnlab.program.compare import Comparison
 from attnlab.program.listing import Listed
+from attnlab.program.presets import Part, cost
 from attnlab.program.selftest import Report
+from attnlab.report import wording
+from attnlab.report.analysis import conditions
 from attnlab.report.layout import plain
 from attnlab.report.selftest_page import COLUMNS
 
@@ -138,6 +142,49 @@ def backend_table(device: str, found: Sequence[Listed]) -> Table:
         here, text = ("no", one.reason) if one.reason else ("yes", one.summary)
         table.add_row(one.name, one.library, here, escape(text))
     return table
+
+
+def presets_table(parts: Sequence[Part]) -> Table:
+    """A row a part of a preset: its shape, its lengths, and what the shortest and the longest cost."""
+    table = _table("presets", "preset", "shape", "lengths", *_COSTS)
+    for part in parts:
+        found = part.workloads()
+        first, last = _costs(found[0]), _costs(found[-1])
+        spans = (one if one == other else f"{one} to {other}" for one, other in zip(first, last, strict=True))
+        lengths = ", ".join(map(str, part.said["lengths"]))
+        table.add_row(part.path, _shape(part), lengths, *spans)
+    return table
+
+
+def costs_table(parts: Sequence[Part]) -> Table:
+    """A row a workload of these parts: what it costs."""
+    table = _table("", "preset", "workload", *_COSTS)
+    for part in parts:
+        for workload in part.workloads():
+            table.add_row(part.path, workload.label, *_costs(workload))
+    return table
+
+
+_COSTS = ("FLOPs", "score matrix", "least bytes")
+
+
+def _costs(workload: Workload) -> list[str]:
+    found = cost(workload)
+    flops = flops_text(found.pop("flops")).removesuffix("/s")
+    return [flops, *map(bytes_text, found.values())]
+
+
+def _shape(part: Part) -> str:
+    """What the workloads of a part have in common, at the longest length."""
+    longest = part.workloads()[-1]
+    told = conditions(longest, part.tokens)
+    if longest.queries != longest.keys and "keys" in part.said:
+        told["queries"] = None
+    said = [wording.condition(name, value) for name, value in told.items() if name not in ("dtype", "device")]
+    said = [f"{wording.counted(longest.heads, 'head')}", *filter(None, said)]
+    if "keys" in part.said:
+        said.append(f"n queries over {longest.keys} keys")
+    return ", ".join(one for one in said if one != "batch 1")
 
 
 def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:

@@ -28,17 +28,18 @@ class Listed:
 def listed(
     device: str,
     folders: Sequence[str] = (),
+    names: Sequence[str] = (),
     *,
     seconds: float = _SECONDS,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> list[Listed]:
-    """Every backend, in the order of the names: whether it can do the default workload on `device`.
+    """Every backend, or each of `names`, in that order: whether it can do the default workload on `device`.
 
     They are imported one after the other in one process, because most of them share a library. Where that process
     ends or hangs, the backend is tried again alone: the libraries of those before it may be the cause.
     Raises ValueError for a folder that is none.
     """
-    found, waiting = [], backends(folders)
+    found, waiting = [], list(names) or backends(folders)
     asked = {"folders": list(folders), "workload": Workload(device=device).to_dict()}
     process: WorkerProcess | None = None
     try:

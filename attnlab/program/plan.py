@@ -16,6 +16,7 @@ from attnlab.measuring.contender import parse_all
 from attnlab.measuring.limits import Limits
 from attnlab.numerics.catalogue import CHAPTER, chosen_experiments
 from attnlab.program.grid import GRID, choices, workloads
+from attnlab.program.presets import preset_workloads
 
 #: what a plan file calls the fields of `Plan` that have another name there
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
@@ -28,10 +29,12 @@ class Plan:
     `baseline` is the contender that the others are compared with; by default torch_eager where it takes part,
     otherwise the first. With `self_test` the baseline is entered twice. `folders` hold users' backends.
     `experiments` are those of the numerical chapter; ``all`` and ``none`` stand for every one and no one.
+    `origins` are the parts of presets that ask for each workload, by `Part.path`; empty where no preset was asked for.
     Raises ValueError for an empty plan, broken contender notation or an unknown experiment.
     """
 
     workloads: tuple[Workload, ...]
+    origins: tuple[str, ...] = ()
     contenders: tuple[str, ...] = ()
     baseline: str | None = None
     folders: tuple[str, ...] = ()
@@ -44,6 +47,10 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
+        if self.origins and len(self.origins) != len(self.workloads):
+            raise ValueError(
+                f"origins must be one a workload, {len(self.workloads)}, or none, got {len(self.origins)}"
+            )
         object.__setattr__(self, "experiments", chosen_experiments(self.experiments))
         if self.contenders:
             names = [one.name for one in parse_all(self.contenders)]
@@ -56,21 +63,28 @@ class Plan:
     def grid(
         cls,
         *,
-        lengths: Sequence[int] = GRID["lengths"],
-        heads: Sequence[int] = GRID["heads"],
+        preset: str | None = None,
+        lengths: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
         dtypes: Sequence[str] | None = None,
         **rest: Any,
     ) -> Plan:
-        """The plan over all lengths x heads x dtypes, small to large.
+        """The plan over all lengths x heads x dtypes, small to large; with `preset` over the workloads of presets.
 
-        `lengths` are queries and keys; `dtypes` defaults to float32 on the CPU, float32 and bfloat16 on CUDA. `rest`
-        are fields of `Workload`, the same for all of them (``queries=1`` for decoding), and fields of `Plan`.
+        `lengths` are queries and keys, by default those of `GRID`, as are `heads`; `dtypes` defaults to float32 on the
+        CPU, float32 and bfloat16 on CUDA. `rest` are fields of `Workload`, the same for all of them (``queries=1`` for
+        decoding), and fields of `Plan`. `preset` is written as in `attnlab.program.presets`; what is said beside it
+        goes before what it says.
         """
         if dtypes is None:
             dtypes = ("float32", "bfloat16") if rest.get("device") == "cuda" else ("float32",)
         said = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
-        return cls(workloads=workloads(said), **rest)
+        if preset is None:
+            told = {name: value for name, value in said.items() if value is not None}
+            return cls(workloads=workloads({**GRID, **told}), **rest)
+        found = preset_workloads(preset, said)
+        return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -113,10 +127,10 @@ def _plan_file() -> type:
     """What a plan file may hold: what may be said of workloads, and the fields of a plan and of its limits."""
     positive = {name: Annotated[kind, msgspec.Meta(gt=0)] for name, kind in get_type_hints(Limits).items()}
     limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])
-    kinds = {choice.name: choice.kind for choice in choices(grid=True)}
+    kinds = {"preset": str} | {choice.name: choice.kind for choice in choices(grid=True)}
     for name, kind in get_type_hints(Plan).items():
         if get_origin(kind) is tuple:
             kind = Annotated[kind, msgspec.Meta(min_length=1)]
-        if name != "workloads":
+        if name not in ("workloads", "origins"):
             kinds[_FILE_NAMES.get(name, name)] = limits if name == "limits" else kind
     return make_dataclass("plan", [(name, kind, None) for name, kind in kinds.items()])

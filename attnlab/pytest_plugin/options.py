@@ -15,6 +15,7 @@ from attnlab.measuring.contender import Contender
 from attnlab.program.execute import resolve
 from attnlab.program.grid import by_option, choices, read_options, workloads
 from attnlab.program.plan import Plan
+from attnlab.program.presets import Part, only_part
 
 #: small enough that all suites end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
@@ -24,7 +25,7 @@ _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
 class Settings:
     """The options, checked. `said` is what they say of workloads, by `Choice.name`.
 
-    `dtypes_given` tells a user's own choice of dtypes from the default.
+    `dtypes_given` tells a user's own choice of dtypes from the default. `part` is that of a preset, where one is named.
     """
 
     contenders: tuple[Contender, ...]
@@ -33,6 +34,7 @@ class Settings:
     said: Mapping[str, Any]
     dtypes_given: bool
     ceilings: bool
+    part: Part | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,7 +62,8 @@ class Settings:
 
     def workload(self, **axes: int | str) -> Workload:
         """The first workload of the options' grid, or the one at `lengths`, `heads` and `dtypes`."""
-        return workloads({**self.said, **{name: (value,) for name, value in axes.items()}})[0]
+        said = {**self.said, **{name: (value,) for name, value in axes.items()}}
+        return (self.part.workloads(said) if self.part else workloads(said))[0]
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -82,10 +85,14 @@ class Settings:
             "folders": tuple(option("--implementations")),
             "self_test": False,
         }
+        preset = option("--preset")
+        part = None if preset is None else only_part(preset)
+        if part is not None:  # of the others the part knows itself
+            said = {name: part.said[name] for name in _DEFAULTS if name in part.said} | said
         defaults = {name: text for name, text in _DEFAULTS.items() if name not in said}
         said |= read_options(defaults, grid=True)
         try:
-            plan, contenders = resolve(Plan.grid(**said, **settings))
+            plan, contenders = resolve(Plan.grid(preset=preset, **said, **settings))
         except ValueError as fault:
             raise by_option(fault, said, grid=True) from None
         known = [contender.name for contender in contenders]
@@ -101,6 +108,7 @@ class Settings:
             said=said,
             dtypes_given="dtypes" not in defaults,
             ceilings=not option("--no-ceilings"),
+            part=part,
         )
 
 
@@ -129,6 +137,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--backends",
         metavar="LIST",
         help="contenders separated by commas, as in torch_sdpa,numpy_vectorized[threads=1]; default: all",
+    )
+    group.addoption(
+        "--preset",
+        metavar="NAME/PHASE",
+        help="the shapes of a known model, one part of a preset as `attnlab plans` lists them: llama3-8b/decode",
     )
     for choice in choices(grid=True):
         bare: dict[str, Any] = {"nargs": "?", "const": "true"} if choice.bare else {}

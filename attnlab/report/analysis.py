@@ -53,7 +53,8 @@ class Cell:
 class Group:
     """Workloads that differ in heads and length only: `cells` by (heads, length).
 
-    `name` says what tells it from the other groups of the run, and is empty where there is one.
+    `name` says what tells it from the other groups of the run, the parts of presets that asked for it first, and is
+    empty where there is one. Where the batch follows from the length (so many tokens in all), it does not part them.
     """
 
     name: str
@@ -124,7 +125,7 @@ def analyse(run: Run) -> Analysis:
     ]
     raced = (result.contender for result in run.results)
     names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *raced))
-    shared, groups = _groups(cells)
+    shared, groups = _groups(cells, origins(run))
     return Analysis(run, tuple(names), baseline, run.plan.limits.noise_margin, tested, groups, shared)
 
 
@@ -156,17 +157,43 @@ def _ceiling(run: Run, device: str, dtype: str) -> Ceiling | None:
     return next((one for one in run.ceilings if (one.device, one.dtype) == (device, dtype)), None)
 
 
-def _groups(cells: list[Cell]) -> tuple[str, tuple[Group, ...]]:
+def origins(run: Run) -> dict[Workload, str]:
+    """The parts of presets that asked for each workload, between commas; empty for a run without presets."""
+    plan = run.plan
+    return dict(zip(plan.workloads, plan.origins, strict=True)) if plan.origins else {}
+
+
+def _groups(cells: list[Cell], asked: Mapping[Workload, str]) -> tuple[str, tuple[Group, ...]]:
     """What all cells share, in words, and the groups of those that share everything but heads and length."""
     grouped: dict[tuple[tuple[str, Any], ...], dict[At, Cell]] = {}
+    tokens = _tokens(asked)
     for cell in cells:
-        key = tuple(conditions(cell.workload).items())
+        key = tuple(conditions(cell.workload, tokens.get(asked.get(cell.workload, ""))).items())
         grouped.setdefault(key, {})[cell.workload.heads, cell.workload.keys] = cell
     differing = {name for key in grouped for name, value in key if value != dict(next(iter(grouped)))[name]}
-    groups = tuple(Group(_name(key, differing), members) for key, members in grouped.items())
+    groups = []
+    for key, members in grouped.items():
+        name = _name(key, differing)
+        paths = dict.fromkeys(
+            path for cell in members.values() for path in asked.get(cell.workload, "").split(", ") if path
+        )
+        if len(grouped) > 1 and paths:
+            name = ": ".join(filter(None, (", ".join(paths), name)))
+        groups.append(Group(name, members))
     common = next(iter(grouped), ())
     said = [wording.condition(name, value) for name, value in common if name not in differing]
-    return ", ".join(filter(None, said)), groups
+    return ", ".join(filter(None, said)), tuple(groups)
+
+
+def _tokens(asked: Mapping[Workload, str]) -> dict[str, int]:
+    """By origin, how many tokens each of its workloads has, where their batches differ and this does not."""
+    found = {}
+    for origin in set(asked.values()):
+        mine = [workload for workload, path in asked.items() if path == origin]
+        sizes = {workload.batch * workload.keys for workload in mine}
+        if len(sizes) == 1 and len({workload.batch for workload in mine}) > 1:
+            found[origin] = sizes.pop()
+    return found
 
 
 def _name(key: Iterable[tuple[str, Any]], differing: Collection[str]) -> str:
@@ -178,11 +205,11 @@ def _name(key: Iterable[tuple[str, Any]], differing: Collection[str]) -> str:
     return ", ".join(said or (wording.condition(name, value, always=True) for name, value in mine))
 
 
-def conditions(workload: Workload) -> dict[str, Any]:
+def conditions(workload: Workload, tokens: int | None = None) -> dict[str, Any]:
     """Every field but heads and length, those that a reader looks for first in front.
 
     Fields that follow from others are None where they do: kv_heads from the heads, queries from the keys, value_dim and
-    scale from head_dim.
+    scale from head_dim. tokens : batch × length, where the batch follows from it; it is told as ``16384/n`` then.
     """
     derived = {
         "kv_heads": workload.heads,
@@ -193,4 +220,6 @@ def conditions(workload: Workload) -> dict[str, Any]:
     first = ("dtype", "device", "batch", "head_dim")
     rest = (one.name for one in fields(workload) if one.name not in (*first, "heads", "keys"))
     told = {name: getattr(workload, name) for name in (*first, *rest)}
+    if tokens is not None:
+        told["batch"] = f"{tokens}/n"
     return {name: None if (name, value) in derived.items() else value for name, value in told.items()}

@@ -12,7 +12,7 @@ from attnlab.report.analysis import Analysis, At
 from attnlab.report.layout import markdown
 from attnlab.statistics.selftest import Twin
 
-_WORDS = {
+WORDS = {
     Outcome.DECLINED: "declined",
     Outcome.UNAVAILABLE: "not available here",
     Outcome.WRONG: "wrong",
@@ -47,7 +47,7 @@ def left_out(analysis: Analysis) -> str:
                 if name in cell.faults:
                     missing.setdefault("failed measurement", {})[at] = cell.faults[name]
                 elif answer is not None and answer.outcome is not Outcome.MEASURED:
-                    missing.setdefault(_WORDS[answer.outcome], {})[at] = answer.reason or ""
+                    missing.setdefault(WORDS[answer.outcome], {})[at] = answer.reason or ""
             for what, reasons in missing.items():
                 everywhere = len(reasons) == len(group.cells)
                 place = "everywhere" if everywhere else wording.where(reasons, group.grid)

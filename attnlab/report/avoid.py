@@ -99,8 +99,9 @@ def _much_memory(group: Group) -> list[str]:
     ]
     if not much:
         return []
+    these = "that is its peak" if len(much) == 1 else "these are their peaks"
     return [
-        f"**Where memory is short, avoid** {wording.listed(much)}: these are their peaks at "
+        f"**Where memory is short, avoid** {wording.listed(much)}: {these} at "
         f"{wording.place(workload)}, where the score matrix alone is {units.bytes_text(workload.score_bytes)}; "
         f"`{least}` needs {units.bytes_text(peaks[least])}."
     ]

@@ -107,7 +107,7 @@ def _check(found: Fits) -> list[str]:
     if not found:
         return []
     good = sum(one.label is not None for one in found.values())
-    text = f"{good} of {wording.counted(len(found), 'fit')} {'is' if good == 1 else 'are'} good"
+    text = f"{good} of {wording.counted(len(found), 'fit')} {'is' if 1 in (good, len(found)) else 'are'} good"
     known = {at: one.forecast for at, one in found.items() if one.forecast is not None}
     if not known:
         return [f"{text}; with fewer than five lengths none could be held out."]

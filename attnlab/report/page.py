@@ -62,6 +62,7 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
     return {
         "title": "Which attention to run here",
         "about": sentences.about(analysis),
+        "models": sentences.models(analysis),
         "warnings": sentences.warnings(analysis),
         "verdict": sentences.verdict(analysis),
         "footnote": sentences.footnote(analysis),

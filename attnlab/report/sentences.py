@@ -7,8 +7,9 @@ from typing import Any
 
 from attnlab.contract import units
 from attnlab.measuring.contender import with_huge_pages
+from attnlab.program.presets import presets
 from attnlab.report import wording
-from attnlab.report.analysis import Analysis
+from attnlab.report.analysis import Analysis, origins
 from attnlab.report.avoid import avoid
 from attnlab.report.lower_precision import lower_precision
 from attnlab.report.winners import crossings, winners
@@ -32,6 +33,19 @@ def about(analysis: Analysis) -> str:
         text += f" The workloads form {len(analysis.groups)} groups, each ranked by itself: "
         text += "; ".join(group.name for group in analysis.groups) + "."
     return text
+
+
+def models(analysis: Analysis) -> list[str]:
+    """Whose shapes were measured, and where they stand; of a preset that this version does not know, its name."""
+    paths = (path for asked in origins(analysis.run).values() for path in asked.split(", "))
+    said = []
+    for name in dict.fromkeys(path.partition("/")[0] for path in paths):
+        preset = presets().get(name)
+        if preset is None:
+            said.append(f"The preset `{name}` is not known to this version.")
+        else:
+            said.append(" ".join([f"`{name}` is {preset.title}: {preset.source}.", preset.note]).strip())
+    return said
 
 
 def machine(environment: Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ def _panel(
     # a line that ends early has its label above, and needs no room at the right
     at_end = [*guides, *(name for name, curve in curves.items() if max(curve) == lengths[-1])]
     labels.make_room(axes, lengths, at_end, inches)
-    title = ": ".join(filter(None, (wording.counted(count, "head"), group.name)))
+    title = ", ".join(filter(None, (wording.counted(count, "head"), group.name)))
     drawing.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
     return texts
 

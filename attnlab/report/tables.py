@@ -103,7 +103,7 @@ def latencies(analysis: Analysis, group: Group) -> str:
 
 
 def peaks(analysis: Analysis, group: Group) -> str:
-    """Least peak of memory beside what is known of it by arithmetic, at the longest length of each head count."""
+    """Least peak of memory beside what is known of it by arithmetic, at each contender's longest length."""
     rows = [
         [*row, units.bytes_text(cell.workload.score_bytes), units.bytes_text(cell.workload.output_bytes)]
         for cell, row in _at_longest(analysis, group, "peak_memory")
@@ -114,7 +114,7 @@ def peaks(analysis: Analysis, group: Group) -> str:
 
 
 def further(analysis: Analysis, group: Group) -> str:
-    """Whatever else was measured, as medians at the longest length of each head count."""
+    """Whatever else was measured, as medians at each contender's longest length."""
     measured = (result for cell in group.cells.values() for result in cell.measured.values())
     quantities = dict.fromkeys(one.quantity for result in measured for one in result.measurements)
     rows = [
@@ -128,16 +128,20 @@ def further(analysis: Analysis, group: Group) -> str:
 
 
 def _at_longest(analysis: Analysis, group: Group, quantity: str) -> list[tuple[Cell, list[object]]]:
-    """Rows of `quantity` through each contender, at the longest length of each head count that has figures."""
+    """Rows of `quantity`, for each head count at the longest length that has figures, and at every shorter one that is
+    the longest of a further contender.
+    """
     rows = []
     for count in group.heads:
+        shown: set[str] = set()
         for n in reversed(group.grid[count]):
             cell = group.cells[count, n]
-            found = {name: result.measurement(quantity) for name, result in cell.measured.items()}
-            if any(found.values()):
+            measured = {name: result.measurement(quantity) for name, result in cell.measured.items()}
+            found = {name: one for name, one in measured.items() if one is not None}
+            if set(found) - shown:
                 known = (found.get(name) for name in measured_names(analysis, group))
                 rows.append((cell, [count, n, *(_value(one) if one else NONE for one in known)]))
-                break
+                shown |= set(found)
     return rows
 
 

@@ -8,6 +8,7 @@ from itertools import combinations
 from attnlab.contract import units
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, At, Group
+from attnlab.report.appendix import WORDS
 from attnlab.statistics.crossover import Crossover, crossovers
 from attnlab.statistics.pairing import Kind, Verdict
 from attnlab.statistics.ranking import Ranking, Standing, decidable
@@ -36,7 +37,7 @@ def winners(analysis: Analysis, group: Group) -> list[str]:
         sentences.append(_only_one(group, alone))
     if undecided:
         sentences.append(_no_interval(group, undecided))
-    return sentences
+    return [*sentences, *_nobody(group)]
 
 
 def _everywhere(analysis: Analysis, group: Group, groups: Mapping[frozenset[str], Cells]) -> list[str]:
@@ -179,8 +180,28 @@ def _only_one(group: Group, cells: Cells) -> str:
     names = list(dict.fromkeys(ranking.best.contender for ranking in cells.values()))
     return (
         f"Only {wording.named(names, 'or')} was measured for {wording.where(cells, group.grid)}: "
-        "there is nothing to compare its time with."
+        f"there is nothing to compare its time with{_why_not(group, cells)}."
     )
+
+
+def _nobody(group: Group) -> list[str]:
+    """Where a reader looks for a verdict in vain."""
+    cells = [at for at, cell in group.cells.items() if not cell.measured]
+    if not cells or not group.ranked:
+        return []
+    return [f"Nobody was measured for {wording.where(cells, group.grid)}{_why_not(group, cells)}."]
+
+
+def _why_not(group: Group, cells: Iterable[At]) -> str:
+    """Who else was asked there, and what became of it: `` (over budget, not tried: `torch_eager`)``."""
+    missing: dict[str, list[str]] = {}
+    for at in cells:
+        for name, answer in group.cells[at].answers.items():
+            if answer.outcome in WORDS:
+                names = missing.setdefault(WORDS[answer.outcome], [])
+                names += [] if name in names else [name]
+    said = "; ".join(f"{what}: {wording.named(names)}" for what, names in missing.items())
+    return f" ({said})" if said else ""
 
 
 def _no_interval(group: Group, cells: Cells) -> str:
@@ -247,10 +268,7 @@ def find_crossovers(analysis: Analysis, group: Group) -> dict[int, list[Crossove
 
 
 def crossings(analysis: Analysis, group: Group) -> list[str]:
-    """A sentence for each pair that changes places, or one that says that none does."""
-    ranked = sorted({length for _, length in group.ranked})
-    if len(ranked) < 2:
-        return []
+    """A sentence for each pair that changes places, or one that says that none does where two could have."""
     grouped: dict[tuple[str, str], dict[int, list[str]]] = {}
     for count, some in find_crossovers(analysis, group).items():
         for one in some:
@@ -265,10 +283,17 @@ def crossings(analysis: Analysis, group: Group) -> list[str]:
             for (below, above), places in grouped.items()
         ]
     names = candidates(analysis, group)
-    if len(names) < 2:
+    compared = sorted(
+        {
+            length
+            for (_, length), ranking in group.ranked.items()
+            if ranking.decided and sum(one.contender in names for one in ranking.standings) > 1
+        }
+    )
+    if len(compared) < 2:
         return []
     return [
-        f"No crossover: between n = {ranked[0]} and {ranked[-1]} no two of "
+        f"No crossover: between n = {compared[0]} and {compared[-1]} no two of "
         f"{wording.named(names)} decidedly change places at any head count."
     ]
 

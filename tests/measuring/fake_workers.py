@@ -63,9 +63,9 @@ class FakeWorker:
     over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
     is the part of it that its threads waited for a core, `page_faults` those of a call in it; `faults` are raised in
     place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
-    its answers, `ready` is what preparing and `placing` what placing costs. `binding` and `first_call` are what a process
-    tells of them. `free` are the bytes that it finds free, a number or a function without arguments, `further` those
-    that its calls took beyond what it holds. `turns` holds what each turn was asked for: iterations and settling.
+    its answers, `ready` is what preparing and `placing` what placing costs. `binding` and `first_call` are what a
+    process tells of them. `free` are the bytes that it finds free, a number or a function without arguments, `further`
+    those that its calls took beyond what it holds. `turns` holds what each turn was asked for: iterations and settling.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:

@@ -102,3 +102,56 @@ def test_no_field_is_merged_silently(made, name):
     assert all(f"**{one}**" in text for one in names)
     given = conditions(run.plan.workloads[1])
     assert name in given and given != conditions(run.plan.workloads[0])
+
+
+GPT2 = {"preset": "gpt2", "lengths": (64, 128, 256, 512), "heads": None, "rounds": 31}
+
+
+def test_groups_of_a_preset_are_called_by_its_parts(made):
+    """And the page says whose shapes they are, and where they stand."""
+    run = made(costs=B_BACKWARD, ceiling_flops=1e15, noise=0.002, **GPT2)
+    analysis = analyse(run)
+    assert [group.name for group in analysis.groups] == [
+        "gpt2/prefill: causal, forward",
+        "gpt2/training: causal, training",
+        "gpt2/decode: 1 query over n keys, forward",
+    ]
+    text = render(analysis, {})
+    assert "`gpt2` is GPT-2 small (124M): Radford et al. 2019, table 2" in text
+    assert "### gpt2/training: causal, training\n\n- **Use `b`** for 64 ≤ n ≤ 512 at 12 heads" in text
+
+
+def test_two_presets_share_a_group_where_they_differ_in_heads_only(made):
+    run = made(
+        costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "gpt2/prefill,gpt2-xl/prefill,gpt2/decode"}
+    )
+    names = [group.name for group in analyse(run).groups]
+    assert names == ["gpt2/prefill, gpt2-xl/prefill: causal", "gpt2/decode: 1 query over n keys"]
+    assert analyse(run).groups[0].heads == [12, 25]
+
+
+def test_a_batch_that_follows_from_the_length_parts_no_groups(made):
+    """So many tokens in all: one curve over the lengths."""
+    run = made(costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "fa2-2k/prefill/d64"})
+    (group,) = analyse(run).groups
+    assert group.lengths == [64, 128, 256, 512] and group.name == ""
+    assert analyse(run).shared.startswith("float32, CPU, batch 2048/n, head_dim 64")
+
+
+def test_a_preset_of_another_version_is_named(made):
+    run = made(costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "gpt2/decode"})
+    object.__setattr__(run.plan, "origins", ("gpt9/decode",) * 4)
+    assert "The preset `gpt9` is not known to this version." in render(analyse(run), {})
+
+
+def test_what_only_some_can_afford_is_said(made):
+    """`b` is over budget from n = 256 on, both at n = 512: no crossover is claimed there; each has a peak."""
+    costs = {"a": lambda w: 3.0 if w.keys == 512 else 1e-3, "b": lambda w: 3.0 if w.keys > 128 else 2e-3}
+    run = made(costs=costs, baseline="b", noise=0.002, **{**GPT2, "preset": "gpt2/prefill"})
+    text = render(analyse(run), {})
+    assert "Only `a` was measured for n = 256 at 12 heads: there is nothing to compare its time with " in text
+    assert "(over budget, not tried: `b`)" in text
+    assert "Nobody was measured for n = 512 at 12 heads (over budget, not tried: `a` and `b`)." in text
+    assert "No crossover: between n = 64 and 128 no two of `a` and `b`" in text
+    peaks = text[text.index("## Peak memory") : text.index("## Speedup")]
+    assert [int(n) for n in re.findall(r"\|\s+12 \|\s+(\d+) \|", peaks)] == [256, 128]

@@ -1,0 +1,200 @@
+"""The support matrix: what is asked, what a fault in it looks like, and that the pages are not stale."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from attnlab.__main__ import main
+from attnlab.contract.directions import DIRECTIONS
+from attnlab.contract.discovery import backends
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.mask_part import Part
+from attnlab.contract.workload import DEVICES, Workload
+from attnlab.program.features import BASE, PLAIN, asked, features
+from attnlab.program.support import FAULT, YES, Support, support
+from attnlab.report.support_page import SHORT, page, short
+
+ROOT = Path(__file__).parents[2]
+ANEW = "run python docs/support.py"
+
+
+def script() -> ModuleType:
+    """``docs/support.py``."""
+    spec = importlib.util.spec_from_file_location("support_script", ROOT / "docs" / "support.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+STORED = {(one.backend, one.device): one for one in script().stored()}
+
+
+# -- the features ----------------------------------------------------------------------------------
+
+
+def test_every_field_and_every_kind_of_mask_is_a_feature() -> None:
+    """But sizes, the axes of the matrix and what inputs are drawn from; each says something of its own."""
+    said = {name for fields in features().values() for name in fields}
+    axes = {"batch", "heads", "head_dim", "dtype", "device", "direction", "distribution", "seed"}
+    assert said | axes == {field.name for field in dataclasses.fields(Workload)}
+    workloads = {name: asked(name, "float32", "forward", "cpu") for name in features()}
+    assert len(set(workloads.values())) == len(workloads)
+    kinds = {part.kind for one in workloads.values() for part in one.masked.parts}
+    assert kinds == {kind for kind, cls in Part.kinds.items() if kind != "given"}
+
+
+def test_a_new_kind_of_mask_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dotted(Part.kinds["prefix"]):  # type: ignore[name-defined,misc]
+        kind = "dotted"
+
+    try:
+        assert "mask dotted" in features()
+    finally:
+        del Part.kinds["dotted"]
+    assert "mask dotted" not in features()
+
+
+def test_the_short_table_asks_for_features_that_there_are() -> None:
+    assert {name for names in SHORT.values() for name in names} <= set(features())
+
+
+# -- asking ----------------------------------------------------------------------------------------
+
+FEW = (PLAIN, "causal bottom-right, fewer queries", "grouped heads", "sinks")
+
+
+def test_a_yes_was_run_and_a_no_has_its_reason() -> None:
+    """Of a backend that declines by its signature, and of one that has no gradients."""
+    found = support("numpy_blocked", only=FEW)
+    declared = support("numpy_blocked", only=FEW, confirm=False)
+    assert found == declared and not found.faults and "numpy" in found.versions
+    plain = dict(found.answers[PLAIN]["forward"])
+    assert plain.pop("bfloat16") == "NumPy has no bfloat16" and set(plain.values()) == {YES}
+    assert "no automatic differentiation" in found.answers[PLAIN]["training"]["float32"]
+    assert Support.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+WRONG = """
+LIBRARY = "numpy"
+import os
+import numpy as np
+
+def attend(query, key, value, *, causal, scale):
+    if query.dtype == np.float64:
+        os._exit(3)
+    scores = scale * query @ np.swapaxes(key, -1, -2)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True) @ value).astype(query.dtype)
+"""
+
+
+def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
+    """Wrong where it is causal, dead in float64; the backend is asked on after either."""
+    (tmp_path / "forgets.py").write_text(WRONG)
+    causal = "causal, as many queries as keys"
+    found = support("forgets", folders=[str(tmp_path)], only=(PLAIN, causal, "sinks"))
+    plain, masked = found.answers[PLAIN]["forward"], found.answers[causal]["forward"]
+    assert plain["float32"] == YES and masked["float32"].startswith(FAULT)
+    assert plain["float64"].startswith(f"{FAULT}its process exited with status 3")
+    assert found.answers["sinks"]["forward"]["float64"] == "its attend() takes no sinks"
+    assert len(found.faults) == sum(
+        answer.startswith(FAULT)
+        for directions in found.answers.values()
+        for dtypes in directions.values()
+        for answer in dtypes.values()
+    )
+    text = page([found])
+    assert "**fault** " in text and "exited with status 3" in text
+    assert support("forgets", folders=[str(tmp_path)], only=(causal,), confirm=False).faults == []
+
+
+def test_a_backend_that_cannot_be_had_says_why() -> None:
+    found = support("numpy_blocked", "cuda")
+    assert found.unavailable and "cuda" in found.unavailable and not found.answers
+    assert Support.from_dict(found.to_dict()) == found
+    assert f"| {found.unavailable}" in page([found])
+
+
+def test_the_command_prints_markdown_or_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {name: features()[name] for name in FEW}
+    monkeypatch.setattr("attnlab.program.support.features", lambda: few)
+    for more, expected in (
+        ((), "## numpy_vectorized on cpu"),
+        (("--json",), '"backend": "numpy_vectorized"'),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["backends", "numpy_vectorized", "--matrix", *more])
+        assert end.value.code == 0 and expected in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        main(["backends", "--json"])
+    assert end.value.code == 2 and "--json belongs to --matrix" in capsys.readouterr().err
+
+
+def test_a_cell_names_the_formats_and_the_reasons() -> None:
+    """Yes in all, in some with the reason for the others, in none; what holds throughout is said once."""
+    formats = ["float16", "bfloat16", "float32", "float64"]
+
+    def told(*answers: str) -> dict[str, str]:
+        return dict(zip(formats, answers, strict=True))
+
+    answers = {
+        PLAIN: {"forward": told("slow", YES, YES, YES), "training": told(*["no gradients"] * 4)},
+        "sinks": {
+            "forward": told("slow", "no sinks", "no sinks", YES),
+            "training": told(*["no gradients"] * 4),
+        },
+    }
+    text = page([Support("x", "cpu", {"lib": "1.2"}, None, answers)])
+    assert "Asked with lib 1.2. No training: no gradients. No float16: slow." in text
+    assert re.search(r"\| no mask +\| yes +\|", text) and re.search(r"\| sinks +\| float64 \(1\) +\|", text)
+    assert "\n1. no sinks\n" in text and "training |" not in text.partition("## x on cpu")[2]
+    assert "| `x`" in short([Support("x", "cpu", {}, None, answers)])
+
+
+# -- the pages that are in the repository ----------------------------------------------------------
+
+
+def test_the_pages_are_those_of_the_data() -> None:
+    """The page whole, and the short table in the README."""
+    found = list(STORED.values())
+    assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == page(found), ANEW
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme == script().with_short_table(readme, found) and "<!-- support table -->" in readme, ANEW
+
+
+def test_every_backend_every_feature_and_every_format_is_in_the_data() -> None:
+    assert set(STORED) == {(name, device) for name in backends() for device in DEVICES}, ANEW
+    for one in STORED.values():
+        assert one.faults == []
+        if one.unavailable is None:
+            assert list(one.answers) == list(features()), f"{one.backend}: {ANEW} {one.backend}"
+            for directions in one.answers.values():
+                assert list(directions) == list(DIRECTIONS)
+                assert all(list(dtypes) == list(DTYPES) for dtypes in directions.values())
+
+
+@pytest.mark.parametrize("name", sorted({name for name, device in STORED if device == "cpu"}))
+def test_a_row_says_what_the_backend_declares(name: str) -> None:
+    """Held against what it declares now; with other versions of its libraries there is nothing to hold."""
+    stored, now = STORED[name, "cpu"], support(name, confirm=False)
+    if now.unavailable is not None:
+        pytest.skip(f"its row cannot be checked here: {now.unavailable}")
+    versions = [{key: text.partition("+")[0] for key, text in one.versions.items()} for one in (stored, now)]
+    if stored.unavailable is None and versions[0] != versions[1]:
+        pytest.skip(f"its row is of {versions[0]}, here is {versions[1]}")
+    assert stored.answers == now.answers, f"{ANEW} {name}"
+
+
+def test_the_base_is_a_shape_that_all_kernels_take() -> None:
+    """Heads that can be grouped, and a head_dim that is a multiple of 64."""
+    assert BASE.heads % 4 == 0 and BASE.head_dim % 64 == 0 and BASE.batch > 1
