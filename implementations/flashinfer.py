@@ -85,7 +85,7 @@ def attend(
     keys = form.sides.keys
     q, k, v = (array.transpose(1, 2).flatten(0, 1) for array in (query, key[:, :, :keys], value[:, :, :keys]))
     output: Tensor = _planned(form).run(q, k, v)
-    return output.unflatten(0, (form.batch, form.queries)).transpose(1, 2)
+    return output.view(form.batch, form.queries, form.heads, form.value_dim).transpose(1, 2)
 
 
 def declines(workload: Workload) -> str | None:

@@ -131,5 +131,13 @@ def _attention(
         types |= {"past_key": "", "past_value": "", "nonpad_kv_seqlen": "int64"}
     attributes = dict(zip(("q_num_heads", "kv_num_heads"), heads, strict=False))
     return one_operator(
-        "Attention", _OPSET, types, dtype, is_causal=int(causal), scale=scale, softcap=softcap, **attributes
+        "Attention",
+        _OPSET,
+        types,
+        dtype,
+        own=False,
+        is_causal=int(causal),
+        scale=scale,
+        softcap=softcap,
+        **attributes,
     )

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnlab.contract.keywords import told
 from attnlab.contract.workload import Workload
-from attnlab.libraries.band import Band, Sides
+from attnlab.libraries.band import KEYWORDS, Band, Sides
 from attnlab.libraries.cuda_kernels import HALVES, Limits, dense_rows, refusal
 from attnlab.libraries.host import LastMade, required
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
@@ -59,7 +60,7 @@ def attend(
     bias: Any = None
     if attn_mask is not None:
         bias = _BIAS.of(attn_mask, query.dtype, n_q, n_k).expand(*query.shape[:3], n_k)
-        bias = bias.unflatten(1, (of_keys, -1)) if enable_gqa else bias
+        bias = _in_groups(bias, of_keys) if enable_gqa else bias
     elif window or window_bottom_right:
         sides = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right).bottom_right(
             n_q, n_k
@@ -90,9 +91,9 @@ def declines(workload: Workload) -> str | None:
             f"xFormers needs head_dim and value_dim to be multiples of {multiple} in {workload.dtype}, "
             f"got {workload.head_dim} and {workload.value_dim}"
         )
-    band = Band.asked(workload)
-    if workload.window and band and workload.bias == "none":
-        reason = _windows(band, workload)
+    flags = told(workload, KEYWORDS) or {}
+    if workload.bias == "none" and {"window", "window_bottom_right"} & set(flags):
+        reason = _windows(Band.of(workload.queries, workload.keys, **flags), workload)
     return reason or refusal(attend, workload)
 
 
@@ -125,3 +126,11 @@ def _made(attn_mask: Tensor, dtype: torch.dtype, n_q: int, n_k: int) -> Tensor:
 
 
 _BIAS = LastMade(_made)
+
+
+def _in_groups(bias: Tensor, groups: int) -> Tensor:
+    """(batch, groups, heads of a group, n_q, n_k), with the strides of before: unflatten forgets that of one row."""
+    batch, heads, *rest = bias.shape
+    outside, of_head, *within = bias.stride()
+    group = heads // groups
+    return bias.as_strided((batch, groups, group, *rest), (outside, of_head * group, of_head, *within))

@@ -80,7 +80,7 @@ _FORMAT, _OWN_OPSET = 11, 1
 
 
 def one_operator(
-    operator: str, opset: int, inputs: Mapping[str, str], dtype: str, own: bool = False, **attributes: Any
+    operator: str, opset: int, inputs: Mapping[str, str], dtype: str, *, own: bool, **attributes: Any
 ) -> bytes:
     """A model of one operator, serialised.
 

@@ -204,7 +204,10 @@ def xformers() -> dict[str, ModuleType]:
         if isinstance(attn_bias, Tensor):
             assert attn_bias.shape == (query.shape[0], *lead, n_q, n_k) and attn_bias.dtype == query.dtype
             alignment = 128 // torch.finfo(attn_bias.dtype).bits
-            assert all(stride % alignment == 0 for stride in attn_bias.stride()[:-1])
+            assert all(stride % alignment == 0 for stride in attn_bias.stride()[:-1]), (
+                attn_bias.shape,
+                attn_bias.stride(),
+            )
             bias = attn_bias.float().reshape(query.shape[0], -1, n_q, n_k)
             seen, bias = bias > -math.inf, bias.masked_fill(bias == -math.inf, 0.0)
         elif isinstance(attn_bias, LocalAttentionFromBottomRightMask):
