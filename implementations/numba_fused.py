@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.libraries.band import Band
 from attnlab.libraries.host import required
 
 numba = required("numba", extra="numba")
@@ -35,7 +36,6 @@ KEYS = 128
 #: products that one pass over a row of the result adds
 UNROLLED = 8
 
-_WHOLE = (-1, -1)
 # 1.5·2^23: what is added to it loses its fraction, and the last bits are the whole number
 _MAGIC32, _MAGIC64 = np.float32(12582912.0), 6755399441055744.0
 _LOG2E32, _HIGH32, _LOW32 = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -117,9 +117,7 @@ def attend_with_log_sum(
     q, k, v = (array.astype(inner, copy=False) for array in (query, key, value))
     output = np.empty((*query.shape[:3], value_dim), dtype=inner)
     log_sum = np.empty(query.shape[:3], dtype=inner)
-    lowest, highest = _diagonals(
-        n_q, n_k, causal, causal_bottom_right, window or _WHOLE, window_bottom_right or _WHOLE
-    )
+    band = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
     _compiled(inner)(
         q,
         k,
@@ -127,8 +125,7 @@ def attend_with_log_sum(
         output,
         log_sum,
         inner.type(scale),
-        lowest,
-        highest,
+        *band,
         np.array(key_lengths or (n_k,) * batch, dtype=np.int64),
         np.empty((0, 0, 0, 0), dtype=np.bool_) if mask is None else mask,
         np.empty((0, 0, 0, 0), dtype=inner) if bias is None else bias.astype(inner, copy=False),
@@ -141,26 +138,6 @@ def attend_with_log_sum(
 def _inner(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """In what a dtype is computed."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
-
-
-def _diagonals(
-    n_q: int,
-    n_k: int,
-    causal: bool,
-    causal_bottom_right: bool,
-    window: tuple[int, int],
-    window_bottom_right: tuple[int, int],
-) -> tuple[int, int]:
-    """(lowest, highest): query i sees key j where lowest ≤ j − i ≤ highest."""
-    lowest, highest, shift = -n_q, n_k, n_k - n_q
-    for (left, right), own in ((window, 0), (window_bottom_right, shift)):
-        lowest = lowest if left < 0 else max(lowest, own - left)
-        highest = highest if right < 0 else min(highest, own + right)
-    if causal:
-        highest = min(highest, 0)
-    if causal_bottom_right:
-        highest = min(highest, shift)
-    return lowest, highest
 
 
 @functools.cache

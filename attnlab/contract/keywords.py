@@ -86,10 +86,10 @@ def unsupported(workload: Workload, options: Collection[str]) -> str | None:
 def given(problem: Problem, options: Collection[str], library: Library, dtype: str) -> dict[str, Any]:
     """What `attend` is given beside its arrays, by keyword; of a problem that is not `unsupported`."""
     found = {name: _RESTING.get(name) for name in options}
-    told = _told(problem.mask, problem.shape, options)
+    flags = _told(problem.mask, problem.shape, options)
     bias: Any = problem.bias
-    if told is not None:
-        found.update(told)
+    if flags is not None:
+        found.update(flags)
     elif "visible" in options:
         found["visible"] = partial(problem.mask.tile, problem.shape)
     elif "mask" in options:
@@ -99,9 +99,9 @@ def given(problem: Problem, options: Collection[str], library: Library, dtype: s
     if bias is not None and "bias" in options:
         found["bias"] = library.from_numpy(_array(problem.bias_array), dtype)
     elif "attn_mask" in options:
-        found["attn_mask"] = _attn_mask(problem, bias is not None, told is None, library, dtype)
-        if bias is not None and told:
-            found.update({name: _RESTING.get(name) for name in told})
+        found["attn_mask"] = _attn_mask(problem, bias is not None, flags is None, library, dtype)
+        if bias is not None and flags:
+            found.update({name: _RESTING.get(name) for name in flags})
     if "scale" in options:
         found["scale"] = problem.scale
     if "softcap" in options:
@@ -118,10 +118,15 @@ def flag_and_array(workload: Workload) -> tuple[bool, str]:
 
     (causal, what is in attn_mask): "" where it is None, "booleans" or "numbers".
     """
-    told = None if workload.mask == GIVEN else _told(workload.masked, workload.shape, ("causal",))
     if workload.bias != "none":
         return False, "numbers"
-    return (False, "booleans") if told is None else (bool(told), "")
+    flags = told(workload, ("causal",))
+    return (False, "booleans") if flags is None else (bool(flags), "")
+
+
+def told(workload: Workload, options: Collection[str]) -> dict[str, Any] | None:
+    """The keywords of `options` that say the whole mask of `workload`, with their values; None where they cannot."""
+    return None if workload.mask == GIVEN else _told(workload.masked, workload.shape, options)
 
 
 def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -87,6 +88,31 @@ class Recipe(partial[Any]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Recipe) and (self.func, self.args) == (other.func, other.args)
+
+
+class LastMade:
+    """What `make(array, *rest)` made last, kept while that array lives and nothing else is asked for.
+
+    For what a kernel wants made of a mask: a worker binds an array once and hands over the same one in every call, so
+    that it is made in the first call, before any clock. A change of the array in place is not seen. What is made must
+    not refer to the array.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make, self._made = make, None
+        self._array: Callable[[], Any] = lambda: None
+        self._rest: tuple[Any, ...] = ()
+
+    def of(self, array: Any, *rest: Any) -> Any:
+        """What was made of the same array with the same `rest`, or what is made of them now."""
+        if self._made is None or self._array() is not array or self._rest != rest:
+            self._made = self._make(array, *rest)
+            self._array, self._rest = weakref.ref(array, self._forget), rest
+        return self._made
+
+    def _forget(self, gone: Any) -> None:
+        if gone is self._array:
+            self._made = None
 
 
 class HostLibrary:

@@ -75,8 +75,54 @@ class Sessions:
 #: where the backends compute
 SESSIONS = Sessions()
 
+#: the version of the format, which ONNX Runtime must know, and the opset of ONNX Runtime's own operators
+_FORMAT, _OWN_OPSET = 11, 1
 
-@lru_cache(maxsize=64)
+
+def one_operator(
+    operator: str, opset: int, inputs: Mapping[str, str], dtype: str, *, own: bool, **attributes: Any
+) -> bytes:
+    """A model of one operator, serialised.
+
+    inputs : the dtype of each by name, "" for one that is left out; all shapes are open. dtype : of its one output.
+    own : it is one of ONNX Runtime's own (domain com.microsoft), not of the standard.
+    """
+    onnx = importlib.import_module("onnx")
+    helper, known = onnx.helper, onnx.TensorProto
+    types = {"float32": known.FLOAT, "float16": known.FLOAT16, "bool": known.BOOL}
+    types |= {"int32": known.INT32, "int64": known.INT64}
+    node = helper.make_node(
+        operator,
+        [name if one else "" for name, one in inputs.items()],
+        ["output"],
+        domain="com.microsoft" if own else "",
+        **attributes,
+    )
+    given = [helper.make_tensor_value_info(name, types[one], None) for name, one in inputs.items() if one]
+    output = helper.make_tensor_value_info("output", types[dtype], None)
+    opsets = [helper.make_opsetid("", opset)]
+    if own:
+        opsets.append(helper.make_opsetid("com.microsoft", _OWN_OPSET))
+    graph = helper.make_graph([node], "attention", given, [output])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_FORMAT)
+    found: bytes = model.SerializeToString()
+    return found
+
+
+def packed(array: NDArray[Any]) -> NDArray[Any]:
+    """(batch, heads, length, dim) as (batch, length, heads · dim); a copy where it does not lie so already."""
+    batch, _, length, _ = array.shape
+    return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(batch, length, -1)
+
+
+def unpacked(array: NDArray[Any], heads: int) -> NDArray[Any]:
+    """The inverse of `packed`, a view."""
+    batch, length, _ = array.shape
+    return array.reshape(batch, length, heads, -1).swapaxes(1, 2)
+
+
+# each has threads of its own, which spin for a while after a call, ONNX Runtime's default
+@lru_cache(maxsize=8)
 def _session(model: Callable[[], bytes], threads: int, profile_folder: str) -> Any:
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by itself,
 #: from 4 MiB on; glibc.malloc.hugetlb=1 asks too, but does not align, and left two speeds: docs/decisions/0004)
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
+
+#: packages with kernels of their own on its arrays
+_EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")
 
 #: what PyTorch says of an operator that has no backward pass
 _NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
@@ -211,7 +216,8 @@ class Torch:
         if self.device == "cuda":
             found["cuda"] = str(torch.version.cuda)
             found["cudnn"] = str(torch.backends.cudnn.version())
-        return found
+        loaded = {name: sys.modules[name] for name in _EXTENSIONS if name in sys.modules}
+        return found | {name: str(getattr(one, "__version__", "unknown")) for name, one in loaded.items()}
 
 
 def _leaves(arrays: Arrays) -> Arrays:
@@ -228,18 +234,25 @@ def _told(refused: Exception) -> Exception:
 def kernels_of(events: list[str]) -> str:
     """The attention operators among profiler event names, or else the matrix products and the softmax.
 
-    `scaled_dot_product_attention` itself is the dispatcher, not a kernel; a device kernel has no ``aten::``.
+    `scaled_dot_product_attention` itself is the dispatcher, not a kernel; what extensions register has another name
+    than ``aten`` before its ``::``; a device kernel has none, or is a C++ function with its type.
     """
     operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
     fused = [name for name in operators if name.startswith("_scaled_dot_product")]
+    theirs = [name for name in events if re.fullmatch(r"(?!aten)\w+::\w*(attn|attention|flash)\w*", name)]
+    theirs += [name for name in operators if name.startswith(("_efficient_attention", "_flash_attention"))]
     plain = [name for name in operators if name in ("bmm", "mm", "baddbmm", "_softmax", "_safe_softmax")]
-    device = [
-        name
-        for name in events
-        if any(word in name.lower() for word in ("flash", "fmha", "cutlass", "sdpa", "gemm", "softmax"))
-        and "::" not in name.split("<")[0].split("(")[0]
-    ]
-    shown = sorted(set(fused or plain))
+    device = [name for name in events if _of_a_device(name)]
+    shown = sorted(set(fused or theirs or plain))
     if device:
         shown.append(f"[{min(device, key=len)[:60]}]")
     return " + ".join(shown) or "unknown: the profiler named no kernel"
+
+
+def _of_a_device(name: str) -> bool:
+    """Whether a profiler's event is a kernel of attention, or of what it is made of, on a device."""
+    words = ("flash", "fmha", "attn", "attention", "cutlass", "sdpa", "gemm", "softmax", "prefill")
+    function = name.split("<")[0].split("(")[0]
+    return ("::" not in function or function.startswith("void ")) and any(
+        word in name.lower() for word in words
+    )

@@ -15,7 +15,7 @@ from attnlab.contract.discovery import backends, load
 from attnlab.contract.errors import Unavailable
 
 #: libraries on NumPy arrays
-HOSTS = ("numpy", "numba", "onnxruntime", "openvino")
+HOSTS = ("numpy", "ggml", "numba", "onnxruntime", "openvino")
 HOME = Path(attnlab.implementations.__path__[0])
 
 

@@ -169,6 +169,15 @@ def test_without_a_device_it_is_unavailable_and_says_what_to_do(
         (["aten::scaled_dot_product_attention", "aten::empty"], "unknown: the profiler named no kernel"),
         ([], "unknown: the profiler named no kernel"),
         (["aten::bmm", "ampere_sgemm_128x64_tn"], "bmm + [ampere_sgemm_128x64_tn]"),
+        (
+            ["aten::empty", "flash_attn::_flash_attn_forward", "void flash::flash_fwd_kernel<t>(p)"],
+            "flash_attn::_flash_attn_forward + [void flash::flash_fwd_kernel<t>(p)]",
+        ),
+        (
+            ["aten::_efficient_attention_forward", "fmha_cutlassF_f16_aligned"],
+            "_efficient_attention_forward + [fmha_cutlassF_f16_aligned]",
+        ),
+        (["void flashinfer::BatchPrefillKernel<t>(p)"], "[void flashinfer::BatchPrefillKernel<t>(p)]"),
     ],
 )
 def test_the_kernel_is_told_from_the_profilers_names(events: list[str], shown: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,36 @@ import pytest
 from rich.text import Text
 
 from attnlab.commands.tables import backend_table
+from attnlab.contract.backend import laid_out
 from attnlab.contract.discovery import load
-from attnlab.contract.errors import Unavailable
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.inputs import problem_of
 from attnlab.contract.library import open_library
 from attnlab.contract.workload import Workload
-from attnlab.libraries.host import required
+from attnlab.libraries.host import LastMade, required
 from attnlab.program.listing import Listed
 
 SMALL = Workload(batch=2, heads=2, queries=9, keys=9, head_dim=8)
-BACKENDS = {"numba_fused": "numba", "onnxruntime": "onnxruntime", "openvino": "openvino"}
+BACKENDS = {
+    "ggml_flash": "ggml",
+    "numba_fused": "numba",
+    "onnxruntime": "onnxruntime",
+    "onnxruntime_contrib": "onnxruntime",
+    "openvino": "openvino",
+}
+#: the library of each whose models are made, and where it keeps them
+MADE = {
+    "ggml_flash": ("ggml", "_graph"),
+    "onnxruntime": ("onnxruntime", "_session"),
+    "onnxruntime_contrib": ("onnxruntime", "_session"),
+    "openvino": ("openvino", "_request"),
+}
+ON_CUDA = {
+    "flash_attn": "flash-attn",
+    "flashinfer": "flashinfer",
+    "sageattention": "sageattention",
+    "xformers": "xformers",
+}
 
 
 def test_a_missing_library_is_told_with_the_line_that_installs_it() -> None:
@@ -41,7 +63,7 @@ def test_a_library_that_fails_on_import_is_told(tmp_path: Path, monkeypatch: pyt
         required("half_installed", extra="extra")
 
 
-@pytest.mark.parametrize(("name", "library"), BACKENDS.items())
+@pytest.mark.parametrize(("name", "library"), (BACKENDS | ON_CUDA).items())
 def test_a_backend_whose_library_is_missing_says_so_in_one_line(
     name: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,8 +83,10 @@ def test_tables_show_that_line_in_full() -> None:
 @pytest.mark.parametrize(
     ("name", "attested"),
     [
+        ("ggml_flash", "FLASH_ATTN_EXT of f32 f32 f32, "),
         ("numba_fused", "threads of Numba's"),
         ("onnxruntime", "CPUExecutionProvider: Attention"),
+        ("onnxruntime_contrib", "CPUExecutionProvider: MultiHeadAttention"),
         ("openvino", "_f32, allowed f32"),
     ],
 )
@@ -91,7 +115,7 @@ def test_another_number_of_threads_is_taken(name: str) -> None:
     np.testing.assert_allclose(call(), before, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize(
     "asked",
     [
@@ -102,6 +126,12 @@ def test_another_number_of_threads_is_taken(name: str) -> None:
         {"bias": "normal", "causal": "top_left"},
         {"layout": "bshd"},
         {"scale": -0.5},
+        {"key_lengths": (5, 0)},
+        {"key_lengths": (5, 9), "causal": "top_left"},
+        {"key_lengths": (5, 9), "bias": "alibi"},
+        {"bias": "alibi"},
+        {"dtype": "float16", "bias": "normal", "mask": "random(0.5)"},
+        {"sinks": True, "softcap": 5.0},
     ],
     ids=str,
 )
@@ -111,9 +141,13 @@ def test_what_is_prepared_is_what_is_called(name: str, asked: dict[str, object])
         backend = load(name)
     except Unavailable as missing:
         pytest.skip(str(missing))
-    module = importlib.import_module(f"attnlab.libraries.{name}_library")
-    made = module._session if name == "onnxruntime" else module._request
-    call = backend.bind(SMALL.with_(**asked))
+    library, kept = MADE[name]
+    made = getattr(importlib.import_module(f"attnlab.libraries.{library}_library"), kept)
+    workload = SMALL.with_(**asked)
+    reason = backend.declines(workload)
+    if reason:
+        pytest.skip(reason)
+    call = backend.bind(workload)
     before = made.cache_info().misses
     call()
     assert made.cache_info().misses == before
@@ -129,3 +163,82 @@ def test_numbas_loop_is_compiled_when_a_workload_is_bound() -> None:
     before = compiled.cache_info().misses
     call()
     assert compiled.cache_info().misses == before
+
+
+def test_what_is_made_of_an_array_is_kept_as_long_as_it_is_asked_for() -> None:
+    """For the same array with the same rest alone, and no longer than the array lives."""
+    asked: list[int] = []
+
+    def make(array: np.ndarray, factor: int) -> np.ndarray:
+        asked.append(factor)
+        return array * factor
+
+    last, one, other = LastMade(make), np.arange(3), np.arange(3)
+    assert last.of(one, 2) is last.of(one, 2)
+    np.testing.assert_array_equal(last.of(other, 2), [0, 2, 4])
+    np.testing.assert_array_equal(last.of(other, 3), [0, 3, 6])
+    assert asked == [2, 2, 3]
+    del one
+    assert last.of(other, 3) is last.of(other, 3), "what was asked for before takes nothing with it"
+    made = weakref.ref(last.of(other, 3))
+    del other
+    assert made() is None
+
+
+def test_alibi_slopes_that_ggml_does_not_have_are_declined() -> None:
+    try:
+        backend = load("ggml_flash")
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    arrays = [np.ones((1, 2, 4, 8), np.float32)] * 3
+    with pytest.raises(Declined, match="computes ALiBi's slopes itself"):
+        backend.attend(*arrays, scale=1.0, alibi_slopes=(0.5, 0.25))
+    for asked, reason in (
+        ({"heads": 3, "bias": "alibi"}, "no power of two, got 3"),
+        ({"keys": 4096, "bias": "alibi"}, "exact to 2048, got 4095"),
+        ({"bias": "normal"}, "would round one in float32"),
+        ({"dtype": "float64"}, "no attention in float64"),
+    ):
+        said = backend.declines(SMALL.with_(**asked, kv_heads=None))
+        assert said is not None and reason in said
+
+
+def test_onnxruntime_contrib_declines_what_its_operator_lacks() -> None:
+    try:
+        backend = load("onnxruntime_contrib")
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    for asked, reason in (
+        ({"dtype": "float16"}, "float32 only on the CPU"),
+        ({"softcap": 5.0}, "takes no softcap"),
+        ({"kv_heads": 1}, "takes no enable_gqa"),
+        ({"sinks": True}, "takes no sinks"),
+    ):
+        said = backend.declines(SMALL.with_(**asked))
+        assert said is not None and reason in said
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_ggml_reads_query_key_and_value_where_they_lie(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copy of float32 arrays, in either layout."""
+    try:
+        backend = load("ggml_flash")
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    library = importlib.import_module("attnlab.libraries.ggml_library")
+    places: list[list[int]] = []
+    inner = library.Graph.compute
+
+    def watched(graph: object, inputs: list[np.ndarray], output: np.ndarray) -> None:
+        places.append([one.ctypes.data for one in inputs])
+        inner(graph, inputs, output)
+
+    monkeypatch.setattr(library.Graph, "compute", watched)
+    workload = SMALL.with_(layout=layout)
+    arrays = backend.open("cpu"), problem_of(workload)
+    given = [
+        laid_out(arrays[0], one, "float32", layout)
+        for one in (arrays[1].query, arrays[1].key, arrays[1].value)
+    ]
+    backend.call(workload, arrays[1], tuple(given))()
+    assert places == [[one.ctypes.data for one in given]]

@@ -1,0 +1,165 @@
+"""ggml on NumPy arrays, which its graphs read and write where they lie: graphs, threads, attestation."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.library import Call
+from attnlab.libraries.host import required
+from attnlab.libraries.numpy_library import NumPy
+
+#: (the module, a context, input tensors) -> the tensor that is computed of them
+Recipe = Callable[[Any, Any, Sequence[Any]], Any]
+
+_TYPES = {"float32": "GGML_TYPE_F32", "float16": "GGML_TYPE_F16"}
+#: sets of vector instructions that ggml may be built for, best first
+_INSTRUCTIONS = ("avx512", "avx2", "avx", "sve", "neon")
+
+
+class Layout(NamedTuple):
+    """How an array of four axes lies in memory; strides in bytes, of an axis of length 1 as if it were contiguous."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Layout:
+        strides, within = [], array.itemsize
+        for length, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+            strides.append(stride if length > 1 else within)
+            within = strides[-1] * length
+        return cls(str(array.dtype), array.shape, tuple(reversed(strides)))
+
+
+class Graph:
+    """A graph of one result, on memory that is named when it is computed. ggml allocates nothing for the arrays."""
+
+    def __init__(self, recipe: Recipe, layouts: Sequence[Layout], threads: int) -> None:
+        ggml = self._ggml = importlib.import_module("ggml")
+        room = 8 * ggml.ggml_tensor_overhead() + ggml.ggml_graph_overhead()
+        context = ggml.ggml_init(ggml.ggml_init_params(mem_size=room, mem_buffer=None, no_alloc=True))
+        weakref.finalize(self, ggml.ggml_free, context)
+        self._inputs = [_tensor(ggml, context, layout) for layout in layouts]
+        self._result = recipe(ggml, context, self._inputs)
+        self._graph = ggml.ggml_new_graph(context)
+        ggml.ggml_build_forward_expand(self._graph, self._result)
+        self._plan = ggml.ggml_graph_plan(self._graph, threads, None)
+        self._work = np.empty(self._plan.work_size, dtype=np.uint8)
+        self._plan.work_data = self._work.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+    def compute(self, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
+        """Compute the result of `inputs`, which lie as was said, into `output`, which is contiguous."""
+        for tensor, array in zip(self._inputs, inputs, strict=True):
+            tensor.contents.data = array.ctypes.data
+        self._result.contents.data = output.ctypes.data
+        status = self._ggml.ggml_graph_compute(self._graph, ctypes.byref(self._plan))
+        if status:
+            raise RuntimeError(f"ggml could not compute its graph (status {status})")
+
+    def told(self) -> str:
+        """Its operators with the formats of what they read, and the threads."""
+        ggml, found = self._ggml, []
+        for index in range(ggml.ggml_graph_n_nodes(self._graph)):
+            node = ggml.ggml_graph_node(self._graph, index).contents
+            read = [ggml.ggml_type_name(one.contents.type).decode() for one in node.src if one]
+            found.append(f"{ggml.ggml_op_name(node.op).decode()} of {' '.join(read)}")
+        return f"{', '.join(found)}, {self._plan.n_threads} threads"
+
+
+def _tensor(ggml: Any, context: Any, layout: Layout) -> Any:
+    """A tensor without memory; ggml names the last axis first."""
+    kind = getattr(ggml, _TYPES[layout.dtype])
+    tensor = ggml.ggml_new_tensor_4d(context, kind, *reversed(layout.shape))
+    for axis, stride in enumerate(reversed(layout.strides)):
+        tensor.contents.nb[axis] = stride
+    return tensor
+
+
+class Graphs:
+    """The graphs of this process: one for each recipe, layout of its inputs, and number of threads."""
+
+    def __init__(self) -> None:
+        self.threads: int | None = None
+        self._ran: list[Graph] | None = None
+
+    def run(self, recipe: Recipe, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
+        """Compute what `recipe` makes of `inputs`, which have four axes, into `output`.
+
+        recipe : makes the graph's result; equal (and hashable) for equal graphs.
+        """
+        graph = self.graph(recipe, tuple(map(Layout.of, inputs)))
+        graph.compute(inputs, output)
+        if self._ran is not None:
+            self._ran.append(graph)
+
+    def graph(self, recipe: Recipe, layouts: tuple[Layout, ...]) -> Graph:
+        """The graph for such inputs, made now where there is none yet."""
+        return _graph(recipe, layouts, self.threads or len(os.sched_getaffinity(0)))
+
+    def executed(self, call: Call) -> list[Graph]:
+        """The graphs that one `call` computes."""
+        self._ran = []
+        try:
+            call()
+            return self._ran
+        finally:
+            self._ran = None
+
+
+#: where the backends compute
+GRAPHS = Graphs()
+
+
+@lru_cache(maxsize=64)
+def _graph(recipe: Recipe, layouts: tuple[Layout, ...], threads: int) -> Graph:
+    return Graph(recipe, layouts, threads)
+
+
+def open_on(device: str) -> Ggml:
+    """ggml. Raises Unavailable for any device but the CPU, and where it is not installed."""
+    ggml = required("ggml", extra="ggml")
+    if device != "cpu":
+        raise Unavailable(f"attnlab runs ggml on the CPU only, not on {device}")
+    return Ggml(ggml)
+
+
+class Ggml(NumPy):
+    """See `attnlab.contract.library.Library`."""
+
+    name = "ggml"
+
+    def __init__(self, ggml: Any) -> None:
+        self._ggml = ggml
+
+    def declines(self, dtype: str) -> str | None:
+        if dtype == "bfloat16":
+            return "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
+        return "ggml has no attention in float64" if dtype == "float64" else None
+
+    def no_gradients(self) -> str | None:
+        return "ggml's attention has no backward pass"
+
+    def attest(self, call: Call) -> str:
+        """Operators, formats and threads of the graphs that one call computes, and the vector instructions."""
+        graphs = dict.fromkeys(graph.told() for graph in GRAPHS.executed(call))
+        built = [one for one in _INSTRUCTIONS if getattr(self._ggml, f"ggml_cpu_has_{one}")()]
+        return f"{'; '.join(graphs)}, {built[0].upper() if built else 'no vector instructions'}"
+
+    def set_threads(self, count: int) -> None:
+        super().set_threads(count)
+        GRAPHS.threads = count
+
+    def versions(self) -> dict[str, str]:
+        own = f"{self._ggml.ggml_version().decode()} ({self._ggml.ggml_commit().decode()})"
+        return {**super().versions(), "ggml": own, "ggml-python": str(self._ggml.__version__)}

@@ -1,0 +1,114 @@
+"""FlashAttention-2 of Dao (2023), the package flash-attn, on CUDA.
+
+``flash_attn.flash_attn_func`` (https://github.com/Dao-AILab/flash-attention, 2.6 or newer; arXiv:2307.08691): tiles
+and online softmax in float16 and bfloat16, sums in float32, head_dim to 256, value_dim the same, grouped heads, soft
+cap, ALiBi in float32. Its arrays are (batch, length, heads, dim) with any strides, so none is copied. Its causal
+mask and its window lie along the bottom-right diagonal; top-left ones are told by leaving out keys that no query sees,
+or by a window that reaches further to the right. A query that sees no key gets zeros, as its documentation says.
+
+`key_lengths` go to ``flash_attn_with_kvcache``, which reads no key beyond them and has no backward pass; its causal
+mask would be aligned to each length, so that it is used without one. The gradients are not the same from call to call,
+because blocks are added in the order in which they end (`deterministic` is left False, its default). A scale of 0 or
+below is folded into the query.
+
+Time: 4·b·h·n_q·n_k·d floating-point operations, of hidden tiles none; the backward pass 2.5 times as many. Memory:
+the output and one number a row, O(n).
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.contract.workload import Workload
+from attnlab.libraries.band import Band, Sides
+from attnlab.libraries.cuda_kernels import Limits, at_least, refusal
+from attnlab.libraries.host import required
+from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+
+flash_attn: Any = required("flash_attn", extra="flash-attn")
+at_least(flash_attn, (2, 6), "its causal mask was top-left before 2.1, and it had no soft cap before 2.6")
+
+LIBRARY = "torch"
+EMPTY_ROWS = "zeros"
+MEMORY = {"scores": 0, "outputs": 4.1}
+
+_LIMITS = Limits("FlashAttention")
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    causal_bottom_right: bool = False,
+    window: tuple[int, int] | None = None,
+    window_bottom_right: tuple[int, int] | None = None,
+    key_lengths: tuple[int, ...] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
+    softcap: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (batch, kv_heads, n_k, d).
+    """
+    if scale < LEAST_SCALE:
+        query, scale = positive_scale(query, scale)
+    n_q, n_k = query.shape[2], key.shape[2]
+    band = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
+    sides = band.bottom_right(n_q, n_k)
+    assert sides is not None, "declined"
+    q, k, v = (array.transpose(1, 2) for array in (query, key[:, :, : sides.keys], value[:, :, : sides.keys]))
+    asked: dict[str, Any] = {
+        "softmax_scale": scale,
+        "causal": sides.right == 0,
+        "window_size": (sides.left, sides.right),
+        "softcap": softcap or 0.0,
+        "alibi_slopes": None if alibi_slopes is None else _on(alibi_slopes, torch.float32, query.device),
+    }
+    if key_lengths is None:
+        output: Tensor = flash_attn.flash_attn_func(q, k, v, **asked)
+    else:
+        lengths = _on(key_lengths, torch.int32, query.device)
+        output = flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, **asked)
+    return output.transpose(1, 2)
+
+
+def declines(workload: Workload) -> str | None:
+    """Why FlashAttention cannot do it, or None."""
+    reason = _LIMITS.declines(workload)
+    if reason:
+        return reason
+    if workload.key_lengths is not None:
+        return _with_lengths(workload) or refusal(attend, workload)
+    band = Band.asked(workload)
+    sides = band and band.bottom_right(workload.queries, workload.keys)
+    return _hidden(sides, workload) or refusal(attend, workload)
+
+
+def _with_lengths(workload: Workload) -> str | None:
+    if workload.backward:
+        return "flash_attn_with_kvcache, which takes key lengths, has no backward pass"
+    if workload.causal or workload.window or workload.mask or workload.bias != "none":
+        return "FlashAttention aligns causal masks, windows and ALiBi to each key length, not to all keys"
+    return None
+
+
+def _hidden(sides: Sides | None, workload: Workload) -> str | None:
+    if sides is None:
+        return "its band of keys cannot be told along FlashAttention's bottom-right diagonal"
+    if sides.right >= sides.keys:  # mha_fwd in csrc/flash_attn/flash_api.cpp
+        return f"FlashAttention takes a window that reaches {sides.keys} keys or more for no window"
+    if sides.keys < workload.keys and workload.bias != "none":
+        return "FlashAttention counts ALiBi from the last key that it is given, here not the last one"
+    return None
+
+
+@functools.lru_cache(maxsize=16)
+def _on(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers on the device, copied there once."""
+    return torch.tensor(numbers, dtype=dtype, device=device)

@@ -1,0 +1,201 @@
+"""ggml's fused attention, ggml_flash_attn_ext, on the CPU: what llama.cpp runs.
+
+``ggml_flash_attn_ext`` with ``ggml_flash_attn_ext_add_sinks`` (https://github.com/ggml-org/ggml, through
+ggml-python): online softmax over the keys of one query at a time, over tiles where there are many queries. The graph
+of that one operator is made when a workload is prepared and reads and writes NumPy's memory. float32 is computed with
+K and V in float32. In float16 K and V stay as they are, the query is widened to float32, as the operator wants it, and
+the output is rounded at the end: both are on the clock. Tiles are summed in float32; where it makes none, for fewer
+than 64 queries or dimensions that are no multiples of 16, it adds float16 values up in float16, key by key, which was
+off by 2e-3 of the output's norm at 256 keys (tiles: 2e-4) and is declined.
+
+Every mask is an array of float16 that is added to the scores, its rows filled up to a multiple of 64; it is made
+in the first call. So a bias in float32 is declined, which float16 would round. ALiBi is that array holding the
+distances, which float16 holds exactly to 2048, times slopes that ggml computes of `max_bias` = 8, for a power of two of
+heads; other slopes are declined.
+
+Time: 4·b·h·n_q·n_k·d floating-point operations, fewer where keys are hidden. Memory: the output in float32, its copy
+for float16, and the mask in float16, O(n_q·n_k) then, else O(n).
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.errors import Declined
+from attnlab.contract.mask_part import Place, Shape
+from attnlab.contract.masks import Mask
+from attnlab.contract.problem import Alibi
+from attnlab.contract.workload import GIVEN, Workload
+from attnlab.libraries.ggml_library import GRAPHS, Layout
+from attnlab.libraries.host import LastMade, Recipe, required
+
+ggml: Any = required("ggml", extra="ggml")
+
+LIBRARY = "ggml"
+EMPTY_ROWS = "zeros"
+MEMORY = {"scores": 1.1, "outputs": 4.1}
+
+#: to what the rows of a mask are filled up: GGML_KQ_MASK_PAD was 64 and 32, and newer versions want none
+_ROWS = 64
+#: up to here every whole number is a float16
+_LARGEST_EXACT = 2048
+#: queries from which on ggml computes tiles, with sums in float32, for dimensions that are such multiples
+_TILE, _MULTIPLE = 64, 16
+#: at which ggml's slopes are 2^(−8(h+1)/heads)
+_MAX_BIAS = 8.0
+
+
+def prepare(
+    workload: Workload, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The arrays as they are, and the graph that computes them."""
+    if GIVEN not in (workload.mask, workload.bias):  # of a caller's array nobody knows the shape yet
+        layouts = [Layout.of(array) for array in _read(query, key, value)]
+        lead = _lead(workload)
+        if lead is not None:
+            layouts.append(
+                Layout.of(np.empty((*lead, _filled_up(workload.queries), workload.keys), np.float16))
+            )
+        if workload.sinks:
+            layouts.append(Layout.of(np.empty((1, 1, 1, workload.heads), np.float32)))
+        alibi = workload.bias == "alibi"
+        GRAPHS.graph(
+            Recipe(
+                _attention, workload.scale, alibi, workload.softcap or 0.0, lead is not None, workload.sinks
+            ),
+            tuple(layouts),
+        )
+    return query, key, value
+
+
+def attend(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    scale: float,
+    attn_mask: NDArray[Any] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> NDArray[Any]:
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask of four axes,
+    broadcastable to (batch, heads, n_q, n_k), sinks (heads,). Raises Declined for slopes that ggml does not have.
+    """
+    batch, heads, n_q, _ = query.shape
+    n_k, value_dim = value.shape[2:]
+    alibi = alibi_slopes is not None
+    if alibi and alibi_slopes != Alibi.of_heads(heads).slopes:
+        raise Declined("ggml computes ALiBi's slopes itself, 2^(-8(h+1)/heads); others were given")
+    inputs = list(_read(query, key, value))
+    if attn_mask is not None:
+        inputs.append(_MASK.of(attn_mask, n_q, n_k, alibi))
+    elif alibi:
+        inputs.append(_distances(n_q, n_k))
+    masked = len(inputs) > 3
+    if sinks is not None:
+        inputs.append(sinks.astype(np.float32, copy=False).reshape(1, 1, 1, heads))
+    recipe = Recipe(_attention, scale, alibi, softcap or 0.0, masked, sinks is not None)
+    output = np.empty((batch, n_q, heads, value_dim), dtype=np.float32)
+    GRAPHS.run(recipe, inputs, output)
+    return output.swapaxes(1, 2).astype(query.dtype, copy=False)
+
+
+def declines(workload: Workload) -> str | None:
+    """Why ggml cannot do it, or None."""
+    dims = (workload.head_dim, workload.value_dim)
+    if workload.dtype == "float16" and (workload.queries < _TILE or any(one % _MULTIPLE for one in dims)):
+        return (
+            f"for fewer than {_TILE} queries, or dimensions that are no multiples of {_MULTIPLE}, ggml adds float16 "
+            "values up in float16, key by key: off by ten times the rounding of the output"
+        )
+    if workload.bias in ("normal", GIVEN) and workload.dtype == "float32":
+        return "ggml takes a bias in float16, which would round one in float32"
+    if workload.bias == "alibi":
+        if workload.heads & (workload.heads - 1):
+            return f"ggml's ALiBi has other slopes where heads are no power of two, got {workload.heads}"
+        longest = max(workload.queries, workload.keys) - 1
+        if longest > _LARGEST_EXACT:
+            return f"ggml takes ALiBi's distances in float16, exact to {_LARGEST_EXACT}, got {longest}"
+    return None
+
+
+def _attention(
+    scale: float,
+    alibi: bool,
+    softcap: float,
+    masked: bool,
+    sinks: bool,
+    module: Any,
+    context: Any,
+    inputs: Any,
+) -> Any:
+    """The graph's one operator; inputs are query, key, value, the mask and the sinks, as far as there are any."""
+    query, key, value, *rest = inputs
+    mask = rest.pop(0) if masked else None
+    bias = _MAX_BIAS if alibi else 0.0
+    result = module.ggml_flash_attn_ext(context, query, key, value, mask, scale, bias, softcap)
+    module.ggml_flash_attn_ext_set_prec(result, module.GGML_PREC_F32)
+    if sinks:
+        module.ggml_flash_attn_ext_add_sinks(result, rest[0])
+    return result
+
+
+def _read(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """What the operator reads: the query in float32; a copy of the others only where their last axis has gaps."""
+    wide = query.astype(np.float32, copy=False)
+    return tuple(
+        one if one.strides[-1] == one.itemsize else np.ascontiguousarray(one) for one in (wide, key, value)
+    )
+
+
+def _lead(workload: Workload) -> tuple[int, int] | None:
+    """Batches and heads of the mask that the operator is given, or None where it is given none."""
+    shapes = []
+    if workload.masked:
+        shapes.append(_lead_of(workload.masked, workload.shape))
+    if workload.bias != "none":
+        shapes.append((1, workload.heads if workload.bias == "normal" else 1))
+    if not shapes:
+        return None
+    batches, heads = np.broadcast_shapes(*shapes)
+    return batches, heads
+
+
+def _lead_of(mask: Mask, shape: Shape) -> tuple[int, int]:
+    seen = mask.visible(Place(shape, np.arange(1), np.arange(1)))
+    assert seen is not None
+    batches, heads = ((1,) * (4 - seen.ndim) + seen.shape)[:2]
+    return batches, heads
+
+
+def _filled_up(rows: int) -> int:
+    return -(-rows // _ROWS) * _ROWS
+
+
+def _made(attn_mask: NDArray[Any], n_q: int, n_k: int, alibi: bool) -> NDArray[np.float16]:
+    """What is added to the scores, (batches, heads, rows, n_k): the mask as 0 and -inf, a bias, distances."""
+    added = np.zeros((*attn_mask.shape[:2], _filled_up(n_q), n_k), np.float16)
+    seen = added[:, :, :n_q]
+    if alibi:
+        seen += _distances(n_q, n_k)[:, :, :n_q]
+    if attn_mask.dtype == np.bool_:
+        np.copyto(seen, np.float16(-np.inf), where=~attn_mask)
+    else:
+        seen += attn_mask
+    return added
+
+
+_MASK = LastMade(_made)
+
+
+@functools.lru_cache(maxsize=1)
+def _distances(n_q: int, n_k: int) -> NDArray[np.float16]:
+    """−|i + n_k − n_q − j|, (1, 1, rows, n_k), which ggml multiplies with the slopes."""
+    own = np.arange(_filled_up(n_q))[:, None] + (n_k - n_q)
+    return np.asarray(-np.abs(own - np.arange(n_k)), np.float16)[None, None]

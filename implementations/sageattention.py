@@ -1,0 +1,58 @@
+"""SageAttention: attention in 8-bit integers and 8-bit floating point, on CUDA.
+
+``sageattention.sageattn`` (https://github.com/thu-ml/SageAttention; arXiv:2411.10958): the product Q Kᵀ is of 8-bit
+integers, with a scale for a few rows each and the mean of the keys taken off first; the weights and the values are
+float16 or 8-bit floating point, as the device has them. So it is a kernel of lower precision than its inputs: the gate
+holds it to the rounding of float16 or bfloat16 like every other, and may find it wrong. That is then the answer.
+
+Its arrays are (batch, heads, length, dim), copied where their last axis has gaps, float16 or bfloat16, head_dim to
+128, padded to 64 or 128, value_dim the same, grouped heads; causal where queries and keys are as many. It has no mask,
+no bias and no backward pass. A scale of 0 or below is folded into the query.
+
+Time: 4·b·h·n_q·n_k·d operations, half of them on integers, and four passes over Q, K and V to make them so. Memory: the
+output, and Q, K and V once more in their new formats, O(n).
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from attnlab.contract.workload import Workload
+from attnlab.libraries.cuda_kernels import Limits, dense_rows, refusal
+from attnlab.libraries.host import required
+from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+
+sageattention: Any = required("sageattention", extra="sageattention")
+
+LIBRARY = "torch"
+MEMORY = {"scores": 0, "outputs": 6.1}
+
+_LIMITS = Limits("SageAttention", largest_head_dim=128, backward=False)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, *, scale: float, causal: bool = False, enable_gqa: bool = False
+) -> Tensor:
+    """softmax(scale · Q Kᵀ) V, or over keys 0 to i for query i.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (batch, kv_heads, n_k, d).
+    """
+    if scale < LEAST_SCALE:
+        query, scale = positive_scale(query, scale)
+    output: Tensor = sageattention.sageattn(
+        *dense_rows(query, key, value), tensor_layout="HND", is_causal=causal, sm_scale=scale
+    )
+    return output
+
+
+def declines(workload: Workload) -> str | None:
+    """Why SageAttention cannot do it, or None."""
+    reason = _LIMITS.declines(workload)
+    if reason:
+        return reason
+    if workload.causal and workload.queries != workload.keys:
+        return (
+            "SageAttention's causal mask is for as many queries as keys, "
+            f"got {workload.queries} and {workload.keys}"
+        )
+    return refusal(attend, workload)
