@@ -67,12 +67,14 @@ def comparison_table(found: Comparison) -> Table:
 
 def check_table(found: Sequence[Checked]) -> Table:
     """A row a backend: passed or not, and why."""
-    table = _table("", "backend", "result", "asked", "declined", "too slow", "gradients", "reason")
+    table = _table(
+        "", "backend", "result", "asked", "declined", "too slow", "not compiled for", "gradients", "reason"
+    )
     words = {True: "right", False: "WRONG", None: "not asked"}
     for one in found:
         result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
         gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else result
-        counts = (str(one.asked), str(one.declined), str(one.left_out))
+        counts = (str(one.asked), str(one.declined), str(one.left_out), str(one.uncompiled))
         without = [f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items() if one.passed]
         reason = one.reason or "; ".join(without)
         table.add_row(escape(one.name), result, *counts, escape(gradients), escape(reason))

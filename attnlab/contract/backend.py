@@ -28,6 +28,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -41,6 +42,8 @@ from attnlab.contract.keywords import given, known_keywords, unsupported
 from attnlab.contract.library import Library, array_type, library_names, open_library
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
+
+_UNKNOWN_GRADIENTS = "a query sees no key, and what its gradients are then is not known"
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Backend:
                 not self.zeros_empty_rows(workload.device)
                 and workload.masked.empty_rows(workload.shape) is not None
             ):
-                return "a query sees no key, and what its gradients are then is not known"
+                return _UNKNOWN_GRADIENTS
         return self.own_reason(workload) if self.own_reason else None
 
     def zeros_empty_rows(self, device: str) -> bool:
@@ -149,22 +152,28 @@ class Backend:
                 raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
             upstream = laid_out(library, problem.output_gradient, workload.dtype, workload.layout)
 
-        def differentiable(*leaves: Any) -> Any:
+        def prepared(*leaves: Any) -> Any:
             return attend(*self._prepared(workload, leaves))
 
-        return direction.call(library, differentiable, arrays, upstream)
+        return direction.call(library, prepared if self.prepare else attend, arrays, upstream)
 
     def _prepared(self, workload: Workload, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return self.prepare(workload, *arrays) if self.prepare else arrays
 
     def _attending(self, workload: Workload, problem: Problem, library: Library) -> Callable[..., Any]:
-        """`attend` with its keywords, and with zeros where a query sees no key."""
+        """`attend` with its keywords, and with zeros where a query sees no key.
+
+        Raises Declined for gradients of such a query: by an array of a caller's own, of which the workload knows
+        nothing.
+        """
         options = given(problem, self.options, library, workload.dtype)
         attend = self.attend
         zeros = self.zeros_empty_rows(workload.device)
         empty = None if zeros else problem.mask.empty_rows(problem.shape)
         if empty is None:
-            return lambda query, key, value: attend(query, key, value, **options)
+            return partial(attend, **options)
+        if workload.backward:
+            raise Declined(f"{self.name} declines {workload.label}: {_UNKNOWN_GRADIENTS}")
         rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
         return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
 

@@ -37,20 +37,26 @@ def free_bytes() -> int:
     return max(free, 0)
 
 
+#: versions of what was required in this process, by the module's name
+VERSIONS: dict[str, str] = {}
+
+
 def required(*modules: str, extra: str) -> Any:
-    """The first of these modules, imported now; the others are only looked for.
+    """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
 
     Raises Unavailable, with the line that installs them, where one is missing or cannot be imported.
     """
     mend = f"pip install 'attnlab[{extra}]'"
-    for module in modules:
+    for module in (one.partition(".")[0] for one in modules):
         if importlib.util.find_spec(module) is None:
             raise Unavailable(f"{module} is not installed; {mend}")
     try:
-        return importlib.import_module(modules[0])
+        found = importlib.import_module(modules[0])
     except Exception as fault:  # half installed, or for another version of NumPy
         text = " ".join(str(fault).split())[:200]
         raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {mend}") from None
+    VERSIONS[modules[0].partition(".")[0]] = str(getattr(found, "__version__", "unknown"))
+    return found
 
 
 class Recipe(partial[Any]):
@@ -69,6 +75,8 @@ class HostLibrary:
     name = "host"
     device = "cpu"
     cache = "warm"
+    in_place = True
+    completed: Callable[[Any], Any] | None = None
 
     def declines(self, dtype: str) -> str | None:
         return None

@@ -10,6 +10,7 @@ from attnlab.contract.discovery import backends, load
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.workload import Workload
+from attnlab.measuring.pace import Pace
 from attnlab.measuring.probe import Probe
 
 
@@ -23,12 +24,15 @@ def test_no_false_alarm(name: str, dtype: str) -> None:
     except Unavailable as missing:
         pytest.skip(str(missing))
 
+    pace = Pace()
+
     def ask(question: Question) -> Answers:
         direction = "training" if question.backward else "forward"
         workload = Workload.of_problem(question.problem, direction=direction)
-        return probe.answer(question.problem, workload, question.layout, question.gradient_layout)
+        layouts = question.layout, question.gradient_layout
+        return pace.timed(lambda: probe.answer(question.problem, workload, *layouts))
 
-    found = examine(ask, dtype, seed=0)
+    found = examine(ask, dtype, seed=0, clock=lambda: pace.seconds, setup=lambda: pace.setup)
     assert found.fault is None
     if not found.asked:
         assert found.refusal and found.declined > 50
