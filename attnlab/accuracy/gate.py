@@ -52,7 +52,8 @@ Ask = Callable[[Question], Answers]
 class GateResult:
     """What the gate found in one dtype; `fault` is None where all held.
 
-    asked, declined, left_out : numbers of questions; left out are those that are too slow for this backend. drawn :
+    asked, declined, left_out : numbers of questions; left out are those that are too slow for this backend, and
+    uncompiled those that came after it had compiled for too long, see `attnlab.accuracy.question_budget`. drawn :
     conditions drawn at random among those that it answered. precision, gradient_precision : by the question that tells
     the classes apart, of gradients the least exact; None where it was not asked so far. refusal : why it declined,
     where it answered none; gradient_refusal : where it gave no gradients. log_sum_precision, log_sum_refusal : the same
@@ -64,6 +65,7 @@ class GateResult:
     asked: int = 0
     declined: int = 0
     left_out: int = 0
+    uncompiled: int = 0
     drawn: int = 0
     precision: Accuracy | None = None
     gradient_precision: Accuracy | None = None
@@ -97,6 +99,7 @@ class _Examination:
             yield self._judge(question)
             if not self.budget.asked and self.budget.declined and self.direction != FORWARD:
                 return  # what has no gradients, or no ln Z, for the plainest question has none
+        self.budget.all_set_up()
         if self.direction == LOG_SUM:
             return
         if self.direction == FORWARD:
@@ -203,14 +206,16 @@ class _Examination:
         if self.budget.too_slow(question):
             return None
         was = self._answer(question)
+        if not isinstance(was, dict):
+            return was and f"{question.text}: {was}"
         for time_ in range(1, _OFTEN):
             again = self._answer(question)
-            if not isinstance(was, dict) or again is None:
+            if again is None:
                 break
             fault = self._told_apart(question, was, again, f"for the {time_ + 1}th time")
             if fault:
                 return fault
-        return f"{question.text}: {was}" if isinstance(was, str) else None
+        return None
 
     def _told_apart(
         self, first: Question, was: Answers, again: Answers | str | None, asked: str
@@ -232,25 +237,29 @@ def examine(
     directions: Sequence[str] = DIRECTIONS,
     on_event: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.perf_counter,
+    setup: Callable[[], float] = lambda: 0.0,
 ) -> GateResult:
     """Put every question, relation and sequence in `dtype` to `ask`, up to the first fault; outputs, then gradients.
 
-    directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock : see `attnlab.accuracy.question_budget`.
-    Whatever else `ask` raises comes through. Who answers the first question in float64 as if it were in float32 is
-    right but does not have float64: that counts as declined.
+    directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock, setup : see
+    `attnlab.accuracy.question_budget`. Whatever else `ask` raises comes through. Who answers the first question in
+    float64 as if it were in float32 is right but does not have float64: that counts as declined.
     """
     done: dict[str, _Examination] = {}
     fault = None
     for direction in directions:
-        one = done[direction] = _Examination(QuestionBudget(ask, on_event, clock), dtype, seed, direction)
+        budget = QuestionBudget(ask, on_event, clock, setup)
+        one = done[direction] = _Examination(budget, dtype, seed, direction)
         fault = next(filter(None, one.faults()), None)
         if one.narrow:
-            declined, refusal = (
-                one.budget.asked + one.budget.declined,
-                "its answers have the precision of float32",
+            return GateResult(
+                dtype,
+                None,
+                declined=budget.asked + budget.declined,
+                left_out=budget.left_out,
+                refusal="its answers have the precision of float32",
             )
-            return GateResult(dtype, None, 0, declined, one.budget.left_out, refusal=refusal)
-        if fault or (direction == directions[0] and not one.budget.asked):
+        if fault or (direction == directions[0] and not budget.asked):
             break
     budgets = {direction: one.budget for direction, one in done.items()}
     # the one question about gradients that is declined by what has none is no question that it declined
@@ -263,6 +272,7 @@ def examine(
         asked=sum(one.asked for one in counted),
         declined=sum(one.declined for one in counted),
         left_out=sum(one.left_out for one in counted),
+        uncompiled=sum(one.uncompiled for one in counted),
         drawn=sum(one.drawn for one in done.values()),
         precision=precisions.get(FORWARD),
         gradient_precision=precisions.get(BACKWARD),

@@ -81,14 +81,25 @@ def comparison_table(found: Comparison) -> Table:
 
 def check_table(found: Sequence[Checked]) -> Table:
     """A row a backend: passed or not, and why."""
-    table = _table("", "backend", "result", "asked", "declined", "too slow", "gradients", "ln Z", "reason")
+    table = _table(
+        "",
+        "backend",
+        "result",
+        "asked",
+        "declined",
+        "too slow",
+        "not compiled for",
+        "gradients",
+        "ln Z",
+        "reason",
+    )
     words = {True: "right", False: "WRONG", None: "not asked"}
     for one in found:
         result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
         result += "".join(f", in {lower}" for lower in dict.fromkeys(one.lower.values()))
         gradients = "" if not one.passed else f"none: {one.no_gradients}" if one.no_gradients else result
         log_sums = "" if not one.passed else "none" if one.no_log_sums else result
-        counts = (str(one.asked), str(one.declined), str(one.left_out))
+        counts = (str(one.asked), str(one.declined), str(one.left_out), str(one.uncompiled))
         without = [f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items() if one.passed]
         reason = one.reason or "; ".join(without)
         table.add_row(escape(one.name), result, *counts, escape(gradients), log_sums, escape(reason))

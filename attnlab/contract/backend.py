@@ -41,6 +41,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +58,8 @@ from attnlab.contract.problem import Problem
 from attnlab.contract.splitting import hardest_part, merge, parts, places
 from attnlab.contract.storage import CONTIGUOUS, Storage, not_stored
 from attnlab.contract.workload import Workload
+
+_UNKNOWN_GRADIENTS = "a query sees no key, and what its gradients are then is not known"
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Backend:
                 not self.zeros_empty_rows(workload.device)
                 and workload.masked.empty_rows(workload.shape) is not None
             ):
-                return "a query sees no key, and what its gradients are then is not known"
+                return _UNKNOWN_GRADIENTS
         return self.own_reason(workload) if self.own_reason else None
 
     def _no_log_sum(self, workload: Workload, library: Library) -> str | None:
@@ -210,10 +213,10 @@ class Backend:
                 raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
             upstream = laid_out(library, problem.output_gradient, workload.dtype, workload.layout)
 
-        def differentiable(*leaves: Any) -> Any:
+        def prepared(*leaves: Any) -> Any:
             return attend(*self._prepared(workload, leaves))
 
-        return direction.call(library, differentiable, arrays, upstream)
+        return direction.call(library, prepared if self.prepare else attend, arrays, upstream)
 
     def _forward(
         self, workload: Workload, problem: Problem, arrays: tuple[Any, ...], library: Library
@@ -248,7 +251,8 @@ class Backend:
     ) -> Callable[..., Any]:
         """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords and those that are `told`.
 
-        With zeros, and -inf for ln Z, where a query sees no key.
+        With zeros, and -inf for ln Z, where a query sees no key. Raises Declined for gradients of such a query: by an
+        array of a caller's own, of which the workload knows nothing.
         """
         options = {**given(problem, self.options, library, workload.dtype), **told}
         with_log_sum = LOG_SUM in workload.results
@@ -257,7 +261,9 @@ class Backend:
         zeros = self.zeros_empty_rows(workload.device)
         empty = None if zeros else problem.mask.empty_rows(problem.shape)
         if empty is None:
-            return lambda query, key, value: attend(query, key, value, **options)
+            return partial(attend, **options)
+        if workload.backward:
+            raise Declined(f"{self.name} declines {workload.label}: {_UNKNOWN_GRADIENTS}")
         rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
         if not with_log_sum:
             return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)

@@ -36,7 +36,10 @@ class Direction:
 
 def _forward(library: Library, attend: Callable[..., Any], arrays: Arrays, upstream: Any) -> Call:
     query, key, value = arrays
-    return lambda: attend(query, key, value)
+    completed = library.completed
+    if completed is None:
+        return lambda: attend(query, key, value)
+    return lambda: completed(attend(query, key, value))
 
 
 def _backward(library: Library, attend: Callable[..., Any], arrays: Arrays, upstream: Any) -> Call:

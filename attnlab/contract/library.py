@@ -32,6 +32,11 @@ class Library(Protocol):
     device: str
     #: "warm" where a timed call finds its inputs in cache as the call before left them, else "cold"
     cache: str
+    #: whether an array can be written into where it lies
+    in_place: bool
+    #: returns what a call gave once it is computed, for a library whose calls return before that; None for others, and
+    #: on a device where the clock waits for all calls at once
+    completed: Callable[[Any], Any] | None
 
     def declines(self, dtype: str) -> str | None:
         """Why this library cannot compute in `dtype`, or None."""

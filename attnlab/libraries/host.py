@@ -30,8 +30,12 @@ def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[
     return (time.perf_counter() - start) / iterations
 
 
+#: versions of what was required in this process, by the module's name
+VERSIONS: dict[str, str] = {}
+
+
 def required(*modules: str, extra: str) -> Any:
-    """The first of these modules, imported now; the others are only looked for.
+    """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
 
     Raises Unavailable, with the line that installs them, where one is missing, older than the extra asks for, or
     cannot be imported. What is imported is noted first (`attnlab.contract.importing`): it may end this process.
@@ -45,10 +49,12 @@ def required(*modules: str, extra: str) -> Any:
         raise Unavailable(f"{too_old}; {mend}")
     begin(modules[0], f"pip install --force-reinstall 'attnlab[{extra}]'")
     try:
-        return importlib.import_module(modules[0])
+        found = importlib.import_module(modules[0])
     except (Exception, SystemExit) as fault:  # half installed, or for another version of NumPy
         text = " ".join(str(fault).split())[:200]
         raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {mend}") from None
+    VERSIONS[modules[0].partition(".")[0]] = str(getattr(found, "__version__", "unknown"))
+    return found
 
 
 def _is_there(module: str) -> bool:
@@ -121,6 +127,8 @@ class HostLibrary:
     name = "host"
     device = "cpu"
     cache = "warm"
+    in_place = True
+    completed: Callable[[Any], Any] | None = None
 
     def declines(self, dtype: str) -> str | None:
         return None

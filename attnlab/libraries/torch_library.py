@@ -37,6 +37,8 @@ class Torch:
     """See `attnlab.contract.library.Library`."""
 
     name = "torch"
+    in_place = True
+    completed = None
 
     def __init__(self, device: str) -> None:
         import torch

@@ -25,12 +25,14 @@ _COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
 
 
 def measure(library: Library, dtype: str) -> dict[str, float] | None:
-    """Best matrix-multiply rate (FLOP/s) and copy bandwidth (bytes/s) of `library`, or None if it lacks `dtype`.
+    """Best matrix-multiply rate (FLOP/s) and copy bandwidth (bytes/s) of `library`, or None.
+
+    None where it lacks `dtype`, and where it writes into no array that is there: it has no copy to measure.
 
     Square products of growing size, and a copy of 128 MiB (1 GiB on CUDA), each repeated for a while; the best
     counts, because a ceiling is what the hardware can do undisturbed.
     """
-    if library.declines(dtype):
+    if library.declines(dtype) or not library.in_place:
         return None
     rates: list[float] = []
     generator = np.random.default_rng(0)

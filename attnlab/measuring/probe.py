@@ -97,7 +97,7 @@ class Probe:
 
         layout, gradient_layout : see `laid_out`. "refilled": asked once on other arrays, which are then filled in place
         with these and asked again; a backend that keeps results, or copies of an array, by the identity of its arrays
-        answers with the old ones.
+        answers with the old ones. Where arrays cannot be written into, it is asked once.
 
         Raises Declined, also where the backend cannot be differentiated; Misbehaved, also for a result that is
         missing or of a wrong shape or dtype; and whatever the backend raises.
@@ -112,7 +112,7 @@ class Probe:
         if workload.backward:
             assert problem.output_gradient is not None
             upstream = laid_out(library, (problem.output_gradient,), workload.dtype, gradient_layout)
-        if layout == "refilled":
+        if layout == "refilled" and library.in_place:
             final = given
             # by another distance each: no two of them are stale in step
             rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))

@@ -31,8 +31,10 @@ from attnlab.contract.library import Library, open_library
 from attnlab.contract.packing import pack, unpack
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
+from attnlab.libraries.host import VERSIONS
 from attnlab.measuring import ceilings, protocol
 from attnlab.measuring.disturbance import run_delay_seconds
+from attnlab.measuring.pace import Pace
 from attnlab.measuring.prediction import PLACED_BYTES, drawn_bytes
 from attnlab.measuring.probe import Probe
 
@@ -89,6 +91,7 @@ class Worker:
         #: seconds that the last binding took, and whether anything was prepared in this process so far
         self.bound_seconds = 0.0
         self.used = False
+        self.pace = Pace()
 
     def do(self, request: protocol.Message, arrays: tuple[NDArray[Any], ...]) -> Reply:
         """Answer one request: its ``op`` names a method, its other entries are the arguments."""
@@ -203,14 +206,17 @@ class Worker:
     ) -> Reply:
         """The named results for a packed problem that came with the request, lying in memory as the layouts say.
 
-        A backend that changes its inputs, or a result it returned earlier, is wrong.
+        A backend that changes its inputs, or a result it returned earlier, is wrong. ``cpu_seconds`` and
+        ``setup_seconds`` as `Pace` tells them apart.
         """
         asked = Workload.from_dict(workload)
         self.library(asked.device)
-        self.probe = self.probe or Probe(_there(self.backend, "load"))
-        started = time.process_time()
-        found = self.probe.answer(unpack(problem, arrays), asked, layout, gradient_layout)
-        return {"cpu_seconds": time.process_time() - started, "names": list(found)}, tuple(found.values())
+        probe = self.probe = self.probe or Probe(_there(self.backend, "load"))
+        seconds, setup = self.pace.seconds, self.pace.setup
+        given = unpack(problem, arrays)
+        found = self.pace.timed(lambda: probe.answer(given, asked, layout, gradient_layout))
+        reply = {"cpu_seconds": self.pace.seconds - seconds, "setup_seconds": self.pace.setup - setup}
+        return {**reply, "names": list(found)}, tuple(found.values())
 
     def calibrate(self, warmup_seconds: float) -> Reply:
         """Warm up for at least `warmup_seconds`, then seconds per call: the least of those seen.
@@ -281,7 +287,8 @@ class Worker:
         known = ("user_api", "internal_api", "version", "num_threads", "architecture")
         pools = [{name: pool.get(name) for name in known} for pool in threadpool_info()]
         library = self.library(device)
-        told = {"versions": library.versions(), "pools": pools, "python": sys.version.split()[0]}
+        versions = {**VERSIONS, **library.versions()}
+        told = {"versions": versions, "pools": pools, "python": sys.version.split()[0]}
         modes = library.modes()
         return {**told, "modes": modes} if modes else told, ()
 

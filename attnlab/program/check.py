@@ -53,7 +53,8 @@ class Checked:
     its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
     log_sums, no_log_sums : the same of ln Z. no_dtypes : the dtypes that it does not have, and why. lower : the number
     format in which it computes, by dtype, where that is a lower one: its answers were then held against the truth of
-    inputs rounded to it. left_out : questions that would have taken this backend too long. drawn : conditions among
+    inputs rounded to it. left_out : questions that would have taken this backend too long; uncompiled : those that it
+    was spared because it had compiled for too long by then. drawn : conditions among
     those that it answered that no table names, drawn at random for this seed.
     """
 
@@ -63,6 +64,7 @@ class Checked:
     asked: int = 0
     declined: int = 0
     left_out: int = 0
+    uncompiled: int = 0
     drawn: int = 0
     precision: dict[str, dict[str, Any]] = field(default_factory=dict)
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -75,8 +77,9 @@ class Checked:
 
     @property
     def much_left_out(self) -> bool:
-        """Whether more than a quarter of the questions that it did not decline were left out as too slow."""
-        return 4 * self.left_out > self.asked + self.left_out
+        """Whether more than a quarter of the questions that it did not decline were left out."""
+        spared = self.left_out + self.uncompiled
+        return 4 * spared > self.asked + spared
 
 
 def check(
@@ -207,7 +210,13 @@ def _ask(
                 only = {asked_in: dtype} if process.computes_in else None
                 box = _BlackBox(process, device, *(one(asked_in, seed) for one in coming), only=only)
                 result = examine(
-                    box, asked_in, seed=seed, directions=EVERYTHING, on_event=tell, clock=box.clock
+                    box,
+                    asked_in,
+                    seed=seed,
+                    directions=EVERYTHING,
+                    on_event=tell,
+                    clock=box.clock,
+                    setup=box.setup,
                 )
                 fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
                 tell(_End(dtype, not fault, fault, result, less))
@@ -260,11 +269,15 @@ class _BlackBox:
         self._coming = dict(zip(EVERYTHING, coming, strict=False))
         self._ready: deque[Question] = deque()
         self._declining = False
-        self._taken = 0.0
+        self._taken = self._set_up = 0.0
 
     def clock(self) -> float:
         """Processor seconds that the backend took so far: a busy machine does not make it slow."""
         return self._taken
+
+    def setup(self) -> float:
+        """Processor seconds beside them that it took once, to compile and the like."""
+        return self._set_up
 
     def __call__(self, question: Question) -> Answers:
         """What it answers, by name."""
@@ -278,6 +291,7 @@ class _BlackBox:
                 self._work_ahead(question.kind)
             reply, found = answer()
             self._taken += reply["cpu_seconds"]
+            self._set_up += reply["setup_seconds"]
             self._declining = False
         except Refused as refusal:
             if refusal.kind == "declined":
@@ -347,6 +361,7 @@ def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence
         asked=sum(one.asked for one in found),
         declined=sum(one.declined for one in found),
         left_out=sum(one.left_out for one in found),
+        uncompiled=sum(one.uncompiled for one in found),
         drawn=sum(one.drawn for one in found),
         precision={one.dtype: one.precision.precision() for one in found if one.precision},
         gradients=gradients,

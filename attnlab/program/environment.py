@@ -13,6 +13,7 @@ from typing import Any
 _PREFIXES = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD",
     "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_",
+    "NPROC", "KERAS_",
 )  # fmt: skip
 _SYS_CPU = Path("/sys/devices/system/cpu")
 

@@ -9,6 +9,7 @@ from attnlab.accuracy.questions import Question
 from attnlab.contract.discovery import backends, load
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.errors import Unavailable
+from attnlab.measuring.pace import Pace
 from attnlab.measuring.probe import Probe
 
 
@@ -22,11 +23,15 @@ def test_no_false_alarm(name: str, dtype: str) -> None:
     except Unavailable as missing:
         pytest.skip(str(missing))
 
-    def ask(question: Question) -> Answers:
-        asked = question.workload()
-        return probe.answer(question.problem, asked, question.layout, question.gradient_layout)
+    pace = Pace()
 
-    found = examine(ask, dtype, seed=0, directions=EVERYTHING)
+    def ask(question: Question) -> Answers:
+        layouts = question.layout, question.gradient_layout
+        return pace.timed(lambda: probe.answer(question.problem, question.workload(), *layouts))
+
+    found = examine(
+        ask, dtype, seed=0, directions=EVERYTHING, clock=lambda: pace.seconds, setup=lambda: pace.setup
+    )
     assert found.fault is None
     if probe.backend.attend_with_log_sum is not None and found.asked:
         assert found.log_sum_precision is not None and found.log_sum_precision.ratio <= 1.25

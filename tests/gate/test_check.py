@@ -105,7 +105,10 @@ class NeverReady:
     def begin(self, op: str, **options: Any) -> Any:
         """The question's own size in zeros."""
         question = options["arrays"]
-        return lambda: ({"cpu_seconds": 0.0, "names": ["output"]}, (np.zeros(question[0].shape),))
+        return lambda: (
+            {"cpu_seconds": 0.0, "setup_seconds": 0.0, "names": ["output"]},
+            (np.zeros(question[0].shape),),
+        )
 
     def answered(self) -> bool:
         """Never before."""
@@ -144,14 +147,17 @@ def test_a_backend_that_has_answered_is_not_kept_waiting() -> None:
 
 
 def test_the_table_says_where_too_little_was_asked() -> None:
-    """More than a quarter left out as too slow is not plainly right; what was declined does not count."""
+    """More than a quarter left out is not plainly right, and the table says why; what was declined does not count."""
     found = [
         Checked("fast", True, None, asked=300, declined=500, left_out=100),
         Checked("slow", True, None, asked=299, left_out=100),
         Checked("wrong", False, "NaN", asked=1, left_out=100),
+        Checked("compiled", True, None, asked=299, uncompiled=100),
     ]
-    column = list(check_table(found).columns[1].cells)
-    assert column == ["right", "right, as far as asked", "WRONG"]
+    columns = {str(column.header): list(column.cells) for column in check_table(found).columns}
+    assert columns["result"] == ["right", "right, as far as asked", "WRONG", "right, as far as asked"]
+    assert columns["too slow"] == ["100", "100", "100", "0"]
+    assert columns["not compiled for"] == ["0", "0", "0", "100"]
 
 
 def test_an_unknown_name_is_a_mistake_of_the_caller() -> None:

@@ -1,0 +1,215 @@
+"""JAX on the CPU or on the current CUDA device: what XLA compiles, gradients of it, and what it ran."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.dtypes import FORMATS, round_to
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.library import Arrays, Call
+from attnlab.libraries.host import HostLibrary, free_bytes, required, seconds_per_call
+
+#: from which XLA reads the size of its thread pool for the CPU, when it makes it; all cores of the process without it
+THREAD_VARIABLES = ("NPROC",)
+
+
+def opened() -> Any:
+    """The module jax, set up as attnlab uses it. Raises Unavailable where it is not installed.
+
+    float64 is there when it is asked for, and device memory is taken as it is needed: by default JAX takes three
+    quarters of it when it starts, and no other contender would have room.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = required("jax", "jaxlib", extra="jax")
+    jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+def open_on(device: str) -> Jax:
+    """JAX on `device`. Raises Unavailable where it is not installed or has no such device."""
+    jax = opened()
+    try:
+        return Jax(jax, device, jax.devices(device)[0])
+    except RuntimeError:
+        raise Unavailable(f"no {device} device is usable by this JAX; use --device cpu") from None
+
+
+class Jax(HostLibrary):
+    """See `attnlab.contract.library.Library`.
+
+    A call on the CPU waits for its result: JAX returns before that. On CUDA calls are queued, and the clock waits for
+    the last.
+    """
+
+    name = "jax"
+    in_place = False
+
+    def __init__(self, jax: Any, device: str, place: Any) -> None:
+        self._jax, self.device, self._place = jax, device, place
+        self.completed = jax.block_until_ready if device == "cpu" else None
+        self._next = jax.jit(lambda number: number + 1)
+        self._number = jax.device_put(np.zeros((), np.float32), place)
+
+    def no_gradients(self) -> str | None:
+        return None
+
+    # -- arrays in and out -------------------------------------------------------------------------
+
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
+        held = array if array.dtype == np.bool_ else round_to(array, dtype).astype(FORMATS[dtype], copy=False)
+        return self._jax.device_put(np.array(held, order="C"), self._place)
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        found = np.asarray(array)
+        return found.astype(np.float32) if found.dtype == FORMATS["bfloat16"] else found
+
+    def dtype_of(self, array: Any) -> str:
+        return str(array.dtype)
+
+    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """An array in full: JAX has no views."""
+        return self._jax.numpy.broadcast_to(array, shape)
+
+    def fill(self, array: Any, where: Any, number: float) -> Any:
+        jnp = self._jax.numpy
+        return jnp.where(where, jnp.asarray(number, dtype=array.dtype), array)
+
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        arrays = [array for array in (one, other) if isinstance(array, self._jax.Array)]
+        return len({array.unsafe_buffer_pointer() for array in arrays}) < len(arrays)
+
+    # -- gradients ---------------------------------------------------------------------------------
+
+    def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        function, settings, given = _parts(attend, self._jax.Array)
+        _, back = self._differentiated(_compiled_forward(function, settings), arrays, given)
+        # what was computed on the way forward comes in as arguments, so that nothing of it is compiled in
+        pulled = partial(_compiled_backward(), back, output_gradient)
+        return pulled if self.completed is None else lambda: self._jax.block_until_ready(pulled())
+
+    def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        function, settings, given = _parts(attend, self._jax.Array)
+        step = partial(
+            self._differentiated, _compiled_training(function, settings), arrays, given, output_gradient
+        )
+        return step if self.completed is None else lambda: self._jax.block_until_ready(step())
+
+    def _differentiated(self, compiled: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return compiled(*arguments)
+        except NotImplementedError as refused:
+            raise Declined(f"JAX says: {' '.join(str(refused).split())[:200]}") from None
+
+    # -- instruments -------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """On CUDA a device runs what is queued in its order: what comes last waits for all."""
+        if self.device == "cuda":
+            self._next(self._number).block_until_ready()
+
+    def time_calls(self, call: Call, iterations: int) -> float:
+        if self.device == "cpu":
+            return seconds_per_call(call, iterations, self.finish)
+        self.finish()
+        start = time.perf_counter()
+        for _ in range(iterations - 1):
+            call()
+        self._jax.block_until_ready(call())
+        return (time.perf_counter() - start) / iterations
+
+    def peak_bytes(self, call: Call) -> int | None:
+        """None on the CPU. Raises RuntimeError on CUDA: JAX tells the peak since the process began, of all calls."""
+        if self.device == "cuda":
+            raise RuntimeError("JAX tells a device's peak since the process began, and not that of one call")
+        return None
+
+    def free_bytes(self) -> int:
+        if self.device == "cuda":
+            told = self._place.memory_stats()
+            return int(told["bytes_limit"]) - int(told["bytes_in_use"])
+        return free_bytes()
+
+    def attest(self, call: Call) -> str:
+        """The instructions of XLA's compiled program that one call ran, by JAX's profiler."""
+        ran = instructions(self._jax, call)
+        threads = f"; {_pool_threads()} threads" if self.device == "cpu" else ""
+        return f"XLA {self._place.platform}: {', '.join(ran)}{threads}"
+
+    def set_threads(self, count: int) -> None:
+        """Raises RuntimeError for another number than that of XLA's pool, whose size is fixed when it is made."""
+        if os.environ.get("NPROC") != str(count):
+            raise RuntimeError(f"XLA reads its number of threads when it starts: start with NPROC={count}")
+
+    def versions(self) -> dict[str, str]:
+        jaxlib = __import__("jaxlib")
+        return {"jax": self._jax.__version__, "jaxlib": jaxlib.__version__, "numpy": np.__version__}
+
+
+def _parts(
+    attend: Callable[..., Any], array: type
+) -> tuple[Callable[..., Any], tuple[tuple[str, Any], ...], dict[str, Any]]:
+    """A function, its keywords that are settings, and those that are arrays: the first two compile to the same."""
+    if not isinstance(attend, partial):
+        return attend, (), {}
+    given = {name: value for name, value in attend.keywords.items() if isinstance(value, array)}
+    return attend.func, tuple(one for one in attend.keywords.items() if one[0] not in given), given
+
+
+@lru_cache(maxsize=64)
+def _compiled_forward(function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
+    """From arrays and keywords that are arrays to the output and the way back."""
+    jax = opened()
+
+    def forward(arrays: Arrays, given: dict[str, Any]) -> Any:
+        return jax.vjp(partial(function, **dict(settings), **given), *arrays)
+
+    return jax.jit(forward)
+
+
+@lru_cache(maxsize=1)
+def _compiled_backward() -> Any:
+    """From a way back and the output's gradient to the gradients of what was differentiated."""
+    return opened().jit(lambda back, output_gradient: back(output_gradient))
+
+
+@lru_cache(maxsize=64)
+def _compiled_training(function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
+    """From arrays, keywords that are arrays and the output's gradient to the output and the gradients."""
+    jax = opened()
+
+    def training(arrays: Arrays, given: dict[str, Any], output_gradient: Any) -> Any:
+        output, back = jax.vjp(partial(function, **dict(settings), **given), *arrays)
+        return output, *back(output_gradient)
+
+    return jax.jit(training)
+
+
+def instructions(jax: Any, call: Call) -> list[str]:
+    """The instructions of compiled programs that `call` runs, without their numbers, each once."""
+    with tempfile.TemporaryDirectory(prefix="attnlab-jax-") as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(call())
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        profile = jax.profiler.ProfileData.from_file(str(file))
+    found = []
+    for plane in profile.planes:
+        for line in plane.lines:
+            for event in line.events:
+                if "hlo_op" in dict(event.stats):
+                    found.append(event.name.rpartition(".")[0] or event.name)
+    return list(dict.fromkeys(found))
+
+
+def _pool_threads() -> int:
+    """Threads of XLA's pool in this process, by their name."""
+    names = (file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))
+    return sum(name.startswith("tf_XLAEigen") for name in names)

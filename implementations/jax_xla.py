@@ -1,0 +1,91 @@
+"""JAX's dot_product_attention as XLA compiles it (``implementation="xla"``), on the CPU and on CUDA.
+
+``jax.nn.dot_product_attention`` (https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html) wants
+arrays as (batch, length, heads, dim): the transpositions from (batch, heads, length, dim) and back are part of the
+compiled function, and of the call. It is compiled (``jax.jit``) at the first call with its shapes, which comes before
+the clock. Matrix products are asked for at the highest precision: XLA's default on some devices is a lower one (TF32).
+
+`causal` and `window` are top-left. A query that sees no key comes out as a finite number that means nothing, which the
+harness overwrites with zeros. The softmax is computed in float32 whatever the inputs are.
+
+Time: 4·b·h·n_q·n_k·d floating-point operations in batched matrix products, and passes over the scores between them,
+as XLA fuses them; causal saves nothing. Memory: arrays of the size of the score matrix, in float32, O(n_q·n_k).
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnlab.libraries.jax_library import opened
+
+jax = opened()
+
+LIBRARY = "jax"
+
+
+def declines(workload: Any) -> str | None:
+    """What the function refuses, and float64, in which it does not compute."""
+    if workload.dtype == "float64":
+        return "jax.nn.dot_product_attention computes its softmax in float32, also for float64"
+    if workload.dtype == "float16" and workload.device == "cpu":
+        return "jax.nn.dot_product_attention asks for float16 products added in float32, which XLA has not on the CPU"
+    if workload.value_dim != workload.head_dim:
+        return (
+            "jax.nn.dot_product_attention needs value_dim = head_dim, "
+            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}"
+        )
+    return None
+
+
+def attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    causal: bool,
+    scale: float,
+    window: tuple[int, int] | None = None,
+    key_lengths: tuple[int, ...] | None = None,
+    mask: Any = None,
+    bias: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(scale · Q Kᵀ + bias) V over the keys that are seen.
+
+    query (batch, heads, n_q, d), key and value (batch, kv_heads, n_k, d), mask and bias of four axes, broadcastable to
+    (batch, heads, n_q, n_k).
+    """
+    lengths = None if key_lengths is None else np.array(key_lengths, np.int32)
+    return _attention(query, key, value, mask, bias, lengths, scale, causal=causal, window=window)
+
+
+@partial(jax.jit, static_argnames=("causal", "window"))
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    bias: Any,
+    key_lengths: Any,
+    scale: Any,
+    *,
+    causal: bool,
+    window: tuple[int, int] | None,
+) -> Any:
+    """The scale is an argument, so that another one compiles nothing."""
+    if window is not None:  # -1 is no limit
+        furthest = max(query.shape[2], key.shape[2])
+        window = tuple(furthest if side < 0 else side for side in window)
+    with jax.default_matmul_precision("highest"):
+        output = jax.nn.dot_product_attention(
+            *(array.swapaxes(1, 2) for array in (query, key, value)),
+            bias=bias,
+            mask=mask,
+            scale=scale,
+            is_causal=causal,
+            key_value_seq_lengths=key_lengths,
+            local_window_size=window,
+            implementation="xla",
+        )
+    return output.swapaxes(1, 2)

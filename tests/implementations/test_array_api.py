@@ -1,0 +1,126 @@
+"""One formula, several libraries: `array_api` on the arrays of each, held against the exact answer and its budgets."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from strategies import workloads
+
+from attnlab.accuracy.evidence import weigh
+from attnlab.accuracy.reference import refer
+from attnlab.contract import keywords
+from attnlab.contract.directions import OUTPUT
+from attnlab.contract.discovery import load
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.inputs import problem_of
+from attnlab.contract.library import Library, array_type, open_library
+from attnlab.contract.workload import Workload
+
+STRICT = Path(__file__).parents[1] / "architecture" / "examples" / "strict_library.py"
+#: all that the formula takes, at once
+EVERYTHING = Workload(
+    batch=2,
+    heads=4,
+    kv_heads=2,
+    queries=5,
+    keys=9,
+    head_dim=4,
+    value_dim=6,
+    causal="bottom_right",
+    window=(3, 0),
+    key_lengths=(9, 0),
+    bias="normal",
+    softcap=2.0,
+    sinks=True,
+    scale=0.7,
+)
+
+
+def library_of(name: str) -> Library:
+    """That library, or the test is skipped; "strict" has the array API standard and nothing beside it."""
+    if name != "strict":
+        try:
+            return open_library(name)
+        except Unavailable as missing:
+            pytest.skip(str(missing))
+    pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
+    spec = importlib.util.spec_from_file_location("attnlab_examples.strict_library", STRICT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Library = module.open_on("cpu")
+    return found
+
+
+def formula() -> ModuleType:
+    """The file of the backend."""
+    try:
+        load("array_api")
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    return importlib.import_module("attnlab.implementations.array_api")
+
+
+def held(name: str, workload: Workload) -> None:
+    """The formula's answer on arrays of that library is of that library, and right."""
+    backend, library = load("array_api"), library_of(name)
+    asked = workload.with_(device="cpu", direction="forward")
+    problem = problem_of(asked)
+    options = keywords.given(problem, backend.options, library, asked.dtype)
+    arrays = (library.from_numpy(one, asked.dtype) for one in (problem.query, problem.key, problem.value))
+    found = backend.attend(*arrays, **options)
+    assert isinstance(found, array_type(library))
+    assert library.dtype_of(found) == asked.dtype
+    reference = refer(problem)[OUTPUT]
+    assert weigh(reference, library.to_numpy(found), directions=None).fault is None
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax", "strict"])
+def test_the_formula_is_right_on_the_arrays_of_each_library(name: str) -> None:
+    """Any workload that can be written down, within the error budget of the project."""
+    formula()
+    library = library_of(name)
+
+    # every new shape is compiled for by XLA, operation by operation
+    @settings(
+        max_examples=15 if name == "jax" else 100, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(workload=workloads())
+    def whatever_is_asked(workload: Workload) -> None:
+        assume(library.declines(workload.dtype) is None)
+        try:
+            held(name, workload)
+        except Declined:  # the dtype does not hold what was drawn
+            assume(False)
+
+    whatever_is_asked()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax", "strict"])
+def test_all_that_it_takes_at_once(name: str, dtype: str) -> None:
+    formula()
+    reason = library_of(name).declines(dtype)
+    if reason:
+        pytest.skip(reason)
+    held(name, EVERYTHING.with_(dtype=dtype))
+
+
+def test_a_setting_says_whose_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is the default, and each is a library that there is a file for, or not yet."""
+    module = formula()
+    assert module.SETTINGS["arrays"][0] == module.LIBRARY == load("array_api").library
+    monkeypatch.setattr(module, "LIBRARY", module.LIBRARY)
+    module.configure(arrays="torch")
+    workload = EVERYTHING.with_(direction="training", causal=False, key_lengths=None)
+    backend = replace(load("array_api"))
+    assert backend.library == "torch"
+    found = backend.named(workload, backend.bind(workload)())
+    problem = problem_of(workload)
+    for name, reference in refer(problem).items():
+        assert weigh(reference, found[name], directions=None).fault is None, name
