@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.band import band
 from attnlab.libraries.host import required
 
 numba = required("numba", extra="numba")
@@ -35,7 +36,6 @@ KEYS = 128
 #: products that one pass over a row of the result adds
 UNROLLED = 8
 
-_WHOLE = (-1, -1)
 # 1.5·2^23: what is added to it loses its fraction, and the last bits are the whole number
 _MAGIC32, _MAGIC64 = np.float32(12582912.0), 6755399441055744.0
 _LOG2E32, _HIGH32, _LOW32 = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -81,9 +81,7 @@ def attend(
     inner = _inner(query.dtype)
     q, k, v = (array.astype(inner, copy=False) for array in (query, key, value))
     output = np.empty((*query.shape[:3], value_dim), dtype=inner)
-    lowest, highest = _diagonals(
-        n_q, n_k, causal, causal_bottom_right, window or _WHOLE, window_bottom_right or _WHOLE
-    )
+    lowest, highest = band(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
     _compiled(inner)(
         q,
         k,
@@ -104,26 +102,6 @@ def attend(
 def _inner(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """In what a dtype is computed."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
-
-
-def _diagonals(
-    n_q: int,
-    n_k: int,
-    causal: bool,
-    causal_bottom_right: bool,
-    window: tuple[int, int],
-    window_bottom_right: tuple[int, int],
-) -> tuple[int, int]:
-    """(lowest, highest): query i sees key j where lowest ≤ j − i ≤ highest."""
-    lowest, highest, shift = -n_q, n_k, n_k - n_q
-    for (left, right), own in ((window, 0), (window_bottom_right, shift)):
-        lowest = lowest if left < 0 else max(lowest, own - left)
-        highest = highest if right < 0 else min(highest, own + right)
-    if causal:
-        highest = min(highest, 0)
-    if causal_bottom_right:
-        highest = min(highest, shift)
-    return lowest, highest
 
 
 @functools.cache

@@ -19,6 +19,10 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: from 4 MiB on; glibc.malloc.hugetlb=1 asks too, but does not align, and left two speeds: docs/decisions/0004)
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 
+#: attention operators that other libraries register with PyTorch
+_OF_OTHERS = ("llama::custom_sdpa", "_C::cpu_attention_with_kv_cache")
+#: how the profiler names a call of what TorchDynamo and Inductor have compiled
+_COMPILED = "Torch-Compiled Region"
 #: what PyTorch says of an operator that has no backward pass
 _NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
 
@@ -201,10 +205,12 @@ def _told(refused: Exception) -> Exception:
 def kernels_of(events: list[str]) -> str:
     """The attention operators among profiler event names, or else the matrix products and the softmax.
 
-    `scaled_dot_product_attention` itself is the dispatcher, not a kernel; a device kernel has no ``aten::``.
+    `scaled_dot_product_attention` itself is the dispatcher, not a kernel; a device kernel has no ``aten::``. What
+    Inductor has compiled calls operators too; its own loops have no names.
     """
     operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
     fused = [name for name in operators if name.startswith("_scaled_dot_product")]
+    fused += [name for name in events if name in _OF_OTHERS]
     plain = [name for name in operators if name in ("bmm", "mm", "baddbmm", "_softmax", "_safe_softmax")]
     device = [
         name
@@ -215,4 +221,7 @@ def kernels_of(events: list[str]) -> str:
     shown = sorted(set(fused or plain))
     if device:
         shown.append(f"[{min(device, key=len)[:60]}]")
+    if any(name.startswith(_COMPILED) for name in events):
+        called = f"{' + '.join(shown)}, called by Inductor" if fused else ""
+        return called or " + ".join([*shown, "loops of Inductor"])
     return " + ".join(shown) or "unknown: the profiler named no kernel"
