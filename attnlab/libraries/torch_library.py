@@ -23,7 +23,8 @@ HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 #: packages with kernels of their own on its arrays
 _EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")
-
+#: how the profiler names a call of what TorchDynamo and Inductor have compiled
+_COMPILED = "Torch-Compiled Region"
 #: what PyTorch says of an operator that has no backward pass
 _NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
 
@@ -237,17 +238,23 @@ def kernels_of(events: list[str]) -> str:
     """The attention operators among profiler event names, or else the matrix products and the softmax.
 
     `scaled_dot_product_attention` itself is the dispatcher, not a kernel; what extensions register has another name
-    than ``aten`` before its ``::``; a device kernel has none, or is a C++ function with its type.
+    than ``aten`` before its ``::``; a device kernel has none, or is a C++ function with its type. What Inductor has
+    compiled calls operators too; its own loops have no names.
     """
     operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
     fused = [name for name in operators if name.startswith("_scaled_dot_product")]
-    theirs = [name for name in events if re.fullmatch(r"(?!aten)\w+::\w*(attn|attention|flash)\w*", name)]
+    theirs = [
+        name for name in events if re.fullmatch(r"(?!aten)\w+::\w*(attn|attention|flash|sdpa)\w*", name)
+    ]
     theirs += [name for name in operators if name.startswith(("_efficient_attention", "_flash_attention"))]
     plain = [name for name in operators if name in ("bmm", "mm", "baddbmm", "_softmax", "_safe_softmax")]
     device = [name for name in events if _of_a_device(name)]
     shown = sorted(set(fused or theirs or plain))
     if device:
         shown.append(f"[{min(device, key=len)[:60]}]")
+    if any(name.startswith(_COMPILED) for name in events):
+        called = f"{' + '.join(shown)}, called by Inductor" if fused else ""
+        return called or " + ".join([*shown, "loops of Inductor"])
     return " + ".join(shown) or "unknown: the profiler named no kernel"
 
 

@@ -1,0 +1,122 @@
+"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled instead.
+
+torch.compile keeps what it has compiled with the code of the function, looks through all of it at every call, and after
+eight kinds of arguments silently runs the function as it is. Here each kind of call has a copy of the code of its own,
+and what cannot be compiled whole raises.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import types
+from collections.abc import Callable, Hashable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._functorch.config
+import torch._inductor.config
+import torch.fx.experimental._config
+from torch import Tensor
+
+from attnlab.contract.errors import Unavailable
+
+#: scores of a head from which on a call is compiled for its own shapes; below, once for many shapes
+OWN_SHAPES = 2**16
+
+
+def require_compiler() -> None:
+    """Raises Unavailable where torch.compile cannot build what it writes: Inductor's loops for the CPU are C++."""
+    compiler = os.environ.get("CXX") or "g++"
+    if shutil.which(compiler) is None:
+        raise Unavailable(
+            f"torch.compile needs a C++ compiler, and {compiler} is not there; install g++, or set CXX"
+        )
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").exists():
+        raise Unavailable(
+            f"torch.compile needs Python's headers, and {headers} has none; install python3-dev"
+        )
+
+
+class Compiled:
+    """`function`, compiled when a kind of call is first made. What is compiled stays for the life of the process."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._function = function
+        self._found: dict[Hashable, Callable[..., Any]] = {}
+
+    def __call__(
+        self, asked: tuple[Hashable, ...], arrays: tuple[Any, ...], arguments: tuple[Any, ...], own: bool = False
+    ) -> Any:
+        """``function(*arguments)``.
+
+        asked : numbers and flags of the arguments that decide the code; fractions are compiled in. arrays : the tensors
+        of the arguments, query and key first, and None. own : compile for these shapes also where they are small; where
+        shapes are left open, whole numbers in `asked` are too.
+        """
+        own = own or arrays[0].shape[2] * arrays[1].shape[2] >= OWN_SHAPES
+        kind = (
+            asked if own else tuple(_opened(one) for one in asked),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            *[None if one is None else _kind(one, own) for one in arrays],
+        )
+        found = self._found.get(kind)
+        if found is not None:
+            return found(*arguments)
+        compiled = torch.compile(_copied(self._function), fullgraph=True, dynamic=not own)
+        with _settings():
+            output = compiled(*arguments)
+        self._found[kind] = compiled
+        return output
+
+
+def _kind(array: Tensor, own: bool) -> Hashable:
+    """What of an array decides the code: its sizes, or where they are left open which of them are 1."""
+    shape, strides = tuple(array.shape), array.stride()
+    if own:
+        return array.dtype, array.requires_grad, shape, strides
+    return (
+        array.dtype,
+        array.requires_grad,
+        array.is_contiguous(),
+        tuple(one == 1 for one in shape),
+        tuple(min(one, 2) for one in strides),
+    )
+
+
+def _opened(value: Hashable) -> Hashable:
+    """A whole number without its size; 0 and 1 are numbers of the code, as torch.compile has it."""
+    return "whole number" if type(value) is int and value not in (0, 1) else value
+
+
+def _copied(function: types.FunctionType) -> types.FunctionType:
+    """The same function with code of its own."""
+    copied = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _settings() -> ExitStack:
+    """PyTorch's own settings while something is compiled."""
+    stack = ExitStack()
+    # a scale is a number of the code: as an input it would keep Inductor from recognising attention
+    stack.enter_context(torch._dynamo.config.patch(specialize_float=True))
+    # gradients may be asked for several times of one forward pass
+    stack.enter_context(torch._functorch.config.patch(donated_buffer=False))
+    # no pool of processes that stays beside what is measured
+    stack.enter_context(torch._inductor.config.patch(compile_threads=1))
+    # two lengths that happen to be equal are two lengths
+    stack.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))
+    return stack

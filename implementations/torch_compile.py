@@ -1,0 +1,77 @@
+"""The formula of torch_eager, compiled by torch.compile.
+
+`attnlab.libraries.torch_formula.attend` through TorchDynamo and Inductor, whole (`fullgraph`), for the shapes of the
+call; where the scores of a head are fewer than 2^16, once for many shapes (`dynamic=True`). Scale, soft cap and the kind of mask
+are compiled in. The first call of a kind compiles, which takes seconds; PyTorch keeps the result on disk, in its own
+folder, so that the next process loads it.
+
+Inductor recognises the plain formula, softmax(scale · Q Kᵀ) V, and calls PyTorch's fused kernel instead: this is then
+`torch_sdpa` under another name, and the attested kernel says so. With a mask, a cap or sinks it is two matrix products
+with loops of Inductor's between them.
+
+Time: 4·b·h·n_q·n_k·d floating-point operations, with one or two passes over the scores where they are not fused.
+Memory: O(n) where the fused kernel runs, else up to two arrays of the size of the score matrix, O(n_q·n_k).
+"""
+
+from torch import Tensor
+
+from attnlab.libraries import torch_formula
+from attnlab.libraries.torch_compiled import Compiled, require_compiler
+
+require_compiler()
+
+LIBRARY = "torch"
+EMPTY_ROWS = "zeros"
+MEMORY = {"scores": 2.1, "outputs": 4.1}
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
+    (batch, heads, n_q, n_k), sinks (heads,).
+    """
+    asked, arrays = (causal, scale, softcap, enable_gqa), (query, key, value, mask, bias, sinks)
+    output: Tensor = _compiled(asked, arrays, arrays + asked)
+    return output
+
+
+def _formula(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    causal: bool,
+    scale: float,
+    softcap: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    return torch_formula.attend(
+        query,
+        key,
+        value,
+        causal=causal,
+        scale=scale,
+        mask=mask,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+        enable_gqa=enable_gqa,
+    )
+
+
+_compiled = Compiled(_formula)

@@ -1,0 +1,206 @@
+"""PyTorch's FlexAttention, compiled: tiles and online softmax, with blocks of keys left out that nobody sees.
+
+``torch.nn.attention.flex_attention`` (Dong et al. 2024, https://arxiv.org/abs/2412.05496) through torch.compile, which
+writes a C++ kernel for the call: soft cap, bias and ALiBi are its `score_mod`; causal masks, windows, lengths and
+arrays are its `mask_mod`, beside a block mask that tells which blocks of 128 × 128 pairs are seen in part, in full or
+not at all. Without a mask all blocks are seen in full: with no block mask PyTorch takes the whole score matrix as one
+block. Compiling takes seconds, for each shape from 2^16 scores a head on, below that for several; making
+the block mask looks once at every pair. Both happen when a call is first made.
+
+On the CPU it has no backward pass, no float64 and no ln Z, with which sinks could be added.
+
+Time: 4·b·h·n_q·n_k·d floating-point operations over the blocks that are seen. Memory: the output, copies of key and
+value for float16 and bfloat16, and a tile for each thread, O(n); the block mask has four bytes a block.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from attnlab.libraries.band import Band
+from attnlab.contract.workload import Workload
+from attnlab.libraries.torch_arrays import Made
+from attnlab.libraries.torch_compiled import Compiled, require_compiler
+
+require_compiler()
+
+LIBRARY = "torch"
+EMPTY_ROWS = "zeros"
+MEMORY = {"scores": 0, "outputs": 6.1}
+
+_BLOCK = 128
+
+
+class Seen(NamedTuple):
+    """What a mask is made of, but for arrays: key j is seen by query i where lowest ≤ j − i ≤ highest, None for no limit,
+    and j < lengths[batch].
+    """
+
+    n_q: int
+    n_k: int
+    lowest: int | None
+    highest: int | None
+    lengths: tuple[int, ...] | None
+
+
+def declines(workload: Workload) -> str | None:
+    """What the kernel for the CPU lacks."""
+    if workload.device != "cpu":
+        return "attnlab has run FlexAttention on the CPU only"
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        return "FlexAttention's kernel for the CPU needs AVX2 or AVX-512"
+    if workload.dtype == "float64":
+        return "FlexAttention's kernel for the CPU has no float64"
+    if workload.backward:
+        return "FlexAttention has no backward pass on the CPU"
+    return None
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    causal: bool = False,
+    causal_bottom_right: bool = False,
+    window: tuple[int, int] | None = None,
+    window_bottom_right: tuple[int, int] | None = None,
+    key_lengths: tuple[int, ...] | None = None,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
+    softcap: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes,
+    broadcastable to (batch, heads, n_q, n_k).
+    """
+    n_q, n_k = query.shape[2], key.shape[2]
+    lowest, highest = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
+    seen = Seen(
+        n_q,
+        n_k,
+        None if lowest <= 1 - n_q else lowest,
+        None if highest >= n_k - 1 else highest,
+        key_lengths,
+    )
+    blocks = _blocks(seen) if mask is None else _array_blocks(mask, n_q, n_k)
+    slopes = None if alibi_slopes is None else _slopes(alibi_slopes)
+    shift = 0 if slopes is None else n_k - n_q
+    sizes = query.shape[1], key.shape[1], query.shape[3], value.shape[3]  # FlexAttention compiles them in
+    asked = (scale, softcap, enable_gqa, shift, seen.lowest, seen.highest, key_lengths is None, sizes)
+    arrays = (query, key, value, bias, slopes, mask, blocks.kv_indices)
+    arguments = (query, key, value, bias, slopes, blocks, scale, softcap, shift, enable_gqa)
+    # of an array whose sizes are open PyTorch 2.13 writes C++ that names its variables wrongly
+    given = not (mask is None and bias is None and key_lengths is None)
+    output: Tensor = _compiled(asked, arrays, arguments, own=given or n_q == 1)
+    return output
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    blocks: BlockMask,
+    scale: float,
+    softcap: float | None,
+    shift: int,
+    enable_gqa: bool,
+) -> Tensor:
+    """What is compiled; the mask is in `blocks`."""
+    added = None if bias is None else _looked_up(bias)
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        if added is not None:
+            score = score + added(b, h, q, k)
+        if slopes is not None:
+            score = score - slopes[h] * torch.abs(q + shift - k)
+        return score
+
+    output: Tensor = flex_attention(
+        query, key, value, score_mod=score_mod, block_mask=blocks, scale=scale, enable_gqa=enable_gqa
+    )
+    return output
+
+
+_compiled = Compiled(_attention)  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=64)
+def _slopes(slopes: tuple[float, ...]) -> Tensor:
+    return torch.tensor(slopes, dtype=torch.float32)
+
+
+@functools.lru_cache(maxsize=64)
+def _blocks(seen: Seen) -> BlockMask:
+    """The block mask of a band and lengths."""
+    n_q, n_k, lowest, highest, told = seen
+    lengths = None if told is None else torch.tensor(told)
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        kept = b.new_ones((), dtype=torch.bool)
+        if lowest is not None:
+            kept = kept & (k - q >= lowest)
+        if highest is not None:
+            kept = kept & (k - q <= highest)
+        return kept if lengths is None else kept & (k < lengths[b])
+
+    return _block_mask(mask_mod, n_q, n_k, 1 if told is None else len(told), 1)
+
+
+def _of_array(mask: Tensor, n_q: int, n_k: int) -> BlockMask:
+    """The block mask of a boolean array of four axes."""
+    return _block_mask(_looked_up(mask), n_q, n_k, *mask.shape[:2])
+
+
+_array_blocks = Made(_of_array)
+
+
+def _looked_up(array: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """The number of an array at (b, h, q, k), which an axis of length 1 has for all."""
+    long = [size > 1 for size in array.shape]
+    values = array.squeeze()
+
+    def at(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        index = tuple(one for one, kept in zip((b, h, q, k), long, strict=True) if kept)
+        return values[index]
+
+    return at
+
+
+def _block_mask(mask_mod: Callable[..., Tensor], n_q: int, n_k: int, batch: int, heads: int) -> BlockMask:
+    """From what a pair is seen by, a row of blocks at a time: PyTorch's own maker holds the whole mask."""
+    b = torch.arange(batch)[:, None, None, None]
+    h = torch.arange(heads)[None, :, None, None]
+    columns = torch.arange(n_k)
+    some, every = [], []
+    for start in range(0, n_q, _BLOCK):
+        rows = torch.arange(start, min(start + _BLOCK, n_q))[:, None]
+        seen = mask_mod(b, h, rows, columns).expand(batch, heads, len(rows), n_k)
+        blocks = [seen[..., at : at + _BLOCK].flatten(-2) for at in range(0, n_k, _BLOCK)]
+        some.append(torch.stack([one.any(-1) for one in blocks], dim=-1))
+        every.append(torch.stack([one.all(-1) for one in blocks], dim=-1))
+    full = torch.stack(every, dim=2)
+    part = torch.stack(some, dim=2) & ~full
+    return BlockMask.from_kv_blocks(
+        *_listed(part), *_listed(full), BLOCK_SIZE=_BLOCK, mask_mod=mask_mod, seq_lengths=(n_q, n_k)
+    )
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of a row are True, and all of its blocks with these first."""
+    order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
+    return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)

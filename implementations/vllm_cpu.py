@@ -1,0 +1,164 @@
+"""vLLM's attention over a paged cache, on the CPU.
+
+``cpu_attention_with_kv_cache`` of vLLM's build for the CPU (https://github.com/vllm-project/vllm, csrc/cpu), loaded
+without vLLM itself: what its engine calls in each layer, for a prefill or a decode step, once the cache holds the
+keys. Preparing a workload does what the engine has done by then: it lays the queries out as (tokens, heads, dim), fills
+pages of 128 keys (``cpu_attn_reshape_and_cache``), and plans how the work is shared out (``get_scheduler_metadata``, once
+a step for all layers). The call is the attention alone, with its output.
+
+Causal masks and windows are bottom-right. With lengths they would be aligned with an element's own keys, and are
+declined, as are windows that look ahead. ALiBi is the signed distance, right where no later key is seen.
+
+Time: 4·b·h·n_q·n_k·d floating-point operations, over the keys that are seen. Memory: the output, and a tile for each
+thread, O(n).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from attnlab.contract.workload import Workload
+from attnlab.libraries.vllm_library import instructions, load_operators
+
+_OPERATORS = load_operators()
+
+LIBRARY = "vllm"
+MEMORY = {"scores": 0, "outputs": 2.1}
+
+_PAGE = 128
+#: head dimensions that vLLM compiles its attention for: another would end the process
+_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+
+
+class Cache:
+    """Keys and values in pages, and the plans of calls on them.
+
+    keys, values : (pages, kv_heads, 128, d). table : the pages of each batch element, (batch, pages), int32. lengths :
+    keys of each element, int32. starts : where each element's queries begin among all, and their end, int32.
+    """
+
+    def __init__(self, workload: Workload, key: Tensor, value: Tensor) -> None:
+        batch, heads, n_k, dim = key.shape
+        pages = -(-n_k // _PAGE)
+        self.isa = _isa(workload)
+        self.queries = workload.heads
+        self.keys, self.values = (
+            torch.zeros((batch * pages, heads, _PAGE, dim), dtype=key.dtype) for _ in range(2)
+        )
+        self.table = torch.arange(batch * pages, dtype=torch.int32).reshape(batch, pages)
+        self.lengths = torch.tensor(workload.key_lengths or (n_k,) * batch, dtype=torch.int32)
+        self.starts = torch.arange(batch + 1, dtype=torch.int32) * workload.queries
+        slots = torch.arange(batch)[:, None] * pages * _PAGE + torch.arange(n_k)
+        tokens = (one.transpose(1, 2).reshape(batch * n_k, heads, dim).contiguous() for one in (key, value))
+        _OPERATORS.cpu_attn_reshape_and_cache(*tokens, self.keys, self.values, slots.flatten(), self.isa)
+        self._plans: dict[tuple[bool, int, int], Tensor] = {}
+
+    def plan(self, causal: bool, window: int) -> Tensor:
+        """How the work is shared out among the threads; made once for each number of them."""
+        asked = causal, window, torch.get_num_threads()
+        if asked not in self._plans:
+            _, heads, _, dim = self.keys.shape
+            self._plans[asked] = _OPERATORS.get_scheduler_metadata(
+                len(self.lengths),
+                self.queries,
+                heads,
+                dim,
+                self.lengths,
+                self.keys.dtype,
+                self.starts,
+                causal,
+                window,
+                self.isa,
+                True,
+                None,
+            )
+        return self._plans[asked]
+
+
+def declines(workload: Workload) -> str | None:
+    """What would end the process or be answered otherwise."""
+    if workload.value_dim != workload.head_dim:
+        return f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}"
+    if workload.head_dim not in _DIMS:
+        return f"vLLM's attention is compiled for head_dim {', '.join(map(str, _DIMS))}, not for {workload.head_dim}"
+    causal, _ = _diagonal(bool(workload.causal), workload.window)
+    if workload.window is not None and not causal:
+        return "vLLM's windows end at the query's own place, and this one looks ahead"
+    if causal and workload.key_lengths is not None:
+        return "vLLM aligns a causal mask with the keys that a batch element has, not with all"
+    if causal and workload.queries > workload.keys:
+        return (
+            "vLLM takes the queries for the last of the keys, "
+            f"got {workload.queries} queries and {workload.keys} keys"
+        )
+    if workload.bias == "alibi" and not causal:
+        return "vLLM's ALiBi raises the scores of later keys: it needs a causal mask"
+    return None
+
+
+def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Cache, None]:
+    """The queries as tokens, the filled cache with the plan of this call, and nothing for the values: they are in it."""
+    cache = Cache(workload, key, value)
+    cache.plan(*_diagonal(bool(workload.causal), workload.window))
+    return query.transpose(1, 2).flatten(0, 1).contiguous(), cache, None
+
+
+def attend(
+    query: Tensor,
+    key: Cache,
+    value: None,
+    *,
+    scale: float,
+    causal_bottom_right: bool = False,
+    window_bottom_right: tuple[int, int] | None = None,
+    key_lengths: tuple[int, ...] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+
+    query (batch · n_q, heads, d), key as prepared; key_lengths are in it already. Returns (batch, heads, n_q, d).
+    """
+    causal, window = _diagonal(causal_bottom_right, window_bottom_right)
+    output = torch.empty_like(query)
+    _OPERATORS.cpu_attention_with_kv_cache(
+        query,
+        key.keys,
+        key.values,
+        output,
+        key.starts,
+        key.lengths,
+        scale,
+        causal,
+        None if alibi_slopes is None else _slopes(alibi_slopes),
+        window,
+        key.table,
+        softcap or 0.0,
+        key.plan(causal, window),
+        sinks.float() if sinks is not None and sinks.dtype == torch.float16 else sinks,
+        None,
+    )
+    return output.unflatten(0, (len(key.lengths), -1)).transpose(1, 2)
+
+
+@functools.lru_cache(maxsize=64)
+def _slopes(slopes: tuple[float, ...]) -> Tensor:
+    return torch.tensor(slopes, dtype=torch.float32)
+
+
+def _diagonal(causal: bool, window: tuple[int, int] | None) -> tuple[bool, int]:
+    """(causal, window) as vLLM has them: a window of w is a query's own key and the w - 1 before it, -1 is none."""
+    left, right = window or (-1, -1)
+    return causal or right == 0, -1 if left < 0 else left + 1
+
+
+def _isa(workload: Workload) -> str:
+    """For which instructions pages are packed, by the rule of vLLM's own backend."""
+    if workload.head_dim % 32:
+        return "vec16"
+    return "amx" if workload.dtype == "bfloat16" and "amx_bf16" in instructions() else "vec"

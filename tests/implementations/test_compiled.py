@@ -1,0 +1,210 @@
+"""What torch.compile makes: what really runs, that nothing is compiled twice, and what is said without a compiler."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo.utils
+
+from attnlab.contract.discovery import load
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.workload import Workload
+from attnlab.program.call import answer
+
+COMPILED = ("torch_compile", "torch_flex")
+SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
+
+
+@pytest.fixture(autouse=True)
+def a_compiler() -> None:
+    """Without one they are unavailable, and say why."""
+    try:
+        for name in COMPILED:
+            load(name)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+def compiled_so_far() -> int:
+    """Graphs that TorchDynamo has compiled in this process."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_without_a_compiler_it_is_unavailable_in_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}")
+    with pytest.raises(Unavailable, match=r"needs a C\+\+ compiler, and g\+\+ is not there; install g\+\+, or set CXX$"):
+        load(name)
+
+
+def test_a_compiler_that_the_caller_names_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.delitem(sys.modules, "attnlab.implementations.torch_compile")
+    with pytest.raises(Unavailable, match="no-such-compiler is not there"):
+        load("torch_compile")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kernel"),
+    [
+        ({}, "_scaled_dot_product_flash_attention_for_cpu, called by Inductor"),
+        ({"queries": 300, "keys": 300}, "_scaled_dot_product_flash_attention_for_cpu, called by Inductor"),
+        ({"softcap": 5.0}, "bmm + loops of Inductor"),
+    ],
+    ids=["shapes left open", "for its own shapes", "not recognised"],
+)
+def test_what_inductor_makes_of_the_formula_is_attested(changes: dict[str, Any], kernel: str) -> None:
+    """The fused kernel where it recognises attention, else matrix products and loops of its own."""
+    backend = load("torch_compile")
+    assert backend.open("cpu").attest(backend.bind(SMALL.with_(**changes))) == kernel
+
+
+def test_flex_attests_loops_of_inductor_and_no_matrix_product() -> None:
+    backend = load("torch_flex")
+    assert backend.open("cpu").attest(backend.bind(SMALL)) == "loops of Inductor"
+
+
+@pytest.mark.parametrize("length", [32, 300])
+@pytest.mark.parametrize("name", COMPILED)
+def test_arrays_that_lie_elsewhere_are_not_compiled_for_again(name: str, length: int) -> None:
+    """As where a race places them anew, also with a mask that has to be given as an array."""
+    workload = SMALL.with_(queries=length, keys=length, mask="random(0.5)")
+    load(name).bind(workload)()
+    before = compiled_so_far()
+    for _ in range(3):
+        load(name).bind(workload)()
+    assert compiled_so_far() == before
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled(name: str) -> None:
+    """Eight are its limit, after which it would run the function as it is, and say nothing."""
+    before = compiled_so_far()
+    for cap in range(10):
+        workload = SMALL.with_(softcap=1.5 + cap, scale=2.0)
+        found = load(name).bind(workload)()
+        expected = load("torch_eager").bind(workload)()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert compiled_so_far() - before == 10
+
+
+def test_small_calls_of_one_kind_share_what_is_compiled() -> None:
+    first = load("torch_compile").bind(SMALL.with_(softcap=2.5))
+    first()
+    before = compiled_so_far()
+    for queries, keys in ((17, 40), (40, 17), (64, 64)):
+        load("torch_compile").bind(SMALL.with_(queries=queries, keys=keys, softcap=2.5))()
+    assert compiled_so_far() == before
+
+
+def test_gradients_may_be_taken_of_one_forward_pass_again_and_again() -> None:
+    workload = SMALL.with_(direction="backward", causal=True)
+    backend = load("torch_compile")
+    call = backend.bind(workload)
+    first, again = ([one.clone() for one in call()] for _ in range(2))
+    expected = load("torch_eager").bind(workload)()
+    for one, other, right in zip(first, again, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, right, rtol=1e-4, atol=1e-5)
+
+
+# -- FlexAttention's block masks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"causal": "top_left"},
+        {"causal": "bottom_right"},
+        {"causal": "bottom_right", "window": (40, 0)},
+        {"window": (-1, 30)},
+        {"key_lengths": (129, 5)},
+        {"mask": "random(0.001)"},
+        {"mask": "prefix(200)"},
+    ],
+    ids=str,
+)
+def test_a_block_is_whole_in_part_or_left_out_as_its_pairs_are(asked: dict[str, Any]) -> None:
+    """Against the mask itself, block by block."""
+    flex = sys.modules["attnlab.implementations.torch_flex"]
+    workload = SMALL.with_(batch=2, queries=300, keys=400, **asked)
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flex, "_compiled", lambda asked, arrays, arguments: found.append(arguments[5]) or arrays[0])
+        load("torch_flex").bind(workload)()
+    (blocks,) = found
+    seen = workload.masked.array(workload.shape)
+    whole = np.broadcast_to(True if seen is None else seen, tuple(workload.shape))
+    for head in range(workload.heads):
+        for batch in range(2):
+            at = batch % blocks.kv_indices.shape[0], head % blocks.kv_indices.shape[1]
+            for row in range(3):
+                part = set(blocks.kv_indices[at][row, : blocks.kv_num_blocks[at][row]].tolist())
+                full = set(blocks.full_kv_indices[at][row, : blocks.full_kv_num_blocks[at][row]].tolist())
+                for column in range(4):
+                    pairs = whole[batch, head, 128 * row : 128 * row + 128, 128 * column : 128 * column + 128]
+                    assert (column in full) == pairs.all()
+                    assert (column in part) == (pairs.any() and not pairs.all())
+
+
+def test_a_block_mask_is_made_once_for_as_long_as_its_array_is_unchanged() -> None:
+    flex = sys.modules["attnlab.implementations.torch_flex"]
+    mask = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
+    first = flex._array_blocks(mask, 4, 4)
+    assert flex._array_blocks(mask, 4, 4) is first
+    mask[0, 0, 1, 2] = True
+    assert flex._array_blocks(mask, 4, 4) is not first
+
+
+def test_flex_attention_keeps_no_score_matrix() -> None:
+    """Without a mask too, where PyTorch by itself takes all keys as one block."""
+    memray = pytest.importorskip("memray", reason="memray does not run on this system")
+    import tempfile
+    from pathlib import Path
+
+    peaks = []
+    for length in (1024, 2048):
+        call = load("torch_flex").bind(Workload(heads=4, queries=length, keys=length))
+        call()
+        with tempfile.TemporaryDirectory() as folder:
+            record = Path(folder) / "record.bin"
+            with memray.Tracker(record):
+                call()
+            peaks.append(int(memray.FileReader(record).metadata.peak_memory))
+    assert peaks[1] < 2.5 * peaks[0]
+    assert peaks[1] < Workload(heads=4, queries=2048, keys=2048).score_bytes / 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dtype": "float64"}, "no float64"),
+        ({"direction": "training"}, "no backward pass on the CPU"),
+        ({"sinks": True}, "no sinks"),
+    ],
+)
+def test_what_flex_attention_lacks_on_the_cpu_is_declined(changes: dict[str, Any], words: str) -> None:
+    reason = load("torch_flex").declines(SMALL.with_(**changes))
+    assert reason is not None and words in reason
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_bias_cap_and_alibi_change_the_scores_in_this_order(group: int) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, heads, 30, 16)).astype(np.float32) for heads in (4, 4 // group, 4 // group))
+    for more in ({"softcap": 2.0, "bias": 3 * rng.standard_normal((4, 30, 30)).astype(np.float32)}, {"softcap": 2.0}):
+        found, expected = (answer(name, _problem(q, k, v, **more)) for name in ("torch_flex", "torch_eager"))
+        np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5, atol=1e-5)
+
+
+def _problem(*arrays: Any, **more: Any) -> Any:
+    from attnlab.contract.problem import Problem
+
+    return Problem.of(*arrays, causal="bottom_right", **more)
