@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from attnlab.commands import backends, check, claims, compare, numerics, report, run, selftest
+from attnlab.commands import backends, check, claims, compare, doctor, numerics, report, run, selftest
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,5 +22,6 @@ for _command in (
     backends.backends,
     report.report,
     selftest.selftest,
+    doctor.doctor,
 ):
     app.add_command(_command)

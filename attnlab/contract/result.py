@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from attnlab.contract.plain import decode
+from attnlab.contract.text import one_line
 from attnlab.contract.workload import Workload
 
 
@@ -142,6 +143,9 @@ class Result:
     library: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("contender", "reason", "kernel"):  # they come from backends, libraries and files
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, one_line(getattr(self, name)))
         if self.outcome is Outcome.MEASURED:
             if self.measurement("latency") is None:
                 raise ValueError(f"{self.contender}: a measured result needs a latency")
@@ -179,12 +183,18 @@ class Result:
 
     @classmethod
     def from_json(cls, line: str) -> Result:
-        """The inverse of `to_json`. Raises ValueError, naming the key, for a line that is no result."""
-        data = json.loads(line)
+        """The inverse of `to_json`; fields that a later version added are passed over, but for those of the workload.
+
+        Raises ValueError, naming the key, for a line that is no result.
+        """
+        try:
+            data = json.loads(line)
+        except RecursionError:
+            raise ValueError("not a result: it is nested too deeply") from None
         if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
             raise ValueError("not a result: it has no workload; measure again with this version")
         workload = Workload.from_dict(data["workload"])
-        return decode({**data, "workload": workload}, cls, "the result", strict=False)
+        return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
 
 
 def _finite(value: Any) -> Any:
