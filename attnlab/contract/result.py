@@ -129,7 +129,7 @@ class Result:
 
     `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
     is written for (None in results that were stored before this was recorded), `kernel` what that library says
-    really ran. Raises ValueError for measurements without outcome `measured`, for `measured`
+    really ran, `tail` the last lines that its process printed where that ended. Raises ValueError for measurements without outcome `measured`, for `measured`
     without a latency, and for any other outcome without a reason.
     """
 
@@ -141,6 +141,7 @@ class Result:
     kernel: str | None = None
     measurements: tuple[Measurement, ...] = ()
     library: str | None = None
+    tail: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("contender", "reason", "kernel"):  # they come from backends, libraries and files
