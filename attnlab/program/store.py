@@ -123,6 +123,11 @@ _TOLD = {name: kind for name, kind in get_type_hints(Run).items() if name not in
 _Told = make_dataclass("run", list(_TOLD.items()))
 
 
+def stored_type() -> type:
+    """What stands in ``run.json``, as a dataclass."""
+    return _Told
+
+
 def _common(result: Result) -> dict[str, Any]:
     return {
         **result.workload.to_dict(),

@@ -191,3 +191,17 @@ def test_the_doctor_names_what_is_wrong(tmp_path: Path, unbroken: Run) -> None:
         "the last line of the results was cut off",
     ):
         assert words in told
+
+
+def test_the_schema_in_the_docs_is_current_and_holds_of_what_is_stored(unbroken: Run) -> None:
+    """Every entry that is stored is described."""
+    from attnlab.program.schema import schema
+
+    file = Path(__file__).parents[2] / "docs" / "store.schema.json"
+    assert json.loads(file.read_text(encoding="utf-8")) == schema()
+    parts = schema()["$defs"]
+    line = json.loads((unbroken.folder / "results.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert line.keys() == parts["Result"]["properties"].keys()
+    assert line["workload"].keys() == parts["Workload"]["properties"].keys()
+    stored = json.loads((unbroken.folder / "run.json").read_text(encoding="utf-8"))
+    assert stored.keys() == parts["run"]["properties"].keys()
