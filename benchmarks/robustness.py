@@ -105,7 +105,9 @@ def _finish(run: Path, strike: Callable[[], Callable[[int], bool] | None]) -> No
     """Start the run, go on with it after every kill of its conductor, until it is complete."""
     for _ in range(1000):
         words = ["--resume", str(run)] if (run / "run.json").exists() else [*SOAK, "--out", str(run)]
-        process = subprocess.Popen([*_ATTNLAB, "run", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [*_ATTNLAB, "run", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         killer = strike()
         if killer is not None:
             killer(process.pid)
@@ -182,7 +184,10 @@ def _readers() -> Iterator[tuple[Callable[[bytes], Any], bytes]]:
     yield lambda data: Workload.from_dict(_object(data)), json.dumps(workload.to_dict()).encode()
     yield _read_run, run
     yield _read_plan, plan
-    yield lambda data: Contender.parse(data.decode(errors="replace")), b"torch_sdpa[threads=1,OMP_PROC_BIND=true]"
+    yield (
+        lambda data: Contender.parse(data.decode(errors="replace")),
+        b"torch_sdpa[threads=1,OMP_PROC_BIND=true]",
+    )
     yield _read_frame, frame
 
 
@@ -216,8 +221,28 @@ def _read_frame(data: bytes) -> Any:
         os.close(reading)
 
 
-_PIECES = [b"null", b"{}", b"[]", b"1e999", b"-1", b"\xff\xfe", b"\x00", b'"', b"NaN", b"[" * 5000, b"9" * 5000]
-_PIECES += [b'{"a":' * 3000, "\u202e<script>".encode(), b"../../../etc/passwd", b"true", b"\n", b",", b"x" * 10_000]
+_PIECES = [
+    b"null",
+    b"{}",
+    b"[]",
+    b"1e999",
+    b"-1",
+    b"\xff\xfe",
+    b"\x00",
+    b'"',
+    b"NaN",
+    b"[" * 5000,
+    b"9" * 5000,
+]
+_PIECES += [
+    b'{"a":' * 3000,
+    "\u202e<script>".encode(),
+    b"../../../etc/passwd",
+    b"true",
+    b"\n",
+    b",",
+    b"x" * 10_000,
+]
 
 
 def _damaged(generator: random.Random, good: bytes) -> bytes:
@@ -250,7 +275,9 @@ def _damaged(generator: random.Random, good: bytes) -> bytes:
 
 def leaks(asked: argparse.Namespace) -> Figures:
     """One conductor over so many workloads: its memory, open files and processes at the start and in the end."""
-    limits = Limits(processes=1, most_processes=1, min_rounds=2, max_rounds=2, workload_seconds=0.01, turn_seconds=1e-4)
+    limits = Limits(
+        processes=1, most_processes=1, min_rounds=2, max_rounds=2, workload_seconds=0.01, turn_seconds=1e-4
+    )
     names, own, figures = ["numpy_vectorized", "numpy_blocked"], psutil.Process(), []
     shapes = [(heads, length) for heads in (1, 2, 4) for length in range(4, 36)]
     started = time.monotonic()
@@ -281,7 +308,12 @@ def page(store: Figures) -> str:
         f"{where['cpu']}, {where['cores']['logical']} cores, {where['python']}. Made by `python benchmarks/robustness.py`; "
         "`tests/robustness` holds the same faults as tests.",
     ]
-    for name, told in (("matrix", _matrix_page), ("soak", _soak_page), ("fuzz", _fuzz_page), ("leaks", _leaks_page)):
+    for name, told in (
+        ("matrix", _matrix_page),
+        ("soak", _soak_page),
+        ("fuzz", _fuzz_page),
+        ("leaks", _leaks_page),
+    ):
         if name in store:
             parts += [*told(store[name]), f"Measured {store[name]['at']}."]
     return "\n\n".join(parts) + "\n"
@@ -345,7 +377,9 @@ PARTS: dict[str, Callable[[argparse.Namespace], Figures]] = {
 
 def main() -> None:
     """Measure the parts that are named, all by default, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--lines", type=int, default=12_000)

@@ -43,9 +43,13 @@ def _state(run: Run) -> Iterator[Complaint]:
     if writing:
         yield Complaint("a run is writing to this folder now", fault=False)
     elif not run.complete:
-        yield Complaint(f"interrupted with {left} of {total} workloads left; go on with: {again}", fault=False)
+        yield Complaint(
+            f"interrupted with {left} of {total} workloads left; go on with: {again}", fault=False
+        )
     elif left:
-        yield Complaint(f"it is called complete, but {left} of {total} workloads have no result; measure again")
+        yield Complaint(
+            f"it is called complete, but {left} of {total} workloads have no result; measure again"
+        )
     if run.torn and not writing:
         yield Complaint(
             f"the last line of the results was cut off, one answer is lost; to measure it: {again}"

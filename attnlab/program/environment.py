@@ -19,7 +19,20 @@ _FAMILIES = (
     "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
 )  # fmt: skip
 _SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "PYTHONMALLOC")
-_NEVER = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "AUTH", "CREDENTIAL", "URL", "URI", "PROXY", "HOST", "USER")
+_NEVER = (
+    "TOKEN",
+    "KEY",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "AUTH",
+    "CREDENTIAL",
+    "URL",
+    "URI",
+    "PROXY",
+    "HOST",
+    "USER",
+)
 #: what must be as it was for a run to go on: entries of `environment`
 _CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "variables",
@@ -74,9 +87,10 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if name in before and before[name] != now.get(name)
     ]
     for contender, facts in before.get("contenders", {}).items():
-        present = now.get("contenders", {}).get(contender)
-        if present is not None and facts.get("versions") != present.get("versions"):
-            was, is_ = _shown(facts.get("versions")), _shown(present.get("versions"))
+        was = facts.get("versions")
+        is_ = now.get("contenders", {}).get(contender, {}).get("versions")
+        if was and is_ and was != is_:
+            was, is_ = _shown(was), _shown(is_)
             different.append(f"the versions of {contender} were {was} and are {is_}")
     if different:
         raise ValueError(

@@ -75,7 +75,9 @@ def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
     with held(require_run(folder)):
         record = read_run(folder)
         if record.complete:
-            raise ValueError(f"{folder} is complete: there is nothing to go on with; a new run needs a new --out")
+            raise ValueError(
+                f"{folder} is complete: there is nothing to go on with; a new run needs a new --out"
+            )
         _, contenders = resolve(record.plan)
         whole = record.whole()
         results_file.set_aside(record.folder, results_file.read(record.folder), whole)

@@ -15,7 +15,9 @@ def schema() -> dict[str, Any]:
 
     Numbers that are not finite are written as the texts "nan", "inf" and "-inf".
     """
-    (result, run), parts = msgspec.json.schema_components((Result, stored_type()), ref_template="#/$defs/{name}")
+    (result, run), parts = msgspec.json.schema_components(
+        (Result, stored_type()), ref_template="#/$defs/{name}"
+    )
     parts["run"]["properties"]["format"] = {"const": FORMAT}
     parts["run"]["required"] = ["format", *parts["run"]["required"]]
     return {

@@ -45,7 +45,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(plan(), tmp_path_factory.mktemp("whole") / "run")
 
 
-def test_an_interrupted_run_goes_on_and_has_the_cells_of_an_unbroken_one(tmp_path: Path, unbroken: Run) -> None:
+def test_an_interrupted_run_goes_on_and_has_the_cells_of_an_unbroken_one(
+    tmp_path: Path, unbroken: Run
+) -> None:
     """What is measured already is not measured again."""
     first = run(plan(), tmp_path / "run", progress=After(1))
     assert not first.complete and len(first.results) == 1
@@ -89,7 +91,9 @@ def test_other_conditions_refuse_to_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     run(plan(), tmp_path / "run", progress=After(1))
     here = environment()
     monkeypatch.setattr(execute, "environment", lambda: {**here, "cpu": "another", "load_at_start": 99})
-    with pytest.raises(ValueError, match=r"not those in which the run began: cpu was .* and is another\. Restore"):
+    with pytest.raises(
+        ValueError, match=r"not those in which the run began: cpu was .* and is another\. Restore"
+    ):
         resume(tmp_path / "run")
     assert len(read_run(tmp_path / "run").results) == 1
 
@@ -129,7 +133,9 @@ def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(results_file.os, "write", full)
     one = Result("other", written.plan.workloads[1], Outcome.DECLINED, reason="no")
-    with pytest.raises(NotStored, match=r"results\.jsonl cannot be written: No space left on device; what it holds"):
+    with pytest.raises(
+        NotStored, match=r"results\.jsonl cannot be written: No space left on device; what it holds"
+    ):
         written.append([one])
     assert (tmp_path / "results.jsonl").read_bytes() == before
     assert len(written.results) == 2
@@ -140,7 +146,18 @@ def test_a_request_to_terminate_keeps_what_is_measured(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ["run", "--backends", "numpy_vectorized", "--lengths", "8,16,32,64,128", "--heads", "1,2,4"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "attnlab", *words, "--seconds", "1", "--experiments", "none", "--out", str(folder)],
+        [
+            sys.executable,
+            "-m",
+            "attnlab",
+            *words,
+            "--seconds",
+            "1",
+            "--experiments",
+            "none",
+            "--out",
+            str(folder),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,7 +176,9 @@ def test_entries_of_a_later_version_are_kept(tmp_path: Path) -> None:
     """In the run's file, through a save; in a result they are passed over, but not in what was asked."""
     record(tmp_path)
     file = tmp_path / "run.json"
-    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "mood": {"a": 1}}), encoding="utf-8")
+    file.write_text(
+        json.dumps({**json.loads(file.read_text(encoding="utf-8")), "mood": {"a": 1}}), encoding="utf-8"
+    )
     found = read_run(tmp_path)
     assert found.further == {"mood": {"a": 1}}
     found.save()
@@ -198,7 +217,7 @@ def test_the_schema_in_the_docs_is_current_and_holds_of_what_is_stored(unbroken:
     from attnlab.program.schema import schema
 
     file = Path(__file__).parents[2] / "docs" / "store.schema.json"
-    assert json.loads(file.read_text(encoding="utf-8")) == schema()
+    assert json.loads(file.read_text(encoding="utf-8")) == json.loads(json.dumps(schema()))
     parts = schema()["$defs"]
     line = json.loads((unbroken.folder / "results.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert line.keys() == parts["Result"]["properties"].keys()

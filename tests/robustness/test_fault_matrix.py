@@ -14,7 +14,12 @@ def test_every_fault_has_its_outcome_and_harms_nobody(phase: str) -> None:
     for fault in FAULTS:
         result, (outcome, words) = trial.results[contender(fault, phase)], expected(fault, phase)
         reason = result.reason or ""
-        if (result.outcome, words in reason, "\n" in reason, len(reason) < 500) != (outcome, True, False, True):
+        if (result.outcome, words in reason, "\n" in reason, len(reason) < 500) != (
+            outcome,
+            True,
+            False,
+            True,
+        ):
             told[fault] = f"{result.outcome}: {reason}"
     assert not told
     for name in GOOD:

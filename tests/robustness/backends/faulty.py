@@ -66,7 +66,7 @@ def killed():
 def exhausted():
     held = []
     while True:
-        held.append(np.ones(2**27, np.uint8))
+        held.append(np.empty(2**27, np.uint8))
 
 
 def hang():
@@ -88,7 +88,12 @@ def threads():
 
 
 def garbage():
-    os.write(replies(), bytes(range(256)) * 40)
+    os.write(replies(), b"garbage " * 1000)
+    hang()
+
+
+def half_a_frame():
+    os.write(replies(), frame({"number": 1, "seconds": 1.0})[:-1])
     hang()
 
 
