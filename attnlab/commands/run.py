@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders
 @click.option("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
-@click.option("--seconds", type=float, help="Time for the rounds of one workload.")
+@click.option("--seconds", type=float, help="Time for the rounds of one workload; long calls need more.")
+@click.option(
+    "--processes", type=int, metavar="N", help="Fresh processes of each contender; five by default."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -47,6 +51,7 @@ def run(
     folders: tuple[str, ...],
     experiments: str | None,
     seconds: float | None,
+    processes: int | None,
     out: Path | None,
     **said: str | None,
 ) -> int:
@@ -62,8 +67,8 @@ def run(
     started = time.monotonic()
     if resume is None:
         typed = read_options(said, grid=True)
-        asked = _plan(plan, backends, baseline, folders, experiments, seconds, typed)
-    elif any((plan, backends, baseline, folders, experiments, seconds, out, *said.values())):
+        asked = _plan(plan, backends, baseline, folders, experiments, seconds, processes, typed)
+    elif any((plan, backends, baseline, folders, experiments, seconds, processes, out, *said.values())):
         raise ValueError(
             f"--resume takes no other option: {resume} holds the plan; start a new run for another one"
         )
@@ -83,6 +88,7 @@ def _plan(
     folders: tuple[str, ...],
     experiments: str | None,
     seconds: float | None,
+    processes: int | None,
     typed: dict[str, Any],
 ) -> Plan:
     """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
@@ -91,15 +97,20 @@ def _plan(
     from attnlab.program.plan import Plan, read_plan
 
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
-    given = {
+    given: dict[str, Any] = {
         "contenders": tuple(split_names(backends)) if backends is not None else None,
         "baseline": baseline,
         "folders": folders or None,
         "experiments": tuple(split_names(experiments)) if experiments is not None else None,
-        "limits": Limits(workload_seconds=options.positive("--seconds", seconds))
-        if seconds is not None
-        else None,
     }
+    limits: dict[str, Any] = {}
+    if seconds is not None:
+        limits["workload_seconds"] = options.positive("--seconds", seconds)
+    if processes is not None:
+        options.positive("--processes", processes)
+        limits |= {"processes": processes, "most_processes": processes}
+    if limits:
+        given["limits"] = replace(chosen.get("limits", Limits()), **limits)
     chosen |= {name: value for name, value in given.items() if value is not None} | typed
     try:
         return Plan.grid(**chosen)

@@ -9,12 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab.contract.discovery import backends, load
-from attnlab.contract.errors import Unavailable
 from attnlab.contract.units import bytes_text, seconds_text
-from attnlab.contract.workload import Workload
 from attnlab.program.check import Checked
 from attnlab.program.compare import Comparison
+from attnlab.program.listing import Listed
 from attnlab.program.selftest import Report
 from attnlab.report.layout import plain
 from attnlab.report.selftest_page import COLUMNS
@@ -102,19 +100,12 @@ def precision_table(found: Sequence[Checked]) -> Table:
     return table
 
 
-def backend_table(device: str, folders: Sequence[str]) -> Table:
+def backend_table(device: str, found: Sequence[Listed]) -> Table:
     """A row a backend: whether it can run on `device`, and what it is or why it cannot."""
     table = _table(f"backends on {device}", "backend", "library", "here", "what it is, or why it cannot run")
-    for name in backends(folders):
-        library, here, text = "", "no", ""
-        try:
-            backend = load(name, folders)
-            library = backend.library
-            reason = backend.declines(Workload(device=device))
-            here, text = ("no", reason) if reason else ("yes", backend.summary)
-        except (Unavailable, ValueError) as fault:
-            text = str(fault)
-        table.add_row(name, library, here, escape(text))
+    for one in found:
+        here, text = ("no", one.reason) if one.reason else ("yes", one.summary)
+        table.add_row(one.name, one.library, here, escape(text))
     return table
 
 

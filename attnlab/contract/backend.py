@@ -124,17 +124,20 @@ class Backend:
         """A call without arguments that computes `workload` on the arrays of `problem`, ready for a clock.
 
         problem : by default the workload's own, see `problem_of`. Conversion, device transfer and `prepare` happen
-        here, once; in direction backward the forward pass too. The call returns what `named` names. Raises Declined
-        with the reason.
+        here, once; in direction backward the forward pass too. The call returns what `named` names. What is drawn here
+        is given up, array by array, for what the library makes of it. Raises Declined with the reason.
         """
         self.require(workload)
+        drawn = problem is None
         problem = problem_of(workload) if problem is None else problem
-        library = self.open(workload.device)
-        arrays = tuple(
-            laid_out(library, array, workload.dtype, workload.layout)
-            for array in (problem.query, problem.key, problem.value)
-        )
-        return self.call(workload, problem, arrays)
+        library, arrays = self.open(workload.device), []
+        for name in ("query", "key", "value"):
+            array = getattr(problem, name)
+            arrays.append(laid_out(library, array, workload.dtype, workload.layout))
+            if drawn:
+                problem = problem.with_(**{name: np.broadcast_to(array.dtype.type(0), array.shape)})
+            del array
+        return self.call(workload, problem, tuple(arrays))
 
     def call(
         self, workload: Workload, problem: Problem, arrays: tuple[Any, ...], upstream: Any = None

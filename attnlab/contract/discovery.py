@@ -15,6 +15,7 @@ from types import ModuleType
 
 from attnlab.contract.backend import Backend
 from attnlab.contract.errors import Unavailable
+from attnlab.contract.importing import begun
 
 _HOME = "attnlab.implementations"
 _NAME = re.compile(r"[A-Za-z]\w*")
@@ -74,6 +75,7 @@ def _places(folders: Sequence[Path | str]) -> dict[str, Path | None]:
 
 
 def _import(name: str, file: Path | None) -> ModuleType:
+    before = len(begun)
     try:
         if file is None:
             return importlib.import_module(f"{_HOME}.{name}")
@@ -83,9 +85,13 @@ def _import(name: str, file: Path | None) -> ModuleType:
             raise  # a fault of our packaging must never read as "not installed"
         raise Unavailable(f"{name} needs {missing.name or missing}, which is not installed") from None
     except (Exception, SystemExit) as fault:  # a script that exits must not take the program with it
-        if file is None:
-            raise
         text = " ".join(str(fault).split())
+        if file is None:
+            if begun[before:] and isinstance(fault, ImportError | AttributeError | OSError):
+                module, mend = begun[-1]
+                lacking = f"{module} does not hold what {name} needs ({type(fault).__name__}: {text})"
+                raise Unavailable(f"{lacking}; {mend}") from None
+            raise
         where = _line_in(file, fault)
         raise ValueError(f"{file.name} fails on import: {type(fault).__name__}: {text}{where}") from None
 

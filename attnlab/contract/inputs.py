@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.distributions import DISTRIBUTIONS
-from attnlab.contract.dtypes import round_to
+from attnlab.contract.dtypes import carrier, round_to
 from attnlab.contract.errors import Declined
 from attnlab.contract.problem import Alibi, Problem
 from attnlab.contract.workload import GIVEN, Workload
 
 #: a random stream each: a change of one array leaves the others as they were
 _DISTRIBUTION, _BIAS, _SINKS, _GRADIENT = 3, 6, 7, 8
+#: numbers that are drawn at once: an array in the workload's format is then all that is held
+_DRAWN = 2**20
 
 
 def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -33,7 +35,10 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
         (w.batch, w.kv_heads, w.keys, w.head_dim),
         (w.batch, w.kv_heads, w.keys, w.value_dim),
     )
-    q, k, v = (_normal(w, stream, shape) for stream, shape in enumerate(shapes))
+    if w.distribution == "normal":  # what every format holds
+        q, k, v = (_normal(w, stream, shape) for stream, shape in enumerate(shapes))
+        return q, k, v
+    q, k, v = (_normal(w, stream, shape, rounded=False) for stream, shape in enumerate(shapes))
     with np.errstate(over="ignore", invalid="ignore"):  # told below
         drawn = DISTRIBUTIONS[w.distribution](
             q, k, v, w.scale, np.random.default_rng([w.seed, _DISTRIBUTION])
@@ -60,7 +65,7 @@ def problem_of(workload: Workload) -> Problem:
     if w.bias == "alibi":
         bias = Alibi.of_heads(w.heads)
     elif w.bias == "normal":
-        bias = round_to(_score_normal(w, _BIAS, (1, w.heads, w.queries, w.keys)), w.dtype)
+        bias = _normal(w, _BIAS, (1, w.heads, w.queries, w.keys), wide=_of_scores(w.dtype))
     upstream = (w.batch, w.heads, w.queries, w.value_dim)
     return Problem(
         query=q,
@@ -71,8 +76,8 @@ def problem_of(workload: Workload) -> Problem:
         mask=w.masked,
         bias=bias,
         softcap=w.softcap,
-        sinks=round_to(_normal(w, _SINKS, (w.heads,)), w.dtype) if w.sinks else None,
-        output_gradient=round_to(_normal(w, _GRADIENT, upstream), w.dtype) if w.backward else None,
+        sinks=_normal(w, _SINKS, (w.heads,)) if w.sinks else None,
+        output_gradient=_normal(w, _GRADIENT, upstream) if w.backward else None,
     )
 
 
@@ -89,11 +94,28 @@ def checked_problem(workload: Workload, rows: Sequence[int]) -> Problem:
     return problem.with_(output_gradient=upstream)
 
 
-def _normal(workload: Workload, stream: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    return np.random.default_rng([workload.seed, stream]).standard_normal(shape)
+def _of_scores(dtype: str) -> type[np.floating[Any]]:
+    """What a bias is drawn in, which is as large as a score matrix: half of float64 where no more is needed."""
+    return np.float64 if dtype == "float64" else np.float32
 
 
-def _score_normal(workload: Workload, stream: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """As `_normal`, in half the memory where the format needs no more: it is as large as a score matrix."""
-    wide = np.float64 if workload.dtype == "float64" else np.float32
-    return np.random.default_rng([workload.seed, stream]).standard_normal(shape, dtype=wide)
+def _normal(
+    workload: Workload,
+    stream: int,
+    shape: tuple[int, ...],
+    *,
+    wide: type[np.floating[Any]] = np.float64,
+    rounded: bool = True,
+) -> NDArray[Any]:
+    """Standard normal numbers, drawn in the format `wide` and rounded to the workload's unless told otherwise.
+
+    Piece by piece: the generator gives the same numbers one after the other, however many are asked for at once.
+    """
+    generator = np.random.default_rng([workload.seed, stream])
+    found = np.empty(shape, carrier(workload.dtype) if rounded else wide)
+    flat = found.reshape(-1)
+    for start in range(0, flat.size, _DRAWN):
+        part = flat[start : start + _DRAWN]
+        drawn = generator.standard_normal(part.size, dtype=wide)
+        part[:] = round_to(drawn, workload.dtype) if rounded else drawn
+    return found

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.importing import begin
 from attnlab.contract.library import Arrays, Call
+from attnlab.contract.memory import free_bytes as free_bytes
 
 
 def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[[], None]) -> float:
@@ -24,33 +29,54 @@ def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[
     return (time.perf_counter() - start) / iterations
 
 
-def free_bytes() -> int:
-    """Bytes of main memory that can still be taken, within this process's control group if it has one."""
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
-    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
-    try:
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
-    except (OSError, ValueError):  # no control group, or one without a limit ("max")
-        return free
-    return max(free, 0)
-
-
 def required(*modules: str, extra: str) -> Any:
     """The first of these modules, imported now; the others are only looked for.
 
-    Raises Unavailable, with the line that installs them, where one is missing or cannot be imported.
+    Raises Unavailable, with the line that installs them, where one is missing, older than the extra asks for, or
+    cannot be imported. What is imported is noted first (`attnlab.contract.importing`): it may end this process.
     """
     mend = f"pip install 'attnlab[{extra}]'"
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
+    for module in (one.partition(".")[0] for one in modules):
+        if not _is_there(module):
             raise Unavailable(f"{module} is not installed; {mend}")
+    too_old = _too_old(extra)
+    if too_old:
+        raise Unavailable(f"{too_old}; {mend}")
+    begin(modules[0], f"pip install --force-reinstall 'attnlab[{extra}]'")
     try:
         return importlib.import_module(modules[0])
-    except Exception as fault:  # half installed, or for another version of NumPy
+    except (Exception, SystemExit) as fault:  # half installed, or for another version of NumPy
         text = " ".join(str(fault).split())[:200]
         raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {mend}") from None
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # what holds it cannot be imported, or it is there without a spec
+        return False
+
+
+@functools.cache
+def _too_old(extra: str) -> str | None:
+    """Which installed package is not of the versions that attnlab's extra asks for, or None.
+
+    A package that is there under another name, such as a nightly build, has no version here and is let pass.
+    """
+    try:
+        asked = map(Requirement, importlib.metadata.requires("attnlab") or ())
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for one in asked:
+        if one.marker is None or "extra" not in str(one.marker) or not one.marker.evaluate({"extra": extra}):
+            continue
+        try:
+            version = importlib.metadata.version(one.name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if not one.specifier.contains(version, prereleases=True):
+            return f"{one.name} {version} is installed, attnlab needs {one.name}{one.specifier}"
+    return None
 
 
 class Recipe(partial[Any]):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 
-from attnlab.contract.result import Measurement, Outcome
+from attnlab.contract.result import Measurement
 from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
 from attnlab.measuring.instruments import PEAK_MEMORY
@@ -15,7 +16,9 @@ from attnlab.measuring.prediction import History
 from attnlab.measuring.worker_process import Refused
 
 #: of the memory that is free, this share may be planned with
-_USABLE = 0.85
+USABLE = 0.85
+#: lengths of the calls by which memory is found out: two could not tell what it grows with
+_PROBED = (256, 512, 1024)
 #: a probe whose threads had to wait for a core is taken again so often, ...
 _RETAKES = 2
 #: ... and if that does not help, a call may be predicted to take so many times the limit: beside a process that
@@ -23,11 +26,31 @@ _RETAKES = 2
 _BUSY = 5
 
 
+@dataclass(frozen=True)
+class Over:
+    """A workload is not to be tried; `reason` says why, `needed` how many bytes would have to be free for it."""
+
+    reason: str
+    needed: int | None = None
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The contenders that a workload was prepared for before: how many, and what they hold of it, all in bytes.
+
+    further : what the calls of any of them take beyond that, while the others hold theirs.
+    """
+
+    count: int = 0
+    held: int = 0
+    further: int = 0
+
+
 class Budget:
     """What calls have cost so far in a run, and what the next would."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
         #: whether a probe of the present workload was disturbed
         self._waited = False
         self._history: dict[tuple[str, Workload], History] = defaultdict(History)
@@ -41,15 +64,41 @@ class Budget:
         if measurement.quantity == PEAK_MEMORY.quantity:
             self._history_of(participant).saw_peak(participant.workload, int(measurement.least))
 
-    def over(self, participant: Participant) -> tuple[Outcome, str] | None:
-        """Why the participant's workload is not to be tried, or None. Raises as `Participant.ask` does."""
-        answer = participant.ask("free_bytes", device=participant.workload.device)
-        free = int(answer["bytes"] * _USABLE)
-        # time first: its probes take little, and those of memory much where a contender is slow
-        return self._out_of_time(participant, free) or self._out_of_memory(participant, free)
+    def over(
+        self, participant: Participant, contenders: int = 1, beside: Beside | None = None
+    ) -> Over | None:
+        """Why the participant's workload is not to be tried, or None. Raises as `Participant.ask` does.
 
-    def _out_of_time(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
-        history, limit = self._history_of(participant), self._limits.call_seconds
+        contenders : that race. beside : those who will hold their inputs while this one is called. Memory is told
+        before time, which more patience could mend; but it is not found out by calls that are long.
+        """
+        free = self._free(participant)
+        late = self._out_of_time(participant, int(free * USABLE), contenders)
+        if late and not self._short(participant, self.limits.longest_call(contenders)):
+            return late
+        return self._out_of_memory(participant, free, beside or Beside()) or late
+
+    def cramped(self, participant: Participant) -> str | None:
+        """Why the participant's inputs do not fit any more, or None: others may have taken memory since."""
+        if prediction.drawn_bytes(participant.workload) <= prediction.PLACED_BYTES:
+            return None
+        needed, free = prediction.preparing_bytes(participant.workload), self._free(participant)
+        if needed <= free * USABLE:
+            return None
+        return f"its inputs need {_gib(needed)}, {_gib(free)} are free"
+
+    @staticmethod
+    def _free(participant: Participant) -> int:
+        return int(participant.ask("free_bytes", device=participant.workload.device)["bytes"])
+
+    def _short(self, participant: Participant, longest: float) -> bool:
+        """Whether the calls that memory is found out by are known to be quick enough."""
+        smaller = prediction.shortened(participant.workload, _PROBED[-1])
+        seconds = self._history_of(participant).predict_seconds(smaller)
+        return seconds is not None and seconds <= longest
+
+    def _out_of_time(self, participant: Participant, free: int, contenders: int) -> Over | None:
+        history, limit = self._history_of(participant), self.limits.longest_call(contenders)
         self._waited = False
         predicted = history.predict_seconds(participant.workload)
         first: tuple[int, float] | None = None
@@ -70,31 +119,39 @@ class Budget:
                 break
         if predicted is None or predicted <= limit * (_BUSY if self._waited else 1):
             return None
-        return Outcome.OVER_BUDGET, prediction.too_long(predicted, limit)
+        enough = self.limits.seconds_for(predicted, contenders)
+        return Over(f"{prediction.too_long(predicted, limit)}; --seconds {enough} would allow it")
 
-    def _out_of_memory(self, participant: Participant, free: int) -> tuple[Outcome, str] | None:
-        workload = participant.workload
+    def _out_of_memory(self, participant: Participant, free: int, beside: Beside) -> Over | None:
+        workload, usable = participant.workload, int(free * USABLE)
         if workload.backward:
             # what the forward pass leaves behind is there before the call: a training call holds all of it
             workload = workload.with_(direction="training")
-        if prediction.worst_peak_bytes(workload) <= free:
+        held = prediction.held_bytes(workload)
+        getting_ready = prediction.preparing_bytes(workload)
+        if workload.backward:
+            getting_ready += held  # the gradients that are checked have inputs of their own
+        if workload.device == "cpu" and not beside.count:  # the right answer is worked out before, here
+            getting_ready = max(getting_ready, prediction.referred_bytes(workload))
+        if max(prediction.worst_peak_bytes(workload), getting_ready) + beside.further <= usable:
             return None
-        needed: int | None = prediction.least_peak_bytes(workload)
-        if needed is not None and needed <= free:
-            history = self._history_of(participant, workload)
-            for length in (256, 512, 1024) if history.sizes_seen < 3 else ():
-                queries = 1 if workload.queries == 1 else length
-                smaller = prediction.smaller(workload, queries, length)
-                if self._probe(participant, smaller, history) is not None:
-                    found = participant.measure(PEAK_MEMORY)
-                    history.saw_peak(smaller, int(min(found["samples"])))
-            peak = history.predict_peak(workload)
-            inputs = prediction.least_peak_bytes(workload) - workload.output_bytes
-            needed = None if peak is None else peak + inputs
-        if needed is None or needed <= free:
+        call = workload.output_bytes
+        if max(held + max(call, beside.further), getting_ready) <= usable:
+            call = self._peak(participant, workload) or call
+        needed = max(held + max(call, beside.further), getting_ready)
+        if needed <= usable:
             return None
-        said = f"predicted to need {needed / 2**30:.3g} GiB, {free / 2**30:.3g} GiB may be used"
-        return Outcome.OVER_BUDGET, said
+        return Over(_too_large(workload, call, needed, free, beside), math.ceil(needed / USABLE))
+
+    def _peak(self, participant: Participant, workload: Workload) -> int | None:
+        """What a call of `workload` is predicted to take beside its inputs, by small ones of this contender."""
+        history = self._history_of(participant, workload)
+        for length in _PROBED if history.sizes_seen < len(_PROBED) else ():
+            smaller = prediction.shortened(workload, length)
+            if self._probe(participant, smaller, history) is not None:
+                found = participant.measure(PEAK_MEMORY)
+                history.saw_peak(smaller, int(min(found["samples"])))
+        return history.predict_peak(workload)
 
     def _probe(self, participant: Participant, workload: Workload, history: History) -> float | None:
         """Seconds of one call of a smaller workload, for the history only; None where that is declined."""
@@ -111,7 +168,7 @@ class Budget:
         for _ in range(_RETAKES + 1):
             found = participant.ask("calibrate", warmup_seconds=0.0)
             least = min(least, float(found["seconds"]))
-            waited = found["waited"] > self._limits.run_delay
+            waited = found["waited"] > self.limits.run_delay
             if not waited:
                 break
         self._waited |= waited
@@ -121,3 +178,19 @@ class Budget:
     def _history_of(self, participant: Participant, workload: Workload | None = None) -> History:
         """What this contender's calls have cost on workloads that differ from this one in their sizes alone."""
         return self._history[participant.name, prediction.sort_of(workload or participant.workload)]
+
+
+def _too_large(workload: Workload, call: int, needed: int, free: int, beside: Beside) -> str:
+    """Why a workload does not fit, in words."""
+    inputs = prediction.held_bytes(workload)
+    said = (
+        f"predicted to need {_gib(needed)}: inputs of {_gib(inputs)}, and a call that takes {_gib(call)} "
+        f"(one score matrix is {_gib(workload.score_bytes)}); {_gib(free)} are free, {USABLE:.0%} of it may be used"
+    )
+    if beside.count:
+        said += f"; the {beside.count} before it in the race hold {_gib(beside.held)}: race fewer together"
+    return said
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.3g} GiB"

@@ -13,14 +13,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnlab.accuracy import race_check
+from attnlab.contract.errors import Declined
 from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
-from attnlab.measuring.budget import Budget
+from attnlab.measuring import prediction
+from attnlab.measuring.budget import USABLE, Beside, Budget, Over
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.crews import Crews
 from attnlab.measuring.disturbance import Watch
@@ -28,7 +31,7 @@ from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.race import Race
-from attnlab.measuring.worker_process import NoAnswer
+from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
 from attnlab.statistics.ranking import is_second_entry
 
 _WARMUP_SECONDS = 0.015
@@ -53,13 +56,16 @@ class Conductor:
         instruments: Sequence[Instrument] = STANDARD,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.crews = Crews(contenders, folders, on_event)
-        self.baseline = baseline or contenders[0].name
         self.limits = limits or Limits()
+        make = partial(WorkerProcess, start_seconds=self.limits.start_seconds)
+        self.crews = Crews(contenders, folders, on_event, make)
+        self.baseline = baseline or contenders[0].name
         self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
         self._on_event = on_event
         self._budget = Budget(self.limits)
+        #: of the present workload: who was admitted so far, and how many race
+        self._beside, self._there = Beside(), len(contenders)
 
     def __enter__(self) -> Conductor:
         try:
@@ -86,7 +92,8 @@ class Conductor:
         with self._activity("start-up"):
             first = self.crews.crew(0)
         watch = Watch()
-        deadline = self.limits.deadline_seconds
+        there = max(1, len(first) - len(self.crews.absent))
+        deadline, self._there, self._budget.limits = self.limits.deadline(there), there, self.limits
         participants = [Participant(worker, workload, deadline) for worker in first.values()]
         race = Race(
             participants=participants,
@@ -95,9 +102,9 @@ class Conductor:
             account=self.account,
             on_event=self._on_event,
         )
-        crew = 0
+        crew, self._beside = 0, Beside()
         while True:
-            started, entered = time.monotonic(), race.racing
+            started, entered = time.monotonic(), sorted(race.racing, key=self._place)
             for participant in entered:
                 self._on_event(f"{workload.label}: checking {participant.name}")
                 participant.attempt(self._rejoin if crew else self._admit)
@@ -114,7 +121,7 @@ class Conductor:
             if race.over(crew):
                 break
             self._enter(crew, race.racing)
-        self._note_others(watch, participants)
+        self._note(race.cut_short(crew), watch, participants)
         self.crews.dismiss()
         return [participant.result() for participant in participants]
 
@@ -131,15 +138,26 @@ class Conductor:
         return found
 
     def _enter(self, crew: int, racing: Sequence[Participant]) -> None:
-        """Give those who still race their processes of the next crew."""
+        """Give those who still race their processes of the next crew, where there is room beside the idle ones."""
+        names, room = [one.name for one in racing], self._beside.further
         with self._activity("start-up"):
-            workers = self.crews.crew(crew, [one.name for one in racing])
+            room += sum(prediction.held_bytes(one.workload) for one in racing)
+            room += max((prediction.preparing_bytes(one.workload) for one in racing), default=0)
+            self.crews.make_room(int((room + self.crews.size(names, crew)) / USABLE), keep=crew)
+            workers = self.crews.crew(crew, names)
         for one in racing:
             one.worker = workers[one.name]
             one.present = one.worker.alive
 
-    def _note_others(self, watch: Watch, participants: Sequence[Participant]) -> None:
-        """What others took of the machine while these raced, beside every result."""
+    def _place(self, participant: Participant) -> tuple[bool, bool]:
+        """Whose memory counts first: the baseline's, and that of a second entry last."""
+        return is_second_entry(participant.name), participant.name != self.baseline
+
+    def _note(self, cut_short: str | None, watch: Watch, participants: Sequence[Participant]) -> None:
+        """What others took of the machine while these raced, and what there was no time for, beside every result."""
+        if cut_short:
+            for participant in participants:
+                participant.facts["cut short"] = cut_short
         ours = [worker.number for worker in self.crews.workers if worker.number is not None]
         others = watch.others([os.getpid(), *ours])
         if others.notable:
@@ -156,9 +174,15 @@ class Conductor:
             return
         with self._activity("predicting"):
             participant.ask("declines", workload=workload)
-            participant.ended = self._budget.over(participant)
+            over = self._over(participant)
+        if over:
+            participant.ended = Outcome.OVER_BUDGET, over.reason
+            return
+        with self._activity("checking"):
+            participant.ended = self._refer(participant.workload)
         if participant.ended:
             return
+        participant.worker.forget_peak()
         with self._activity("preparing"):
             participant.cache = participant.ask("prepare", workload=workload)["cache"]
         with self._activity("checking"):
@@ -171,10 +195,38 @@ class Conductor:
             self._budget.saw_seconds(participant)
         with self._activity("attesting"):
             participant.kernel = str(participant.ask("attest")["kernel"])
+        before, held = self._beside, prediction.held_bytes(participant.workload)
+        further = max(before.further, participant.worker.further_bytes())
+        self._beside = Beside(before.count + 1, before.held + held, further)
+
+    def _over(self, participant: Participant) -> Over | None:
+        """Why the workload is not to be tried; idle processes are ended where that makes room for it."""
+        over = self._budget.over(participant, self._there, self._beside)
+        if over and over.needed and self.crews.make_room(over.needed, keep=0):
+            participant.ask("release")  # of what was tried
+            over = self._budget.over(participant, self._there, self._beside)
+        return over
+
+    @staticmethod
+    def _refer(workload: Workload) -> tuple[Outcome, str] | None:
+        """Work out the right answer, before a contender has its inputs: there may be room for one of them alone.
+
+        Returns the outcome where nobody can have such inputs.
+        """
+        try:
+            race_check.references(workload, tuple(race_check.sampled_rows(workload)))
+        except Declined as refused:
+            return Outcome.DECLINED, str(refused)
+        return None
 
     def _rejoin(self, participant: Participant) -> None:
         """Everything that comes before the clock in a later crew: its answer must be as right as in the first."""
         if not participant.present:
+            return
+        cramped = self._budget.cramped(participant)
+        if cramped:
+            participant.present = False
+            participant.notes.append(f"left out of one process: {cramped}")
             return
         with self._activity("preparing"):
             participant.ask("prepare", workload=participant.workload.to_dict())

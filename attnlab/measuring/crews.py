@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-import psutil
-
+from attnlab.contract import memory
 from attnlab.contract.result import Outcome
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, NoAnswer, WorkerProcess
@@ -72,10 +71,30 @@ class Crews:
             if number == 0:
                 self.absent[worker.contender.name] = outcome, str(fault)
 
+    def size(self, names: Sequence[str], number: int) -> int:
+        """Bytes that those of `names` will take that are not yet running in that crew, by those of the first."""
+        running = self._crews[number] if number < len(self._crews) else {}
+        missing = (name for name in names if name not in running or not running[name].alive)
+        return sum(self._crews[0][name].resident_bytes() for name in missing)
+
+    def make_room(self, needed: int, keep: int) -> bool:
+        """End processes that are idle until so many bytes are free: of the last crews first, but none of crew `keep`.
+
+        Whether any was ended. They are started again when they are asked for.
+        """
+        ended = False
+        for number in range(len(self._crews) - 1, -1, -1):
+            if memory.free_bytes() >= needed:
+                break
+            for worker in self._crews[number].values() if number != keep else ():
+                ended = ended or worker.alive
+                worker.end()
+        return ended
+
     def dismiss(self) -> None:
         """After a workload: end as many of the last crews as would take too much memory if they were kept."""
         held = [sum(worker.resident_bytes() for worker in crew.values()) for crew in self._crews]
-        room = _KEPT_SHARE * (psutil.virtual_memory().available + sum(held[1:]))
+        room = _KEPT_SHARE * (memory.free_bytes() + sum(held[1:]))
         for number in range(len(self._crews) - 1, 0, -1):
             if sum(held[1 : number + 1]) <= room:
                 return

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+#: rounds that a process has, however long they take, while there is time; a call before the first of them is not timed
+LEAST_ROUNDS = 2
+#: calls that one request may make of a worker: those that are checked, or that memory is read from, and some to spare
+_CALLS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,8 +19,9 @@ class Limits:
     `most_processes` if these are more, while a verdict against the baseline is undecided. It has at least `min_rounds`
     rounds in all and at most `max_rounds`, shared by the planned processes, but no more than fit into
     `workload_seconds`; where that leaves less than two rounds a process, up to `extra_seconds` more. A contender whose
-    call is predicted to take over `call_seconds` is not tried, and one whose answer does not come within
-    `deadline_seconds` is killed.
+    call is predicted to take over `longest_call` is not tried: over `call_seconds`, or more where the time of a
+    workload has room for that. One whose answer does not come within `deadline_seconds` is killed, and one whose
+    process has not loaded its backend within `start_seconds`.
     A turn is timed for at least `turn_seconds`, after untimed calls for `settle_seconds`, which a call of over
     `settle_below_seconds` does without. A turn whose threads waited for a core for more than the part `run_delay` of
     its time does not count and is taken again. Differences up to `noise_margin` count as none.
@@ -28,8 +35,31 @@ class Limits:
     extra_seconds: float = 15.0
     call_seconds: float = 1.0
     deadline_seconds: float = 60.0
+    start_seconds: float = 120.0
     turn_seconds: float = 0.015
     settle_seconds: float = 0.005
     settle_below_seconds: float = 0.1
     run_delay: float = 0.02
     noise_margin: float = 0.01
+
+    @property
+    def utmost_seconds(self) -> float:
+        """For the rounds of a workload, the extra time included."""
+        return self.workload_seconds + self.extra_seconds
+
+    def longest_call(self, contenders: int) -> float:
+        """Seconds that a call may take where so many contenders race.
+
+        As many as leave all of them the least rounds in every process, or `call_seconds` if that is more.
+        """
+        calls = contenders * self.processes * (LEAST_ROUNDS + 1)
+        return max(self.call_seconds, self.utmost_seconds / calls)
+
+    def seconds_for(self, call_seconds: float, contenders: int) -> int:
+        """The `workload_seconds` with which a call of so many seconds would be tried."""
+        utmost = call_seconds * contenders * self.processes * (LEAST_ROUNDS + 1)
+        return max(1, math.ceil(utmost - self.extra_seconds))
+
+    def deadline(self, contenders: int) -> float:
+        """Seconds for an answer where so many contenders race: `deadline_seconds`, or more where calls may be long."""
+        return max(self.deadline_seconds, _CALLS * self.longest_call(contenders))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from attnlab.contract.dtypes import ITEM_BYTES
+from attnlab.contract.dtypes import ITEM_BYTES, carrier
 from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.workload import GIVEN, Workload
@@ -19,6 +19,10 @@ REACH = 16
 _FIRST_LENGTH = 64
 #: score matrices, in the workload's dtype, that no implementation is expected to exceed: a dozen in float64
 _WORST_SCORES = 24
+#: a worker keeps the NumPy arrays of inputs up to this, beside what its library made of them, to place them anew
+PLACED_BYTES = 2**28
+#: arrays of one head's keys and values in float64 that the right answer takes at once, and beside them
+_REFERRED, _BLOCKS = 8, 2**27
 
 
 @dataclass
@@ -81,7 +85,7 @@ def sort_of(workload: Workload) -> Workload:
 
 
 def smaller(workload: Workload, queries: int, keys: int) -> Workload:
-    """One head of `workload` at these lengths, its mask as far as it fits.
+    """One head of keys of `workload` at these lengths, with the query heads that share it; its mask as far as it fits.
 
     A window is cut to the keys, as are the most keys of any batch element; a further part that the smaller
     shape does not allow, such as a prefix beyond its keys, is left out.
@@ -89,7 +93,7 @@ def smaller(workload: Workload, queries: int, keys: int) -> Workload:
     window, lengths = workload.window, workload.key_lengths
     return workload.with_(
         batch=1,
-        heads=1,
+        heads=workload.heads // workload.kv_heads,
         kv_heads=1,
         queries=queries,
         keys=keys,
@@ -99,14 +103,19 @@ def smaller(workload: Workload, queries: int, keys: int) -> Workload:
     )
 
 
+def shortened(workload: Workload, length: int) -> Workload:
+    """`smaller`, with queries and keys no more than `length`."""
+    return smaller(workload, min(length, workload.queries), min(length, workload.keys))
+
+
 def rungs(workload: Workload) -> Iterator[Workload]:
-    """Smaller workloads of one head that lead up to `workload`, each at most about 16 times the one before in FLOPs.
+    """Smaller workloads of one head of keys, up to `workload`, each at most about 16 times the one before in FLOPs.
 
     None where the mask of `workload` keeps nothing; a rung whose mask keeps nothing is left out.
     """
     length = _FIRST_LENGTH
     while True:
-        rung = smaller(workload, min(length, workload.queries), min(length, workload.keys))
+        rung = shortened(workload, length)
         if rung.flops >= workload.flops:
             return
         if rung.flops:
@@ -130,13 +139,47 @@ def extrapolated(first: tuple[int, float], last: tuple[int, float], flops: int) 
 
 def too_long(predicted: float, limit: float) -> str:
     """Why a call is not tried, in words: both in seconds."""
-    return f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:g} s"
+    return f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:.3g} s"
+
+
+def drawn_bytes(workload: Workload) -> int:
+    """What the inputs take as NumPy arrays: bfloat16 travels in float32."""
+    return workload.input_bytes // ITEM_BYTES[workload.dtype] * carrier(workload.dtype).itemsize
+
+
+def held_bytes(workload: Workload) -> int:
+    """What a worker holds of the inputs from call to call."""
+    drawn = drawn_bytes(workload)
+    return workload.input_bytes + (drawn if drawn <= PLACED_BYTES else 0)
+
+
+def preparing_bytes(workload: Workload) -> int:
+    """What a worker holds at most while the inputs are drawn and its library takes them over.
+
+    Large ones are given up array by array. What is not standard normal is drawn in float64, all at once.
+    """
+    w, drawn, item = workload, drawn_bytes(workload), ITEM_BYTES[workload.dtype]
+    rows = w.batch * w.heads * w.queries, w.batch * w.kv_heads * w.keys, w.batch * w.kv_heads * w.keys
+    sizes = [count * dim for count, dim in zip(rows, (w.head_dim, w.head_dim, w.value_dim), strict=True)]
+    left, taken = drawn, w.input_bytes - sum(sizes) * item  # a bias and a gradient are there twice
+    most = drawn
+    for size in sizes:
+        taken += size * item
+        most = max(most, left + taken)
+        if drawn > PLACED_BYTES:
+            left -= size * carrier(w.dtype).itemsize
+    return most if w.distribution == "normal" else max(most, drawn + 8 * sum(sizes))
+
+
+def referred_bytes(workload: Workload) -> int:
+    """What the right answer takes where it is worked out: the inputs, and one head of keys and values in float64."""
+    head = workload.keys * (workload.head_dim + workload.value_dim) * 8
+    return drawn_bytes(workload) + _REFERRED * head + _BLOCKS
 
 
 def least_peak_bytes(workload: Workload) -> int:
     """What any implementation holds at once, its inputs and a bias included."""
-    bias = workload.heads * workload.queries * workload.keys if workload.bias == "normal" else 0
-    return workload.input_bytes + workload.output_bytes + bias * ITEM_BYTES[workload.dtype]
+    return workload.input_bytes + workload.output_bytes
 
 
 def worst_peak_bytes(workload: Workload) -> int:

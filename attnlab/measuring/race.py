@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from attnlab.measuring import disturbance
 from attnlab.measuring.instruments import LATENCY
-from attnlab.measuring.limits import Limits
+from attnlab.measuring.limits import LEAST_ROUNDS, Limits
 from attnlab.measuring.participant import Participant
 from attnlab.statistics import pairing, replication
 from attnlab.statistics.pairing import Verdict
@@ -33,8 +33,6 @@ _FIRST_CREWS = 3
 _FAR = 8.0
 #: rounds that a placement of the arrays is raced for
 _PLACED_FOR = 4
-#: rounds that a crew has, however long they take, while the extra time lasts
-_LEAST_ROUNDS = 2
 #: seconds that a page fault takes, about: the kernel clears the page
 _FAULT_SECONDS = 1e-6
 #: a disturbed turn is taken again so often, ...
@@ -78,7 +76,7 @@ class Race:
         order = latin_square(racing, seed=workload.seed + crew)
         aim, share, apart = self._rounds_wanted(crew), self._share(crew), 0.0
         for count in range(math.ceil(self.limits.max_rounds / self.limits.processes)):
-            if count == _LEAST_ROUNDS and (far := _far_behind(racing)):
+            if count == LEAST_ROUNDS and (far := _far_behind(racing)):
                 racing = [one for one in racing if one not in far]
                 order = latin_square(racing, seed=workload.seed + crew)
                 for one in far:
@@ -86,7 +84,7 @@ class Race:
                 apart = sum(one.spent - before[one.name] for one in far)
             elapsed = time.monotonic() - started - apart
             over = elapsed + elapsed / count > share if count else False  # a round more would not fit
-            if over and (count >= _LEAST_ROUNDS or self.spent + elapsed > self._utmost):
+            if over and (count >= LEAST_ROUNDS or self.spent + elapsed > self.limits.utmost_seconds):
                 break
             if count >= aim or not any(one.ended is None for one in racing):
                 break
@@ -105,15 +103,22 @@ class Race:
         if crews >= max(limits.processes, limits.most_processes) or self._nobody_to_pair():
             return True
         if crews < limits.processes:
-            return self.spent > self._utmost
+            return self.spent > limits.utmost_seconds
         if crews == limits.processes:  # the first look: what is decided has its verdict
             for one in self._challengers():
                 one.racing = not self._decided(one)
-        return self.spent > self._utmost or not self._challengers()
+        return self.spent > limits.utmost_seconds or not self._challengers()
 
-    @property
-    def _utmost(self) -> float:
-        return self.limits.workload_seconds + self.limits.extra_seconds
+    def cut_short(self, crews: int) -> str | None:
+        """That the time was over before all planned processes had raced, with figures; None where it was not."""
+        if crews >= self.limits.processes or self.spent <= self.limits.utmost_seconds:
+            return None
+        all_of_it = math.ceil(self.spent / crews * self.limits.processes)
+        return (
+            f"{crews} of {self.limits.processes} processes: their rounds took {self.spent:.0f} s, and "
+            f"{self.limits.utmost_seconds:.0f} s were allowed; all would take about {all_of_it} s "
+            f"(--seconds {all_of_it})"
+        )
 
     def _share(self, crew: int) -> float:
         """Seconds for this crew's rounds: an equal part of what is left of the planned time."""

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract import importing
 from attnlab.contract.backend import Backend
 from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.errors import Declined, Misbehaved, Unavailable
@@ -34,13 +35,12 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring import ceilings, protocol
 from attnlab.measuring.confine import confine
 from attnlab.measuring.disturbance import run_delay_seconds
+from attnlab.measuring.prediction import PLACED_BYTES, drawn_bytes
 from attnlab.measuring.probe import Probe
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
 _LONG = 0.1
-#: inputs above this are not placed anew
-_PLACED_BYTES = 2**28
 #: what is placed anew is moved by up to this: a huge page
 _PADDING_BYTES = 2**21
 #: no file that a worker writes grows beyond this; memory traces take some 10 MB
@@ -111,6 +111,13 @@ class Worker:
         gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
         return {"library": self.backend.library, "kernel": self.backend.kernel}, ()
 
+    def describe(self, backend: str, folders: list[str], workload: dict[str, Any]) -> Reply:
+        """Import a backend in place of the one before: its library, its summary, and why it declines `workload`."""
+        self.load(backend, folders)
+        found = _there(self.backend, "load")
+        reason = found.declines(Workload.from_dict(workload))
+        return {"library": found.library, "summary": found.summary, "reason": reason}, ()
+
     def declines(self, workload: dict[str, Any]) -> Reply:
         """Refuse what the backend does not do; nothing is drawn or computed."""
         asked = Workload.from_dict(workload)
@@ -126,10 +133,9 @@ class Worker:
         self.declines(workload)
         asked = Workload.from_dict(workload)
         confine(asked.device)
-        problem = problem_of(asked)
-        self.call = self._bound(asked, problem)
+        self.problem = problem_of(asked) if drawn_bytes(asked) <= PLACED_BYTES else None
+        self.call = self._bound(asked, self.problem)
         self.workload = asked
-        self.problem = problem if sum(array.nbytes for array in pack(problem)[1]) <= _PLACED_BYTES else None
         return {"cache": self.library().cache}, ()
 
     def place(self) -> Reply:
@@ -140,14 +146,14 @@ class Worker:
         """
         workload = _there(self.workload, "prepare")
         if self.problem is None:
-            return {"placed": False, "reason": f"its inputs take over {_PLACED_BYTES >> 20} MiB"}, ()
+            return {"placed": False, "reason": f"its inputs take over {PLACED_BYTES >> 20} MiB"}, ()
         self.call, self.problem = None, _copied(self.problem)
         self._give_back(workload.device)
         self.padding = np.empty(random.SystemRandom().randrange(1, _PADDING_BYTES), np.uint8)
         self.call = self._bound(workload, self.problem)
         return {"placed": True}, ()
 
-    def _bound(self, workload: Workload, problem: Problem) -> Callable[[], Any]:
+    def _bound(self, workload: Workload, problem: Problem | None) -> Callable[[], Any]:
         call = _there(self.backend, "load").bind(workload, problem)
         return slowed(call, self.library(workload.device), self.slowed) if self.slowed else call
 
@@ -288,6 +294,7 @@ def main(requests: int, replies: int) -> None:
     limit_files()
     confine()
     worker = Worker()
+    importing.listeners.append(lambda one: protocol.send(replies, {"importing": one}))
     with contextlib.suppress(protocol.Closed):
         protocol.send(replies, {"protocol": protocol.VERSION, "pid": os.getpid()})
         while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import random
 import signal
@@ -24,6 +25,7 @@ from typing import IO, Any, ClassVar
 import psutil
 from numpy.typing import NDArray
 
+from attnlab.contract.importing import Import
 from attnlab.contract.result import Outcome
 from attnlab.contract.text import one_line
 from attnlab.measuring import protocol
@@ -40,6 +42,11 @@ _ENDING_SECONDS = 2.0
 _LAST_BYTES, _LAST_LINES = 4096, 10
 #: a longer log is cut when the process is stopped
 _MOST_LOG_BYTES = 2**20
+#: what a signal that ended a process tells
+_CAUSES: dict[int, str] = {
+    signal.SIGKILL: " (the system does this when memory runs out)",
+    signal.SIGILL: " (an instruction that this processor does not have: the build is for another)",
+}
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -92,8 +99,12 @@ class Hung(NoAnswer):
 class WorkerProcess:
     """One contender's process. Every request raises NoAnswer where there is none."""
 
-    def __init__(self, contender: Contender, folders: Sequence[str] = ()) -> None:
+    def __init__(
+        self, contender: Contender, folders: Sequence[str] = (), start_seconds: float = _START_SECONDS
+    ) -> None:
         self.contender = contender
+        self._start_seconds = start_seconds
+        self._start_deadline = self._asked = math.inf
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
         self._folders = [str(Path(folder).resolve()) for folder in folders]
@@ -103,6 +114,8 @@ class WorkerProcess:
         self._requests = self._replies = -1
         #: of requests so far
         self._number = 0
+        #: what it imports just now
+        self._importing: Import | None = None
 
     @property
     def alive(self) -> bool:
@@ -122,6 +135,22 @@ class WorkerProcess:
             return int(self._handle.memory_full_info().uss)
         except (psutil.Error, AttributeError):
             return int(self._handle.memory_info().rss)
+
+    def forget_peak(self) -> None:
+        """Count `further_bytes` from now on; nothing happens where the system cannot."""
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.number}/clear_refs").write_text("5")  # see proc(5)
+
+    def further_bytes(self) -> int:
+        """Memory that it has held, since `forget_peak`, beyond what it holds now; 0 where the system does not tell."""
+        try:
+            lines = Path(f"/proc/{self.number}/status").read_text().splitlines()
+        except OSError:
+            return 0
+        told = {
+            line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmHWM", "VmRSS"))
+        }
+        return 1024 * (int(told.get("VmHWM", 0)) - int(told.get("VmRSS", 0)))
 
     def start(self, op: str = "load", **arguments: Any) -> None:
         """Start the process with a first request, by default to load its backend.
@@ -159,6 +188,7 @@ class WorkerProcess:
             undo.pop_all()
         _close_all(theirs)
         self._requests, self._replies, self._log, self._process = requests, replies, log, process
+        self._importing = None
         self._handle = psutil.Process(process.pid)
         if op == "load":
             one = self.contender
@@ -168,11 +198,15 @@ class WorkerProcess:
                 "threads": one.threads,
                 "slowed": one.slowed,
             }
-        self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
+        self._start_deadline = time.monotonic() + self._start_seconds
+        self._begin({"op": op, **arguments}, (), self._start_deadline)
 
     def finish_start(self) -> protocol.Message:
-        """Wait for the answer to the first request; the process is stopped after it."""
-        deadline = time.monotonic() + _START_SECONDS
+        """Wait for the answer to the first request; the process is stopped after it.
+
+        The deadline is one for all that start side by side: those that hang do not add up.
+        """
+        deadline = self._start_deadline
         hello, _ = self._receive(deadline)
         if (spoken := hello.get("protocol")) != protocol.VERSION:
             self.end()
@@ -217,7 +251,7 @@ class WorkerProcess:
         self._process = self._handle = self._log = None
 
     def _begin(self, message: protocol.Message, arrays: Arrays, deadline: float) -> None:
-        self._number += 1
+        self._number, self._asked = self._number + 1, time.monotonic()
         try:
             protocol.send(self._requests, {**message, "number": self._number}, arrays, deadline)
         except protocol.Closed:
@@ -237,15 +271,20 @@ class WorkerProcess:
         return reply, arrays
 
     def _receive(self, deadline: float) -> Answer:
-        started = time.monotonic()
         try:
-            return protocol.receive(self._replies, deadline)
+            while "importing" in (frame := protocol.receive(self._replies, deadline))[0]:
+                self._importing = Import(*map(str, frame[0]["importing"]))
         except protocol.Closed:
             raise self._died() from None
-        except protocol.Garbled as fault:
+        except (protocol.Garbled, TypeError) as fault:
             raise self._killed(f"its process sent {fault}, and was killed") from None
         except protocol.Late:
-            raise self._hung(f"no answer within {deadline - started:.0f} s; killed") from None
+            where, mend = self._at_import()
+            raise self._hung(
+                f"no answer within {deadline - self._asked:.0f} s{where}; killed{mend}"
+            ) from None
+        self._importing = None
+        return frame
 
     def _suspend(self) -> None:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
@@ -280,12 +319,18 @@ class WorkerProcess:
         if alive:
             how = "its process closed its pipe to the conductor, and was killed"
         elif code < 0:
-            how = f"its process was killed by {_signal_name(-code)}"
-            if -code == signal.SIGKILL:
-                how += " (the system does this when memory runs out)"
+            how = f"its process was killed by {_signal_name(-code)}{_CAUSES.get(-code, '')}"
         else:
             how = f"its process exited with status {code}"
-        return Died(f"{how}: {_last(tail)}" if tail else how, tail)
+        where, mend = self._at_import()
+        return Died(f"{how}{where}: {_last(tail)}{mend}" if tail else f"{how}{where}{mend}", tail)
+
+    def _at_import(self) -> tuple[str, str]:
+        """Where a process ended that was importing a library, and what mends that; nothing where it was not."""
+        if self._importing is None:
+            return "", ""
+        module, mend = self._importing
+        return f" while it imported {module}", f"; {mend}"
 
     def _killed(self, why: str) -> Died:
         tail = self._tail()

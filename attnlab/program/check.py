@@ -154,12 +154,13 @@ def _ask(
     from threadpoolctl import threadpool_limits
 
     process = WorkerProcess(_patient(asked), folders)
-    dtype = dtypes[0]
+    dtype, loaded = dtypes[0], False
     try:
         process.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
             _begin_ahead(dtype, seed)
             process.finish_start()
+            loaded = True
             for dtype in dtypes:
                 coming = questions(dtype, seed), gradient_questions(dtype, seed)
                 box = _BlackBox(process, device, *coming)
@@ -171,8 +172,8 @@ def _ask(
                     forget()
     except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
         tell(_End(dtype, None if refusal.kind == "unavailable" else False, str(refusal)))
-    except (Died, Hung) as fault:
-        tell(_End(dtype, False, str(fault)))
+    except (Died, Hung) as fault:  # a library that ends the process on import says nothing of the backend
+        tell(_End(dtype, False if loaded else None, str(fault)))
     finally:
         process.end()
         if not keep:

@@ -98,8 +98,12 @@ class Comparison:
             found = speeds(result.latency) if result.latency else ()
             if len(found) > 1:
                 said.append(two_speeds(result.contender, found, self.huge_pages.get(result.contender)))
-        facts = (one.latency.facts for one in self.results if one.latency)
-        others = next((one["others"] for one in facts if "others" in one), None)
+        facts = {
+            name: text for one in self.results if one.latency for name, text in one.latency.facts.items()
+        }
+        if "cut short" in facts:
+            said.append(f"The race was cut short, after {facts['cut short']}.")
+        others = facts.get("others")
         if others:
             said.append(
                 f"Other programs took {others} meanwhile: turns that had to wait for a core do not count."

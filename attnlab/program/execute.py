@@ -11,11 +11,11 @@ from pathlib import Path
 from attnlab.contract.discovery import backends, require
 from attnlab.contract.library import library_names
 from attnlab.contract.result import Ceiling, Outcome
+from attnlab.contract.text import without_home
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.contract.text import without_home
 from attnlab.program import results_file
 from attnlab.program.environment import environment, unchanged
 from attnlab.program.interrupts import terminable

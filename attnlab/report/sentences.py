@@ -74,6 +74,12 @@ def warnings(analysis: Analysis) -> list[str]:
             f"for one and do not count{f' (others took up to {who})' if who else ''}. What could not be told is called "
             "undecided below; repeat the run when nothing else runs to have it decided."
         )
+    cut_short = _cut_short(analysis)
+    if cut_short:
+        found.append(
+            f"{wording.counted(len(cut_short), 'race')} ended before all planned processes had their turn, "
+            f"and leave more undecided. {next(iter(cut_short))}: {next(iter(cut_short.values()))}."
+        )
     if tested.failures:
         text = (
             f"The self-test failed on {len(tested.failures)} of "
@@ -167,6 +173,19 @@ def _disturbed(analysis: Analysis) -> tuple[int, int]:
     """Turns that do not count, and all."""
     rankings = [cell.ranking for cell in analysis.cells if cell.ranking is not None]
     return sum(one.disturbed for one in rankings), sum(one.turns for one in rankings)
+
+
+def _cut_short(analysis: Analysis) -> dict[str, str]:
+    """What was noted of workloads for which there was no time, by label; the one with the longest calls first."""
+    slowest: dict[str, float] = {}
+    noted: dict[str, str] = {}
+    for cell in analysis.cells:
+        for latency in latencies(cell.measured.values()).values():
+            if "cut short" in latency.facts:
+                label = cell.workload.label
+                noted[label] = latency.facts["cut short"]
+                slowest[label] = max(slowest.get(label, 0.0), latency.median)
+    return dict(sorted(noted.items(), key=lambda one: -slowest[one[0]]))
 
 
 def _others(analysis: Analysis) -> str:

@@ -61,8 +61,9 @@ class FakeWorker:
     over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
     is the part of it that its threads waited for a core, `page_faults` those of a call in it; `faults` are raised in
     place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
-    its answers, `ready` is what
-    preparing and `placing` what placing costs. `turns` holds what each turn was asked for: iterations and settling.
+    its answers, `ready` is what preparing and `placing` what placing costs. `free` are the bytes that it finds free, a
+    number or a function without arguments, `further` those that its calls took beyond what it holds. `turns` holds what
+    each turn was asked for: iterations and settling.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
@@ -79,12 +80,13 @@ class FakeWorker:
         self.spoils = more.get("spoils", lambda process: 1.0)
         self.ready, self.placing = more.get("ready", 0.0), more.get("placing", 0.0)
         self.placed: dict[str, Any] = more.get("placed", {"placed": True})
-        self.resident = more.get("resident", 0)
+        self.resident, self.further = more.get("resident", 0), more.get("further", 0)
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
         self.turns: list[tuple[int, float | None]] = []
         self.processes: list[FakeWorker] = [self]
         self.process, self.alive, self.workload = 0, False, SMALL
+        self.prepared: Workload | None = None
 
     @property
     def starts(self) -> int:
@@ -113,6 +115,12 @@ class FakeWorker:
 
     def resident_bytes(self) -> int:
         return self.resident if self.alive else 0
+
+    def forget_peak(self) -> None:
+        self.asked["forget_peak"] += 1
+
+    def further_bytes(self) -> int:
+        return self.further
 
     def _fault(self, op: str) -> None:
         self.asked[op] += 1
@@ -145,7 +153,7 @@ class FakeWorker:
             if reason := self.declined(posed):
                 raise Refused("declined", reason)
             if op == "prepare":
-                self.workload = posed
+                self.workload = self.prepared = posed
                 self.clock.now += self.ready
         if op == "place":
             self.clock.now += self.placing
@@ -156,7 +164,10 @@ class FakeWorker:
             return self._turn(**arguments)
         if op == "measure":
             return {"samples": [self.peak(self.workload)], "columns": {}, "facts": {"method": "memray"}}
-        return {"kernel": "fake", "bytes": self.free, "cache": "warm"}
+        if op == "release":
+            self.prepared = None
+        free = self.free() if callable(self.free) else self.free
+        return {"kernel": "fake", "bytes": free, "cache": "warm"}
 
     def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> dict[str, Any]:
         self.turns.append((iterations, settle_seconds))

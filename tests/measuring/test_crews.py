@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import psutil
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, crews_of, race
 
+from attnlab.contract import memory
 from attnlab.contract.result import Outcome
 from attnlab.measuring import conductor, disturbance
 from attnlab.measuring import race as racing
@@ -137,13 +137,22 @@ def test_the_other_instruments_measure_in_the_first_crew_alone(clock: Clock) -> 
     assert worker.asked["attest"] == 1
 
 
+def on_a_machine(monkeypatch: pytest.MonkeyPatch, size: int, *workers: FakeWorker) -> None:
+    """Of so many bytes, of which its running processes take theirs."""
+
+    def free() -> int:
+        return size - sum(one.resident_bytes() for worker in workers for one in worker.processes)
+
+    monkeypatch.setattr(memory, "free_bytes", free)
+
+
 @pytest.mark.parametrize(("resident", "kept"), [(0, 4), (2**20, 4), (2**30, 3)])
 def test_later_crews_are_kept_for_the_next_workload_where_there_is_room(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, resident: int, kept: int
 ) -> None:
-    """With a GiB free beside what they hold; the first crew always is, and the last ends first."""
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2**30}))
+    """Where they take no more than a part of what would be free; the first crew always is, and the last ends first."""
     workers = [FakeWorker("a", clock, resident=resident), FakeWorker("b", clock)]
+    on_a_machine(monkeypatch, 7 * 2**30, *workers)
     with conductor_of(workers) as running:
         running.race(SMALL)
         alive = [[process.alive for process in worker.processes] for worker in workers]
@@ -151,6 +160,25 @@ def test_later_crews_are_kept_for_the_next_workload_where_there_is_room(
         running.race(SMALL)
     assert [worker.starts for worker in workers] == [5 + 4 - kept] * 2
     assert not any(process.alive for worker in workers for process in worker.processes)
+
+
+def test_where_there_is_no_room_for_the_next_crew_idle_ones_are_ended_first(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within one race: never do more processes run than the machine holds, and every crew has its turn."""
+    workers = [FakeWorker(name, clock, resident=2**30) for name in "abc"]
+    most = 0
+
+    def free() -> int:
+        nonlocal most
+        running = sum(one.alive for worker in workers for one in worker.processes)
+        most = max(most, running)
+        return (10 - running) * 2**30
+
+    monkeypatch.setattr(memory, "free_bytes", free)
+    results, _ = race(workers)
+    assert [crews_of(result) for result in results] == [dict.fromkeys(range(5), 6)] * 3
+    assert most <= 9
 
 
 # -- turns that had to wait for a core -------------------------------------------------------------------

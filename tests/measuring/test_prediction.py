@@ -28,15 +28,16 @@ workloads = strategies.workloads(longest=700) | st.builds(
 
 @given(workloads)
 def test_rungs_end_can_be_drawn_and_have_work(workload: Workload) -> None:
-    """One head each. Whatever the mask: what does not fit a smaller length is cut or left out."""
+    """One head of keys each, and its query heads. What does not fit a smaller length is cut or left out."""
     ladder = list(rungs(workload))
     assert len(ladder) <= 6
     for rung in ladder:
         assert 0 < rung.flops < workload.flops
-        assert (rung.heads, rung.batch, rung.direction) == (1, 1, workload.direction)
+        assert (rung.kv_heads, rung.batch, rung.direction) == (1, 1, workload.direction)
+        assert rung.heads == workload.heads // workload.kv_heads
         assert rung.queries <= workload.queries and rung.keys <= workload.keys
     if ladder:
-        assert problem_of(ladder[0].with_(distribution="normal")).shape.heads == 1
+        assert problem_of(ladder[0].with_(distribution="normal")).kv_heads == 1
     assert sort_of(sort_of(workload)) == sort_of(workload)
 
 
@@ -71,7 +72,7 @@ def test_a_smaller_workload_keeps_of_its_mask_what_fits(
     """A window is cut to the keys; a prefix as long as the keys would hide none of them."""
     found = smaller(Workload(batch=2, heads=6, kv_heads=2, **given_), 64, 64)  # type: ignore[arg-type]
     assert {name: getattr(found, name) for name in expected} == expected
-    assert (found.batch, found.heads, found.kv_heads, found.queries, found.keys) == (1, 1, 1, 64, 64)
+    assert (found.batch, found.heads, found.kv_heads, found.queries, found.keys) == (1, 3, 1, 64, 64)
 
 
 def test_time_is_predicted_from_the_nearest_size_within_reach() -> None:

@@ -179,7 +179,7 @@ def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.Mo
     """Twice of them might not fit; the call stays as it is."""
     of_inputs = 3 * 4 * 4 * 4  # query, key and value, each of 4 by 4 numbers of 4 bytes
     for limit, placed in ((of_inputs, True), (of_inputs - 1, False)):
-        monkeypatch.setattr("attnlab.measuring.worker._PLACED_BYTES", limit)
+        monkeypatch.setattr("attnlab.measuring.worker.PLACED_BYTES", limit)
         one = worker(Counting())
         call = one.call
         answer, _ = one.place()

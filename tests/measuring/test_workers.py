@@ -256,7 +256,9 @@ def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> No
         worker.finish_start()
         worker.ask("prepare", seconds=60, workload=SMALL.to_dict())
         worker.ask("check", seconds=60, rows=[0])
-        family = [one for one in psutil.Process().children(recursive=True) if "guard" not in str(one.cmdline())]
+        family = [
+            one for one in psutil.Process().children(recursive=True) if "guard" not in str(one.cmdline())
+        ]
         assert len(family) == 2
         until = time.monotonic() + 60  # the conductor waits for its worker only; the signal is on its way
         while {one.status() for one in family} != {psutil.STATUS_STOPPED}:

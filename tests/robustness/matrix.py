@@ -22,7 +22,7 @@ WORKLOAD = Workload(heads=2, queries=16, keys=16, head_dim=8)
 DEADLINE = 4.0
 QUICK = Limits(
     processes=2, most_processes=2, min_rounds=4, max_rounds=6, workload_seconds=2, turn_seconds=1e-4,
-    deadline_seconds=DEADLINE,
+    deadline_seconds=DEADLINE, start_seconds=30,
 )  # fmt: skip
 GOOD = ("numpy_vectorized", "numpy_blocked")
 CRASHED, TIMED_OUT, MEASURED = Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.MEASURED
@@ -40,11 +40,15 @@ class Expected:
 
 #: at the start a file that fails on import is not there; what answers wrongly cannot be told from another's program
 FAULTS: Mapping[str, Expected] = {
-    "exception": Expected(CRASHED, "raised ValueError: faulty was here", {"start": (UNAVAILABLE, "fails on import")}),
+    "exception": Expected(
+        CRASHED, "raised ValueError: faulty was here", {"start": (UNAVAILABLE, "fails on import")}
+    ),
     "segfault": Expected(CRASHED, "killed by SIGSEGV: faulty was here"),
     "abort": Expected(CRASHED, "killed by SIGABRT: faulty was here"),
     "exit_at_once": Expected(CRASHED, "exited with status 7: faulty was here"),
-    "leave": Expected(CRASHED, "exited with status 1: enough", {"start": (UNAVAILABLE, "SystemExit: enough")}),
+    "leave": Expected(
+        CRASHED, "exited with status 1: enough", {"start": (UNAVAILABLE, "SystemExit: enough")}
+    ),
     "interrupt": Expected(CRASHED, "killed by SIGINT"),
     "killed": Expected(CRASHED, "killed by SIGKILL"),
     "exhausted": Expected(OVER, "ran out of memory", {"start": (UNAVAILABLE, "MemoryError")}),
