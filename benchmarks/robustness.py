@@ -305,7 +305,8 @@ def page(store: Figures) -> str:
     where = environment()
     parts = [
         "# What survives",
-        f"{where['cpu']}, {where['cores']['logical']} cores, {where['python']}. Made by `python benchmarks/robustness.py`; "
+        f"{where['cpu']}, {where['cores']['logical']} cores, {where['python']}. Made by `python "
+        "benchmarks/robustness.py`; "
         "`tests/robustness` holds the same faults as tests.",
     ]
     for name, told in (
@@ -324,9 +325,11 @@ def _matrix_page(found: Figures) -> Iterator[str]:
     wrong = sum("**" in cell for cell in cells)
     yield "## A worker that fails, in every phase"
     yield (
-        f"{len(cells)} cells, {len(cells) - wrong} with the outcome that is expected. Each phase is one race of all faults "
+        f"{len(cells)} cells, {len(cells) - wrong} with the outcome that is expected. Each phase is one "
+        "race of all faults "
         f"beside two good backends, whose results were whole in {'all' if not found['harmed'] else 'not all'} of them; "
-        f"{found['left']} processes were left. A fault while memory is measured leaves the speed, with a note. Deadline "
+        f"{found['left']} processes were left. A fault while memory is measured leaves the speed, with a "
+        "note. Deadline "
         f"{found['deadline_s']:g} s."
     )
     lines = [f"| fault | {' | '.join(PHASES)} |", "|---" * (len(PHASES) + 1) + "|"]
@@ -340,7 +343,8 @@ def _soak_page(found: Figures) -> Iterator[str]:
     yield "## Killed at random, and gone on with"
     yield (
         f"{sum(found['kills'].values())} times SIGKILL ({kills}) at random moments of {found['runs']} runs of "
-        f"{found['cells']} results each, gone on with by `attnlab run --resume` until complete. Against an unbroken run: "
+        f"{found['cells']} results each, gone on with by `attnlab run --resume` until complete. Against an "
+        "unbroken run: "
         f"{found['lost']} results lost, {found['doubled']} doubled, {found['different']} that it does not have; "
         f"{found['broken']} runs in which `attnlab doctor` found something broken; {found['left']} processes left."
     )
@@ -352,7 +356,8 @@ def _fuzz_page(found: Figures) -> Iterator[str]:
     yield "## Malformed input"
     yield (
         f"{sum(told.values())} damaged result lines, workloads, run files, plan files, contenders and frames: "
-        f"{told.get('taken', 0)} were still readable, {told.get('refused', 0)} were refused in a line, {crashes} crashed. The "
+        f"{told.get('taken', 0)} were still readable, {told.get('refused', 0)} were refused in a line, "
+        f"{crashes} crashed. The "
         f"longest took {found['longest_s']:g} s; memory grew by {found['grown_mib']:g} MiB."
     )
 
@@ -361,7 +366,8 @@ def _leaks_page(found: Figures) -> Iterator[str]:
     (memory, files, children), (late_memory, late_files, late_children) = found["early"], found["late"]
     yield "## Many workloads in one run"
     yield (
-        f"After {found['workloads'] // 10} of {found['workloads']} workloads the conductor held {memory:.1f} MiB, {files} open "
+        f"After {found['workloads'] // 10} of {found['workloads']} workloads the conductor held "
+        f"{memory:.1f} MiB, {files} open "
         f"files and {children} processes; after all of them {late_memory:.1f} MiB, {late_files} and {late_children} "
         f"({found['seconds']} s)."
     )

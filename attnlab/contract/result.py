@@ -129,8 +129,8 @@ class Result:
 
     `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
     is written for (None in results that were stored before this was recorded), `kernel` what that library says
-    really ran, `tail` the last lines that its process printed where that ended. Raises ValueError for measurements without outcome `measured`, for `measured`
-    without a latency, and for any other outcome without a reason.
+    really ran, `tail` the last lines that its process printed where that ended. Raises ValueError for measurements
+    without outcome `measured`, for `measured` without a latency, and for any other outcome without a reason.
     """
 
     contender: str

@@ -1,8 +1,8 @@
 """A cap on what this process may take, so that a wrong prediction ends a worker and not the machine.
 
 The system counts private writable memory (Linux: RLIMIT_DATA, since 4.7) and refuses what goes beyond: an array library
-raises then, and what cannot raise aborts. Without it a process that took 40 GiB on a machine of 23 stalled everything for
-a minute, until the kernel killed something.
+raises then, and what cannot raise aborts. Without it a process that took 40 GiB on a machine of 23 stalled everything
+for a minute, until the kernel killed something.
 """
 
 from __future__ import annotations

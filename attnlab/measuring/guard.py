@@ -1,8 +1,8 @@
 """Nobody outlives the conductor: a process that waits for its end and then ends what its workers left running.
 
-A worker dies with its conductor (`attnlab.measuring.worker.die_with_parent`), but what a backend has started does not, and a
-worker's children may have left its process group. All of them carry the conductor's mark in their environment. The guard
-sleeps on a pipe, takes no processor time, and is there while workers are.
+A worker dies with its conductor (`attnlab.measuring.worker.die_with_parent`), but what a backend has started does
+not, and a worker's children may have left its process group. All of them carry the conductor's mark in their
+environment. The guard sleeps on a pipe, takes no processor time, and is there while workers are.
 """
 
 from __future__ import annotations

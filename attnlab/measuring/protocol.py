@@ -1,10 +1,9 @@
 """What conductor and worker send each other: versioned frames of plain data over two pipes.
 
 A frame is eight bytes of lengths (header, payload; big-endian), a JSON header, and a payload that
-holds arrays one after the other as raw bytes, described in the header. A reply carries the number of the request that it
-answers: a late or a second answer is not taken for another's. Nothing of any array library crosses, so
-the two sides may run different interpreters and versions. Standard output is never used: libraries
-print there.
+holds arrays one after the other as raw bytes, described in the header. A reply carries the number of the request that
+it answers: a late or a second answer is not taken for another's. Nothing of any array library crosses, so the two
+sides may run different interpreters and versions. Standard output is never used: libraries print there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``results.jsonl``: a line a result, whole workloads appended in one write and flushed to the disk before it returns.
 
-A crash may cut off the end: the last line, or the last workload, of whose contenders some have no line yet. Readers pass
-over a line that is cut off and tell it; before a run is gone on with, what does not make a whole workload is set aside
-into ``results.torn``.
+A crash may cut off the end: the last line, or the last workload, of whose contenders some have no line yet. Readers
+pass over a line that is cut off and tell it; before a run is gone on with, what does not make a whole workload is set
+aside into ``results.torn``.
 """
 
 from __future__ import annotations

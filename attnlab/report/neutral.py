@@ -1,8 +1,8 @@
 """A run as a report may show it: no name, reason or setting in it is Markdown or HTML, whoever wrote it.
 
-A report is opened in viewers that run HTML, and its data may come from another machine. Every text of the run is changed
-once, before anything is computed, and alike wherever it stands, so that names still find each other. Ordinary names and
-reasons stay as they are.
+A report is opened in viewers that run HTML, and its data may come from another machine. Every text of the run is
+changed once, before anything is computed, and alike wherever it stands, so that names still find each other. Ordinary
+names and reasons stay as they are.
 """
 
 from __future__ import annotations

@@ -47,9 +47,7 @@ def test_a_hostile_run_has_a_harmless_report(tmp_path: Path) -> None:
         "latency", "s", (2.0, 1.0), {"round": (0.0, 1.0)}, {"others": HOSTILE, HOSTILE: "x"}
     )
     row = Row("<u>q</u>", {"<k>": "<v>"}, 1, 1, 0, True)
-    finding = Finding(
-        "<i>e</i>", "<i>t</i>", "<i>q</i>", "<img src=x>", (Row("<u>q</u>", {"<k>": "<v>"}, 1, 1, 0, True),)
-    )
+    finding = Finding("<i>e</i>", "<i>t</i>", "<i>q</i>", "<img src=x>", (row,))
     run = Run(
         folder=tmp_path,
         plan=Plan(workloads=(workload,), experiments=("none",)),
