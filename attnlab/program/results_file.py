@@ -55,7 +55,9 @@ def append(folder: Path, results: Sequence[Result]) -> None:
 def read(folder: Path) -> Stored:
     """All results of `folder`. Raises ValueError, naming the line, for a whole line that is no result."""
     file = folder / RESULTS
-    results, ends, at = [], [], 0
+    results: list[Result] = []
+    ends: list[int] = []
+    at = 0
     for number, line in enumerate(_lines(file), start=1):
         if not line.endswith(b"\n"):
             return Stored(tuple(results), tuple(ends), torn=True)

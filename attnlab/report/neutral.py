@@ -56,7 +56,7 @@ def neutral(run: Run) -> Run:
 
 
 def _result(one: Result) -> Result:
-    changed = {
+    changed: dict[str, Any] = {
         name: neutral_text(value)
         for name in ("contender", "reason", "kernel", "library")
         if isinstance(value := getattr(one, name), str)
