@@ -22,7 +22,7 @@ def _status(arguments: Sequence[str] | None) -> int:
     import click
 
     from attnlab.commands.app import app
-    from attnlab.contract.errors import Declined, Unavailable
+    from attnlab.contract.errors import Declined, NotStored, Unavailable
 
     try:
         status = app.main(
@@ -44,6 +44,9 @@ def _status(arguments: Sequence[str] | None) -> int:
         return _mistake(mistake.format_message())
     except (ValueError, Declined, Unavailable) as mistake:
         return _mistake(str(mistake))
+    except NotStored as fault:
+        _mistake(str(fault))
+        return 1
 
 
 def _mistake(text: str) -> int:

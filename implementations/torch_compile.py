@@ -1,9 +1,9 @@
 """The formula of torch_eager, compiled by torch.compile.
 
 `attnlab.libraries.torch_formula.attend` through TorchDynamo and Inductor, whole (`fullgraph`), for the shapes of the
-call; where the scores of a head are fewer than 2^16, once for many shapes (`dynamic=True`). Scale, soft cap and the kind of mask
-are compiled in. The first call of a kind compiles, which takes seconds; PyTorch keeps the result on disk, in its own
-folder, so that the next process loads it.
+call; where the scores of a head are fewer than 2^16, once for many shapes (`dynamic=True`). Scale, soft cap and the
+kind of mask are compiled in. The first call of a kind compiles, which takes seconds; PyTorch keeps the result on
+disk, in its own folder, so that the next process loads it.
 
 Inductor recognises the plain formula, softmax(scale · Q Kᵀ) V, and calls PyTorch's fused kernel instead: this is then
 `torch_sdpa` under another name, and the attested kernel says so. With a mask, a cap or sinks it is two matrix products

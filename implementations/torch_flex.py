@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from attnlab.libraries.band import Band
 from attnlab.contract.workload import Workload
+from attnlab.libraries.band import Band
 from attnlab.libraries.torch_arrays import Made
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
 
@@ -38,8 +38,9 @@ _BLOCK = 128
 
 
 class Seen(NamedTuple):
-    """What a mask is made of, but for arrays: key j is seen by query i where lowest ≤ j − i ≤ highest, None for no limit,
-    and j < lengths[batch].
+    """What a mask is made of, but for arrays.
+
+    Key j is seen by query i where lowest ≤ j − i ≤ highest, None for no limit, and j < lengths[batch].
     """
 
     n_q: int

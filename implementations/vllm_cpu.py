@@ -3,8 +3,8 @@
 ``cpu_attention_with_kv_cache`` of vLLM's build for the CPU (https://github.com/vllm-project/vllm, csrc/cpu), loaded
 without vLLM itself: what its engine calls in each layer, for a prefill or a decode step, once the cache holds the
 keys. Preparing a workload does what the engine has done by then: it lays the queries out as (tokens, heads, dim), fills
-pages of 128 keys (``cpu_attn_reshape_and_cache``), and plans how the work is shared out (``get_scheduler_metadata``, once
-a step for all layers). The call is the attention alone, with its output.
+pages of 128 keys (``cpu_attn_reshape_and_cache``), and plans how the work is shared out (``get_scheduler_metadata``,
+once a step for all layers). The call is the attention alone, with its output.
 
 Causal masks and windows are bottom-right. With lengths they would be aligned with an element's own keys, and are
 declined, as are windows that look ahead. ALiBi is the signed distance, right where no later key is seen.
@@ -81,7 +81,9 @@ class Cache:
 def declines(workload: Workload) -> str | None:
     """What would end the process or be answered otherwise."""
     if workload.value_dim != workload.head_dim:
-        return f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}"
+        return (
+            f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}"
+        )
     if workload.head_dim not in _DIMS:
         return f"vLLM's attention is compiled for head_dim {', '.join(map(str, _DIMS))}, not for {workload.head_dim}"
     causal, _ = _diagonal(bool(workload.causal), workload.window)
@@ -100,7 +102,7 @@ def declines(workload: Workload) -> str | None:
 
 
 def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Cache, None]:
-    """The queries as tokens, the filled cache with the plan of this call, and nothing for the values: they are in it."""
+    """The queries as tokens, the filled cache with the plan of this call, and nothing for values: they are in it."""
     cache = Cache(workload, key, value)
     cache.plan(*_diagonal(bool(workload.causal), workload.window))
     return query.transpose(1, 2).flatten(0, 1).contiguous(), cache, None

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import click
 
-from attnlab.commands import backends, check, claims, compare, numerics, plans, report, run, selftest
+from attnlab.commands import (
+    backends,
+    check,
+    claims,
+    compare,
+    doctor,
+    numerics,
+    plans,
+    report,
+    run,
+    selftest,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,5 +34,6 @@ for _command in (
     plans.plans,
     report.report,
     selftest.selftest,
+    doctor.doctor,
 ):
     app.add_command(_command)

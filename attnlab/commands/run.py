@@ -7,17 +7,28 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnlab.commands import options
 from attnlab.contract.fields import split_names
 
+if TYPE_CHECKING:
+    from attnlab.program.execute import Progress
+    from attnlab.program.plan import Plan
+    from attnlab.program.store import Run
+
 
 @click.command(cls=options.WorkloadCommand)
 @click.option("--plan", type=click.Path(path_type=Path), metavar="FILE.toml", help="A plan file.")
 @options.preset
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Go on with an interrupted run; its plan stands in its folder, so no other option is taken.",
+)
 @click.option("--backends", metavar="A,B", help="Contenders; all that are there by default.")
 @options.workload_options(grid=True)
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
@@ -36,6 +47,7 @@ from attnlab.contract.fields import split_names
 def run(
     plan: Path | None,
     preset: str | None,
+    resume: Path | None,
     backends: str | None,
     baseline: str | None,
     folders: tuple[str, ...],
@@ -48,18 +60,48 @@ def run(
     """Measure a plan, write its report, and print the verdict.
 
     Options given here go before those of the plan file, and both before what a preset says. Ctrl-C keeps what is done
-    and still writes the report.
+    and still writes the report; --resume goes on from there.
     """
     from attnlab.commands.progress import live_progress
-    from attnlab.contract.result import Outcome
+    from attnlab.program import execute
+    from attnlab.program.grid import read_options
+
+    started = time.monotonic()
+    if resume is None:
+        typed = read_options(said, grid=True)
+        asked = _plan(plan, preset, backends, baseline, folders, experiments, seconds, processes, typed)
+    elif any(
+        (plan, preset, backends, baseline, folders, experiments, seconds, processes, out, *said.values())
+    ):
+        raise ValueError(
+            f"--resume takes no other option: {resume} holds the plan; start a new run for another one"
+        )
+    with live_progress() as progress:
+        if resume is None:
+            found = execute.run(asked, out, command=_again(), progress=progress)
+        else:
+            found = execute.resume(resume, progress=progress)
+        page = _report(found, progress)
+    return _told(found, page, time.monotonic() - started)
+
+
+def _plan(
+    plan: Path | None,
+    preset: str | None,
+    backends: str | None,
+    baseline: str | None,
+    folders: tuple[str, ...],
+    experiments: str | None,
+    seconds: float | None,
+    processes: int | None,
+    typed: dict[str, Any],
+) -> Plan:
+    """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
     from attnlab.measuring.limits import Limits
-    from attnlab.program.execute import run as carry_out
-    from attnlab.program.grid import by_option, read_options
+    from attnlab.program.grid import by_option
     from attnlab.program.plan import Plan, read_plan
-    from attnlab.report import verdict_text, write
 
     chosen: dict[str, Any] = read_plan(plan) if plan else {}
-    typed = read_options(said, grid=True)
     given: dict[str, Any] = {
         "preset": preset,
         "contenders": tuple(split_names(backends)) if backends is not None else None,
@@ -77,27 +119,43 @@ def run(
         given["limits"] = replace(chosen.get("limits", Limits()), **limits)
     chosen |= {name: value for name, value in given.items() if value is not None} | typed
     try:
-        asked = Plan.grid(**chosen)
+        return Plan.grid(**chosen)
     except ValueError as fault:
         told = by_option(fault, typed, grid=True)
         raise (ValueError(f"{plan}: {fault}") if plan and told is fault else told) from None
-    started = time.monotonic()
-    with live_progress() as progress:
-        found = carry_out(asked, out, command=_again(), progress=progress)
-        progress.detail("writing the report")
-        drawing = time.monotonic()
-        found.account["report"] = 0.0
-        page = write(found)
-    found.account["report"] = time.monotonic() - drawing
+
+
+def _report(found: Run, progress: Progress) -> Path:
+    """Write the report, and its time into the run's account."""
+    from attnlab.report import write
+
+    progress.detail("writing the report")
+    drawing = time.monotonic()
+    spent = found.account.pop("report", 0.0)
+    found.account["report"] = 0.0
+    page = write(found)
+    found.account["report"] = spent + time.monotonic() - drawing
     found.save()
+    return page
+
+
+def _told(found: Run, page: Path, seconds: float) -> int:
+    """Print the verdict, and return the exit status."""
+    from attnlab.contract.result import Outcome
+    from attnlab.report import verdict_text
+
     click.echo(verdict_text(found))
-    click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
+    click.echo(f"\nThe report: {page}  ({seconds:.0f} s in all)")
     if found.complete and not any(one.outcome is Outcome.MEASURED for one in found.results):
         reasons = dict.fromkeys(one.reason for one in found.results)
         click.echo(f"Nothing was measured: {'; '.join(filter(None, reasons))}", err=True)
         return 1
     if not found.complete:
-        click.echo("Interrupted: the report covers what was measured until then.", err=True)
+        click.echo(
+            "Interrupted: the report covers what was measured until then. "
+            f"Go on with: attnlab run --resume {shlex.quote(str(found.folder))}",
+            err=True,
+        )
         return 130
     return 0
 

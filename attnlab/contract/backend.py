@@ -182,9 +182,7 @@ class Backend:
         arrays, left = self.arrays(workload, problem)
         return self.call(workload, left, arrays)
 
-    def arrays(
-        self, workload: Workload, problem: Problem | None = None
-    ) -> tuple[tuple[Any, ...], Problem]:
+    def arrays(self, workload: Workload, problem: Problem | None = None) -> tuple[tuple[Any, ...], Problem]:
         """Query, key and value as its library's, on the workload's device and lying as that says; and the problem.
 
         Without a problem the workload's own is drawn, and given up, array by array, for what the library makes of it.

@@ -1,4 +1,4 @@
-"""Why a backend does not answer, or not as it should. What a caller gave wrongly is a ValueError."""
+"""Why there is no answer, not the right one, or none on disk. What a caller gave wrongly is a ValueError."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ class Declined(Exception):
 
 class Misbehaved(Exception):
     """The backend did what no caller expects; the message says what."""
+
+
+class NotStored(Exception):
+    """What was measured could not be written; the message says why. What was written before stays."""
 
 
 class Unavailable(Exception):

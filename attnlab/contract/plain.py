@@ -15,15 +15,17 @@ T = TypeVar("T")
 _WORDS = {"`": "", "array": "a list", "object": "a table"}
 
 
-def decode(data: Any, kind: type[T], where: str, *, strict: bool = True) -> T:
+def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_only: bool = True) -> T:
     """`data` as a `kind`, a dataclass; what is in it already as a dataclass stays as it is.
 
-    Not `strict`, numbers may be written as text, as "nan" and "inf" have to be in JSON.
+    Not `strict`, numbers may be written as text, as "nan" and "inf" have to be in JSON. Not `known_only`, keys that
+    there is no field for are passed over.
 
     Raises ValueError, beginning with `where`, for an unknown key, which near names are suggested for, a missing one,
     a value of a wrong type, and what the dataclass itself refuses.
     """
-    _refuse_unknown(data, kind, where)
+    if known_only:
+        _refuse_unknown(data, kind, where)
     try:
         return msgspec.convert(data, kind, strict=strict)
     except msgspec.ValidationError as fault:

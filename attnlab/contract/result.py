@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from attnlab.contract.plain import decode
+from attnlab.contract.text import one_line
 from attnlab.contract.workload import Workload
 
 
@@ -129,9 +130,9 @@ class Result:
     `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
     is written for (None in results that were stored before this was recorded), `kernel` what that library says
     really ran, `asked_kernel` the operator that the backend forces, where it does. `computes_in` is the number format
-    that it computes in where that is lower than its inputs', and by which its accuracy was judged. Raises ValueError
-    for measurements without outcome `measured`, for `measured` without a latency, and for any other outcome without a
-    reason.
+    that it computes in where that is lower than its inputs', and by which its accuracy was judged. `tail` are the last
+    lines that its process printed where that ended. Raises ValueError for measurements without outcome `measured`, for
+    `measured` without a latency, and for any other outcome without a reason.
     """
 
     contender: str
@@ -144,8 +145,12 @@ class Result:
     library: str | None = None
     asked_kernel: str | None = None
     computes_in: str | None = None
+    tail: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("contender", "reason", "kernel"):  # they come from backends, libraries and files
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, one_line(getattr(self, name)))
         if self.outcome is Outcome.MEASURED:
             if self.measurement("latency") is None:
                 raise ValueError(f"{self.contender}: a measured result needs a latency")
@@ -198,12 +203,18 @@ class Result:
 
     @classmethod
     def from_json(cls, line: str) -> Result:
-        """The inverse of `to_json`. Raises ValueError, naming the key, for a line that is no result."""
-        data = json.loads(line)
+        """The inverse of `to_json`; fields that a later version added are passed over, but for those of the workload.
+
+        Raises ValueError, naming the key, for a line that is no result.
+        """
+        try:
+            data = json.loads(line)
+        except RecursionError:
+            raise ValueError("not a result: it is nested too deeply") from None
         if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
             raise ValueError("not a result: it has no workload; measure again with this version")
         workload = Workload.from_dict(data["workload"])
-        return decode({**data, "workload": workload}, cls, "the result", strict=False)
+        return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
 
 
 def _finite(value: Any) -> Any:

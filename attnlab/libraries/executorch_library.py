@@ -1,4 +1,4 @@
-"""ExecuTorch's operators on PyTorch's tensors: where they are loaded from, and their threads, which are not PyTorch's."""
+"""ExecuTorch's operators on PyTorch's tensors: where they are loaded from, and their own threads."""
 
 from __future__ import annotations
 

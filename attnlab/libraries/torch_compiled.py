@@ -1,4 +1,5 @@
-"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled instead.
+"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled
+instead.
 
 torch.compile keeps what it has compiled with the code of the function, looks through all of it at every call, and after
 eight kinds of arguments silently runs the function as it is. Here each kind of call has a copy of the code of its own,
@@ -51,7 +52,11 @@ class Compiled:
         self._found: dict[Hashable, Callable[..., Any]] = {}
 
     def __call__(
-        self, asked: tuple[Hashable, ...], arrays: tuple[Any, ...], arguments: tuple[Any, ...], own: bool = False
+        self,
+        asked: tuple[Hashable, ...],
+        arrays: tuple[Any, ...],
+        arguments: tuple[Any, ...],
+        own: bool = False,
     ) -> Any:
         """``function(*arguments)``.
 

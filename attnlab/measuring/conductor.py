@@ -33,7 +33,7 @@ from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.protocol import Message
 from attnlab.measuring.race import Race
-from attnlab.measuring.worker_process import NoAnswer
+from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
 from attnlab.statistics.ranking import is_second_entry
 
 _WARMUP_SECONDS = 0.015
@@ -58,9 +58,10 @@ class Conductor:
         instruments: Sequence[Instrument] = STANDARD,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.crews = Crews(contenders, folders, on_event)
-        self.baseline = baseline or contenders[0].name
         self.limits = limits or Limits()
+        make = partial(WorkerProcess, start_seconds=self.limits.start_seconds)
+        self.crews = Crews(contenders, folders, on_event, make)
+        self.baseline = baseline or contenders[0].name
         self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
         self._on_event, self._folders = on_event, tuple(folders)

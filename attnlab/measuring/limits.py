@@ -20,7 +20,8 @@ class Limits:
     rounds in all and at most `max_rounds`, shared by the planned processes, but no more than fit into
     `workload_seconds`; where that leaves less than two rounds a process, up to `extra_seconds` more. A contender whose
     call is predicted to take over `longest_call` is not tried: over `call_seconds`, or more where the time of a
-    workload has room for that. One whose answer does not come within `deadline_seconds` is killed.
+    workload has room for that. One whose answer does not come within `deadline_seconds` is killed, and one whose
+    process has not loaded its backend within `start_seconds`.
     A turn is timed for at least `turn_seconds`, after untimed calls for `settle_seconds`, which a call of over
     `settle_below_seconds` does without. A turn whose threads waited for a core for more than the part `run_delay` of
     its time does not count and is taken again. Differences up to `noise_margin` count as none.
@@ -34,6 +35,7 @@ class Limits:
     extra_seconds: float = 15.0
     call_seconds: float = 1.0
     deadline_seconds: float = 60.0
+    start_seconds: float = 120.0
     turn_seconds: float = 0.015
     settle_seconds: float = 0.005
     settle_below_seconds: float = 0.1

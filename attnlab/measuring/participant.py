@@ -44,6 +44,8 @@ class Participant:
     #: whether its arrays can be placed anew within a process
     placeable: bool = True
     ended: tuple[Outcome, str] | None = None
+    #: the end of what its process printed, where that ended
+    tail: str = ""
     notes: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     turns: list[dict[str, float]] = field(default_factory=list)
@@ -98,6 +100,7 @@ class Participant:
             step(self)
         except NoAnswer as fault:
             self.ended = self.ended or (fault.outcome, str(fault))
+            self.tail = self.tail or fault.tail
 
     def result(self) -> Result:
         """What is filed for it."""
@@ -112,7 +115,7 @@ class Participant:
         }
         if self.ended is not None:
             outcome, reason = self.ended
-            return Result(outcome=outcome, reason=reason, **common)
+            return Result(outcome=outcome, reason=reason, tail=self.tail or None, **common)
         setup = self.setup()
         measured = (self.latency(), *((setup,) if setup else ()), *self.measurements)
         notes = "; ".join(self.notes) or None

@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import random
+import resource
 import signal
 import sys
 import time
@@ -33,6 +34,7 @@ from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.libraries.host import VERSIONS
 from attnlab.measuring import ceilings, protocol
+from attnlab.measuring.confine import confine
 from attnlab.measuring.disturbance import run_delay_seconds
 from attnlab.measuring.pace import Pace
 from attnlab.measuring.prediction import PLACED_BYTES, drawn_bytes
@@ -43,6 +45,10 @@ _CALLS = 5
 _LONG = 0.1
 #: what is placed anew is moved by up to this: a huge page
 _PADDING_BYTES = 2**21
+#: no file that a worker writes grows beyond this; memory traces take some 10 MB
+_FILE_BYTES = 2**31
+#: what libraries say that cannot take more memory
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
 T = TypeVar("T")
 Reply = tuple[protocol.Message, tuple[NDArray[Any], ...]]
 
@@ -142,6 +148,7 @@ class Worker:
         self.workload = self.problem = self.call = self.padding = None
         self.declines(workload)
         asked = Workload.from_dict(workload)
+        confine(asked.device)
         self.problem = problem_of(asked) if drawn_bytes(asked) <= PLACED_BYTES else None
         self.call = self._bound(asked, self.problem)
         self.workload = asked
@@ -317,7 +324,7 @@ def _refusal(fault: BaseException) -> protocol.Message:
     for kind, error in {Declined: "declined", Unavailable: "unavailable", Misbehaved: "wrong"}.items():
         if isinstance(fault, kind):
             return {"error": error, "message": text}
-    if isinstance(fault, MemoryError) or "OutOfMemory" in name or "can't allocate memory" in text:
+    if isinstance(fault, MemoryError) or "OutOfMemory" in name or any(said in text for said in _NO_MEMORY):
         return {"error": "memory", "message": f"ran out of memory: {text}"}
     return {"error": "raised", "message": f"raised {name}: {text}"}
 
@@ -329,20 +336,30 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
+def limit_files() -> None:
+    """A backend that prints without end ends itself (SIGXFSZ) and not the disk."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, most))
+
+
 def main(requests: int, replies: int) -> None:
     """Serve until the conductor closes its end."""
     die_with_parent()
+    limit_files()
+    confine()
     worker = Worker()
     importing.listeners.append(lambda one: protocol.send(replies, {"importing": one}))
     with contextlib.suppress(protocol.Closed):
         protocol.send(replies, {"protocol": protocol.VERSION, "pid": os.getpid()})
         while True:
             request, arrays = protocol.receive(requests)
+            number = request.pop("number")
             try:
                 reply, sent = worker.do(request, arrays)
             except Exception as fault:
                 reply, sent = _refusal(fault), ()
-            protocol.send(replies, reply, sent)
+            protocol.send(replies, {**reply, "number": number}, sent)
 
 
 if __name__ == "__main__":

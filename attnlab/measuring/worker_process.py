@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -25,8 +27,10 @@ from numpy.typing import NDArray
 
 from attnlab.contract.importing import Import
 from attnlab.contract.result import Outcome
+from attnlab.contract.text import one_line
 from attnlab.measuring import protocol
 from attnlab.measuring.contender import Contender, huge_pages_refused
+from attnlab.measuring.guard import GUARD, MARK
 
 Arrays = tuple[NDArray[Any], ...]
 Answer = tuple[protocol.Message, Arrays]
@@ -34,8 +38,10 @@ _START_SECONDS = 120.0
 _PIPE_BYTES = 1 << 20
 #: a process that has closed its pipe has this long to end by itself and say how
 _ENDING_SECONDS = 2.0
-#: how much of the end of its log is read for the last line
-_LAST_BYTES = 4096
+#: how much of the end of its log is read, and how many of the lines there are kept with a result
+_LAST_BYTES, _LAST_LINES = 4096, 10
+#: a longer log is cut when the process is stopped
+_MOST_LOG_BYTES = 2**20
 #: what a signal that ended a process tells
 _CAUSES: dict[int, str] = {
     signal.SIGKILL: " (the system does this when memory runs out)",
@@ -45,15 +51,19 @@ _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class NoAnswer(Exception):
-    """A request has no answer; `outcome` is what becomes of the contender on this workload."""
+    """A request has no answer; `outcome` is what becomes of the contender on this workload.
+
+    `tail` is the end of what its process printed, where that ended.
+    """
 
     outcome: Outcome
+    tail: str = ""
 
 
 class Refused(NoAnswer):
     """The worker says that it cannot. `kind` is declined, unavailable, wrong, memory or raised."""
 
-    _outcomes: ClassVar[dict[str, Outcome]] = {
+    outcomes: ClassVar[dict[str, Outcome]] = {
         "declined": Outcome.DECLINED,
         "unavailable": Outcome.UNAVAILABLE,
         "wrong": Outcome.WRONG,
@@ -63,19 +73,27 @@ class Refused(NoAnswer):
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind, self.outcome = kind, self._outcomes[kind]
+        self.kind, self.outcome = kind, self.outcomes[kind]
 
 
 class Died(NoAnswer):
-    """The worker's process ended while it was asked; the message says how."""
+    """The worker's process ended while it was asked, or answered what is no answer; the message says how."""
 
     outcome = Outcome.CRASHED
+
+    def __init__(self, message: str, tail: str = "") -> None:
+        super().__init__(message)
+        self.tail = tail
 
 
 class Hung(NoAnswer):
     """The worker did not answer before its deadline and was killed."""
 
     outcome = Outcome.TIMED_OUT
+
+    def __init__(self, message: str, tail: str = "") -> None:
+        super().__init__(message)
+        self.tail = tail
 
 
 class WorkerProcess:
@@ -86,16 +104,19 @@ class WorkerProcess:
     ) -> None:
         self.contender = contender
         self._start_seconds = start_seconds
+        self._start_deadline = self._asked = math.inf
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
         #: the operator that its backend asks for by name, and the number format that it computes in; see `Backend`
         self.asked_kernel: str | None = None
         self.computes_in: str | None = None
-        self._folders = list(folders)
+        self._folders = [str(Path(folder).resolve()) for folder in folders]
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: psutil.Process | None = None
         self._log: IO[bytes] | None = None
         self._requests = self._replies = -1
+        #: of requests so far
+        self._number = 0
         #: what it imports just now
         self._importing: Import | None = None
 
@@ -147,17 +168,19 @@ class WorkerProcess:
             theirs = [to_worker]
             undo.callback(os.close, requests)
             undo.callback(_close_all, theirs)
+            undo.callback(GUARD.leave, self)
             replies, from_worker = os.pipe()
             theirs.append(from_worker)
             undo.callback(os.close, replies)
             os.set_blocking(requests, False)
             for pipe in (requests, from_worker):
                 _widen(pipe)
-            log = undo.enter_context(tempfile.TemporaryFile(prefix="attnlab-worker-"))
+            # appended to from wherever its end is: it is cut between requests
+            log = undo.enter_context(tempfile.TemporaryFile("a+b", prefix="attnlab-worker-"))
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "attnlab.measuring.worker", str(to_worker), str(from_worker)],
                 pass_fds=(to_worker, from_worker),
-                env={**self.contender.environment(os.environ), **_padding()},
+                env={**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -179,11 +202,15 @@ class WorkerProcess:
                 "slowed": one.slowed,
                 "settings": dict(one.settings),
             }
-        self._begin({"op": op, **arguments}, (), time.monotonic() + self._start_seconds)
+        self._start_deadline = time.monotonic() + self._start_seconds
+        self._begin({"op": op, **arguments}, (), self._start_deadline)
 
     def finish_start(self) -> protocol.Message:
-        """Wait for the answer to the first request; the process is stopped after it."""
-        deadline = time.monotonic() + self._start_seconds
+        """Wait for the answer to the first request; the process is stopped after it.
+
+        The deadline is one for all that start side by side: those that hang do not add up.
+        """
+        deadline = self._start_deadline
         hello, _ = self._receive(deadline)
         if (spoken := hello.get("protocol")) != protocol.VERSION:
             self.end()
@@ -221,6 +248,7 @@ class WorkerProcess:
             return
         self._signal(signal.SIGKILL)  # reaches a stopped process too
         self._process.wait()
+        GUARD.leave(self)
         for pipe in (self._requests, self._replies):
             os.close(pipe)
         if self._log is not None:
@@ -228,45 +256,53 @@ class WorkerProcess:
         self._process = self._handle = self._log = None
 
     def _begin(self, message: protocol.Message, arrays: Arrays, deadline: float) -> None:
+        self._number, self._asked = self._number + 1, time.monotonic()
         try:
-            protocol.send(self._requests, message, arrays, deadline)
+            protocol.send(self._requests, {**message, "number": self._number}, arrays, deadline)
         except protocol.Closed:
             raise self._died() from None
         except protocol.Late:
-            self.end()
-            raise Hung("it took in no request before the deadline and was killed") from None
+            raise self._hung("it took in no request before the deadline and was killed") from None
 
     def _answer(self, deadline: float) -> Answer:
         reply, arrays = self._receive(deadline)
+        if reply.pop("number", None) != self._number:
+            raise self._killed("it answered another question than it was asked, and was killed")
         self._suspend()
         if "error" in reply:
-            raise Refused(reply["error"], reply["message"])
+            if reply["error"] not in Refused.outcomes:
+                raise self._killed(f"it answered with an unknown error, {reply['error']!r}, and was killed")
+            raise Refused(reply["error"], str(reply.get("message")))
         return reply, arrays
 
     def _receive(self, deadline: float) -> Answer:
-        started = time.monotonic()
         try:
             while "importing" in (frame := protocol.receive(self._replies, deadline))[0]:
-                self._importing = Import(*frame[0]["importing"])
+                self._importing = Import(*map(str, frame[0]["importing"]))
         except protocol.Closed:
             raise self._died() from None
+        except (protocol.Garbled, TypeError) as fault:
+            raise self._killed(f"its process sent {fault}, and was killed") from None
         except protocol.Late:
-            self.end()
             where, mend = self._at_import()
-            raise Hung(f"no answer within {deadline - started:.0f} s{where}; killed{mend}") from None
+            raise self._hung(
+                f"no answer within {deadline - self._asked:.0f} s{where}; killed{mend}"
+            ) from None
         self._importing = None
         return frame
 
     def _suspend(self) -> None:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
-        assert self._process is not None and self._handle is not None
+        assert self._process is not None and self._handle is not None and self._log is not None
         self._signal(signal.SIGSTOP)
         if hasattr(os, "waitid"):  # waits without polling (20 µs), and leaves an exit status to be read
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            return
-        until = time.monotonic() + _ENDING_SECONDS
-        while self._handle.status() not in _AT_REST and time.monotonic() < until:
-            time.sleep(1e-4)
+        else:
+            until = time.monotonic() + _ENDING_SECONDS
+            while self._handle.status() not in _AT_REST and time.monotonic() < until:
+                time.sleep(1e-4)
+        if os.fstat(self._log.fileno()).st_size > _MOST_LOG_BYTES:
+            os.ftruncate(self._log.fileno(), 0)
 
     def _signal(self, number: signal.Signals) -> None:
         """To the worker and all that it started, which share its process group.
@@ -282,18 +318,17 @@ class WorkerProcess:
         until = time.monotonic() + _ENDING_SECONDS
         while (alive := self._handle.status() != psutil.STATUS_ZOMBIE) and time.monotonic() < until:
             time.sleep(0.001)
-        last, process = self._last_line(), self._process
+        tail, process = self._tail(), self._process
         self.end()
         code = process.returncode
         if alive:
             how = "its process closed its pipe to the conductor, and was killed"
         elif code < 0:
-            how = f"its process was killed by {signal.Signals(-code).name}"
-            how += _CAUSES.get(-code, "")
+            how = f"its process was killed by {_signal_name(-code)}{_CAUSES.get(-code, '')}"
         else:
             how = f"its process exited with status {code}"
         where, mend = self._at_import()
-        return Died(f"{how}{where}: {last}{mend}" if last else f"{how}{where}{mend}")
+        return Died(f"{how}{where}: {_last(tail)}{mend}" if tail else f"{how}{where}{mend}", tail)
 
     def _at_import(self) -> tuple[str, str]:
         """Where a process ended that was importing a library, and what mends that; nothing where it was not."""
@@ -302,12 +337,33 @@ class WorkerProcess:
         module, mend = self._importing
         return f" while it imported {module}", f"; {mend}"
 
-    def _last_line(self) -> str:
-        """The last line that it printed, where most libraries say why they abort."""
+    def _killed(self, why: str) -> Died:
+        tail = self._tail()
+        self.end()
+        return Died(why, tail)
+
+    def _hung(self, why: str) -> Hung:
+        tail = self._tail()
+        self.end()
+        return Hung(why, tail)
+
+    def _tail(self) -> str:
+        """The last lines that it printed, where most libraries say why they abort; each in one safe line."""
         assert self._log is not None
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
-        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
-        return next((line[:200] for line in reversed(lines) if line), "")
+        lines = (one_line(line, 200) for line in self._log.read().decode(errors="replace").splitlines())
+        return "\n".join(deque(filter(None, lines), maxlen=_LAST_LINES))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _last(tail: str) -> str:
+    return tail.splitlines()[-1]
 
 
 def _padding() -> dict[str, str]:

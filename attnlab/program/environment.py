@@ -6,14 +6,38 @@ import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: environment variables that change what the libraries do, by their first letters
-_PREFIXES = (
-    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD",
-    "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_TF32", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_",
+from attnlab.contract.text import one_line
+
+#: environment variables that are recorded: they change what the libraries do. All others may hold a secret or a name;
+#: of families of them only those whose last word says what is set: no token, no cache folder
+_FAMILIES = (
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_", "MALLOC_", "TORCH_", "PYTORCH_",
+    "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
     "NPROC", "KERAS_",
+)  # fmt: skip
+_SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "PYTHONMALLOC")
+_NEVER = (
+    "TOKEN",
+    "KEY",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "AUTH",
+    "CREDENTIAL",
+    "URL",
+    "URI",
+    "PROXY",
+    "HOST",
+    "USER",
+)
+#: what must be as it was for a run to go on: entries of `environment`
+_CONDITIONS = (
+    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "variables",
+    "governor", "turbo", "huge_pages",
 )  # fmt: skip
 _SYS_CPU = Path("/sys/devices/system/cpu")
 
@@ -43,7 +67,7 @@ def environment() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "attnlab": importlib.metadata.version("attnlab"),
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_PREFIXES)},
+        "variables": _variables(),
         "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
         "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
@@ -51,6 +75,44 @@ def environment() -> dict[str, Any]:
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
     }
+
+
+def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises ValueError, naming what differs, where `now` is another machine or other software than `before`.
+
+    What `before` does not tell is not compared.
+    """
+    different = [
+        f"{name} was {_shown(before[name])} and is {_shown(now.get(name))}"
+        for name in _CONDITIONS
+        if name in before and before[name] != now.get(name)
+    ]
+    for contender, facts in before.get("contenders", {}).items():
+        was = facts.get("versions")
+        is_ = now.get("contenders", {}).get(contender, {}).get("versions")
+        if was and is_ and was != is_:
+            was, is_ = _shown(was), _shown(is_)
+            different.append(f"the versions of {contender} were {was} and are {is_}")
+    if different:
+        raise ValueError(
+            f"the conditions are not those in which the run began: {'; '.join(different)}. "
+            "Restore them, or start a new run"
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {one}" for name, one in value.items()) or "none"
+    return one_line(str(value), 120)
+
+
+def _variables() -> dict[str, str]:
+    found = {}
+    for name in sorted(os.environ):
+        told = name in _SINGLE or name.startswith(_FAMILIES)
+        if told and not any(word in name.upper() for word in _NEVER):
+            found[name] = one_line(os.environ[name])
+    return found
 
 
 def _turbo() -> str | None:

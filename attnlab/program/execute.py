@@ -11,13 +11,17 @@ from pathlib import Path
 from attnlab.contract.discovery import backends
 from attnlab.contract.library import library_names
 from attnlab.contract.result import Ceiling, Outcome
+from attnlab.contract.text import without_home
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.program.environment import environment
+from attnlab.program import results_file
+from attnlab.program.environment import environment, unchanged
+from attnlab.program.interrupts import terminable
+from attnlab.program.lock import held
 from attnlab.program.plan import Plan
-from attnlab.program.store import RUN_FILE, Run, claim
+from attnlab.program.store import RUN_FILE, Run, claim, read_run, require_run
 
 DEFAULT_FOLDER = Path("reports/latest")
 
@@ -37,31 +41,60 @@ def run(
 ) -> Run:
     """Measure `plan` into `folder` (by default ``reports/latest``) and return the run.
 
-    Results are on disk as soon as a workload is done. An interrupt (Ctrl-C) ends the measuring, not the call: the
-    run comes back with `complete` False. The run of ours that stands in the default folder is
-    moved aside, under its starting time; any other folder must be new or empty.
+    Results are on disk as soon as a workload is done. An interrupt (Ctrl-C, SIGTERM) ends the measuring, not the call:
+    the run comes back with `complete` False, and `resume` goes on with it. The run of ours that stands in the default
+    folder is moved aside, under its starting time; any other folder must be new or empty.
 
-    Raises ValueError for an unknown backend and for a folder that cannot be used.
+    Raises ValueError for an unknown backend and for a folder that cannot be used or that another run writes to,
+    NotStored where the disk is full.
     """
     plan, contenders = resolve(plan)
     place = claim(folder, DEFAULT_FOLDER, RUN_FILE)
-    record = Run(
-        folder=place,
-        plan=plan,
-        environment={},
-        contenders=tuple(one.name for one in contenders),
-        baseline=plan.baseline or contenders[0].name,
-        command=command,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    record.save()  # from here on the folder is ours
+    with held(place):
+        record = Run(
+            folder=place,
+            plan=plan,
+            environment={},
+            contenders=tuple(one.name for one in contenders),
+            baseline=plan.baseline or contenders[0].name,
+            command=without_home(command),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        record.save()  # from here on the folder is ours
+        _carry_out(record, contenders, progress or Progress())
+    return record
+
+
+def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
+    """Go on with the run in `folder` where it stopped, and return it: the same cells as of an unbroken run.
+
+    Results of a workload that was cut off are set aside, into ``results.torn``, and the workload is raced again. Raises
+    ValueError where there is nothing to go on with, where the conditions are not what they were (processor, cores,
+    system, libraries, settings), and where another process writes to the folder; NotStored as `run`.
+    """
+    with held(require_run(folder)):
+        record = read_run(folder)
+        if record.complete:
+            raise ValueError(
+                f"{folder} is complete: there is nothing to go on with; a new run needs a new --out"
+            )
+        _, contenders = resolve(record.plan)
+        whole = record.whole()
+        results_file.set_aside(record.folder, results_file.read(record.folder), whole)
+        del record.results[whole:]
+        record.torn = False
+        _carry_out(record, contenders, progress or Progress())
+    return record
+
+
+def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
     try:
-        _measure(record, contenders, progress or Progress())
-        record.complete = True
+        with terminable():
+            _measure(record, contenders, progress)
+            record.complete = True
     except KeyboardInterrupt:
         pass
     record.save()
-    return record
 
 
 def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
@@ -81,10 +114,11 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
 
 
 def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
-    plan = record.plan
-    total = len(plan.workloads)
+    plan, before = record.plan, record.environment
+    total, left = len(plan.workloads), record.left()
     with _accounted(record, "environment"):
-        record.environment = environment()
+        found = environment()
+        unchanged(before, found)
     conductor = Conductor(
         contenders,
         baseline=record.baseline,
@@ -96,10 +130,12 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     progress.stage("starting the contenders", done=0, total=total)
     try:
         with conductor:
-            facts = conductor.facts(plan.workloads[0].device)
-            record.environment = {**record.environment, "contenders": facts}
-            record.save()
-            for done, workload in enumerate(plan.workloads):
+            if left:
+                found["contenders"] = conductor.facts(plan.workloads[0].device)
+                unchanged(before, found)
+                record.environment = found
+                record.save()
+            for done, workload in enumerate(left, start=total - len(left)):
                 progress.stage(workload.label, done=done, total=total)
                 record.append(conductor.race(workload))
             progress.stage("the same bits again", done=total, total=total)
@@ -114,10 +150,10 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
         with _accounted(record, "ceilings"):
             formats = {(one.device, one.dtype) for one in plan.workloads}
             formats |= {(one.workload.device, one.computes_in) for one in record.results if one.computes_in}
-            for device, dtype in sorted(formats):
-                found = measure_ceiling(device, dtype)
-                if found is not None:
-                    record.ceilings.append(found)
+            for device, dtype in sorted(formats - {(one.device, one.dtype) for one in record.ceilings}):
+                ceiling = measure_ceiling(device, dtype)
+                if ceiling is not None:
+                    record.ceilings.append(ceiling)
         record.save()
     if plan.experiments:
         _experiment(record, progress)
@@ -139,7 +175,8 @@ def _experiment(record: Run, progress: Progress) -> None:
 
     total = len(record.plan.workloads)
     sound = [one.backend for one in record.results if one.outcome is Outcome.MEASURED]
-    for name in record.plan.experiments:
+    known = {one.experiment for one in record.findings}
+    for name in (one for one in record.plan.experiments if one not in known):
         progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
         with _accounted(record, "numerics"):
             record.findings += catalogue.run_experiments(

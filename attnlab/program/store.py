@@ -1,26 +1,32 @@
 """A run in one folder: what was asked, where, and every answer, appended as it came.
 
-``run.json`` holds the plan, the environment and the account of time; ``results.jsonl`` a line a result,
-flushed before the next workload, so that nothing measured is lost; ``numerics.json`` the experiments. The folder is
-new, empty, or our own default one, whose former content is kept beside it.
+``run.json`` holds the plan, the environment and the account of time; ``results.jsonl`` a line a result
+(`attnlab.program.results_file`), so that nothing measured is lost; ``numerics.json`` the experiments. The folder is
+new, empty, or our own default one, whose former content is kept beside it. What is promised of these files stands in
+``docs/store.md``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
+from attnlab.contract.errors import NotStored
 from attnlab.contract.plain import decode
 from attnlab.contract.result import Ceiling, Measurement, Result
+from attnlab.contract.workload import Workload
 from attnlab.measuring.invariance import Invariance
 from attnlab.numerics.finding import Finding
+from attnlab.program import results_file
+from attnlab.program.lock import LOCK, held
 from attnlab.program.plan import Plan
 
 if TYPE_CHECKING:
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 RUN_FILE = "run.json"
-_RESULTS, _NUMERICS = "results.jsonl", "numerics.json"
+_NUMERICS = "numerics.json"
 
 
 @dataclass
@@ -52,21 +58,37 @@ class Run:
     invariance: list[Invariance] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    #: whether the last line of the results was found cut off
+    torn: bool = False
+    #: what a later version wrote into the file beside all this: kept as it is
+    further: Mapping[str, Any] = field(default_factory=dict)
 
-    def append(self, results: list[Result]) -> None:
-        """Keep `results`, on disk before this returns."""
+    def append(self, results: Sequence[Result]) -> None:
+        """Keep the `results` of one workload, on disk before this returns. Raises NotStored."""
+        results_file.append(self.folder, results)
         self.results.extend(results)
-        with (self.folder / _RESULTS).open("a", encoding="utf-8") as file:
-            file.writelines(result.to_json() + "\n" for result in results)
-            file.flush()
-            os.fsync(file.fileno())
 
     def save(self) -> None:
-        """Write everything but the results, which are on disk already. Replaces files whole."""
+        """Write everything but the results, which are on disk already. Replaces files whole. Raises NotStored."""
         told = {name: getattr(self, name) for name in _TOLD}
-        plain = {"format": FORMAT, **msgspec.to_builtins(told)}
+        plain = {"format": FORMAT, **self.further, **msgspec.to_builtins(told)}
         _replace(self.folder / RUN_FILE, plain)
         _replace(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
+
+    def whole(self) -> int:
+        """How many results, from the first on, make whole workloads: one of every contender."""
+        kept, expected = 0, set(self.contenders)
+        for _, group in groupby(self.results, key=lambda one: one.workload):
+            names = [one.contender for one in group]
+            if set(names) != expected:
+                break
+            kept += len(names)
+        return kept
+
+    def left(self) -> list[Workload]:
+        """The workloads of the plan that have no results yet, in its order."""
+        done = {one.workload for one in self.results}
+        return [one for one in self.plan.workloads if one not in done]
 
     def frame(self) -> pd.DataFrame:
         """A tidy table, one row a measurement, and one for each result that has none.
@@ -98,10 +120,14 @@ class Run:
 
 
 #: the fields of a run that stand in its file, and their types
-_TOLD = {
-    name: kind for name, kind in get_type_hints(Run).items() if name not in ("folder", "results", "findings")
-}
+_ELSEWHERE = ("folder", "results", "findings", "torn", "further")
+_TOLD = {name: kind for name, kind in get_type_hints(Run).items() if name not in _ELSEWHERE}
 _Told = make_dataclass("run", list(_TOLD.items()))
+
+
+def stored_type() -> type:
+    """What stands in ``run.json``, as a dataclass."""
+    return _Told
 
 
 def _common(result: Result) -> dict[str, Any]:
@@ -137,47 +163,60 @@ def read_run(folder: Path | str) -> Run:
     A last line that was cut off while it was written is left out. Raises ValueError where the folder holds no
     run, or one of another format.
     """
-    folder = Path(folder)
+    folder = require_run(folder)
     try:
         data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{folder} holds no run: there is no {RUN_FILE} in it") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise ValueError(f"{folder / RUN_FILE} cannot be read: {fault}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
     data.pop("format")
     data.setdefault("invariance", [])  # which earlier runs did not ask about
+    further = {name: value for name, value in data.items() if name not in _TOLD}
+    known = {name: value for name, value in data.items() if name in _TOLD}
     try:
-        told: Any = decode({**data, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
+        told: Any = decode({**known, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
     except (ValueError, TypeError) as fault:
         raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
-    run = Run(folder=folder, **vars(told))
-    run.results = _read_results(folder / _RESULTS)
-    numerics = folder / _NUMERICS
-    if numerics.exists():
-        run.findings = [Finding.from_dict(one) for one in json.loads(numerics.read_text(encoding="utf-8"))]
+    stored = results_file.read(folder)
+    run = Run(folder=folder, **vars(told), results=list(stored.results), torn=stored.torn, further=further)
+    run.findings = _read_findings(folder / _NUMERICS)
     return run
 
 
-def _read_results(file: Path) -> list[Result]:
-    if not file.exists():
+def require_run(folder: Path | str) -> Path:
+    """`folder`, which holds a run. Raises ValueError where it does not."""
+    folder = Path(folder)
+    if not (folder / RUN_FILE).is_file():
+        raise ValueError(f"{folder} holds no run: there is no {RUN_FILE} in it")
+    return folder
+
+
+def _read_findings(file: Path) -> list[Finding]:
+    try:
+        return [Finding.from_dict(one) for one in json.loads(file.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
         return []
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    results = []
-    for number, line in enumerate(lines, start=1):
-        if line.endswith("\n"):
-            try:
-                results.append(Result.from_json(line))
-            except ValueError as fault:
-                raise ValueError(f"{file}, line {number}: {fault}") from None
-    return results
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
+        raise ValueError(
+            f"{file} cannot be read: {type(fault).__name__}: {fault}; without this file the run has no such chapter"
+        ) from None
 
 
 def _replace(file: Path, plain: Any) -> None:
+    """Write a file anew, on the disk before this returns; whoever reads it meanwhile finds the old one, whole."""
     fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-    fresh.replace(file)
+    try:
+        with fresh.open("w", encoding="utf-8") as handle:
+            handle.write(json.dumps(plain, indent=1) + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+        fresh.replace(file)
+        results_file.flush_folder(file.parent)
+    except OSError as fault:
+        raise NotStored(
+            f"{file} cannot be written: {fault.strerror}; what was measured before it stays"
+        ) from None
 
 
 def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
@@ -190,6 +229,9 @@ def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
     if place.exists() and not place.is_dir():
         raise ValueError(f"the output folder {place} is a file; give another with --out")
     if place.is_dir() and any(place.iterdir()):
+        if (place / LOCK).exists():
+            with held(place):  # refuses where a run writes to it; a lock that nobody holds was left by a kill
+                pass
         ours = (place / marker).is_file()
         if folder is not None or not ours:
             holds = "results" if ours else "something else than results of attnlab"

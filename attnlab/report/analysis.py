@@ -12,6 +12,7 @@ from attnlab.contract.result import Ceiling, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.program.store import Run
 from attnlab.report import wording
+from attnlab.report.neutral import neutral
 from attnlab.statistics.ranking import Ranking, Standing, entered_once, is_second_entry, rank
 from attnlab.statistics.roofline import Rate, rate
 from attnlab.statistics.selftest import SelfTest, self_test
@@ -111,6 +112,7 @@ class Analysis:
 
 def analyse(run: Run) -> Analysis:
     """Read `run`: believe or refuse each measurement, hold the self-test, rank every workload."""
+    run = neutral(run)
     answers: dict[Workload, dict[str, Result]] = {workload: {} for workload in run.plan.workloads}
     for result in run.results:
         answers.setdefault(result.workload, {})[result.contender] = result

@@ -51,4 +51,4 @@ def table(items: Iterable[T], columns: Mapping[str, Callable[[T], object]], *, l
 
 def plain(text: str) -> str:
     """A sentence without its Markdown, for a terminal."""
-    return text.replace("**", "").replace("`", "")
+    return text.replace("**", "").replace("`", "").replace("&lt;", "<")

@@ -294,5 +294,6 @@ def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:
     return {
         int(index): seconds
         for one in measurements
+        if "calibration_s" in one.columns  # results of another program, or of the first version
         for index, seconds in zip(one.columns["round"], one.columns["calibration_s"], strict=True)
     }

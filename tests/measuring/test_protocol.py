@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -142,3 +143,51 @@ def test_a_frame_that_begins_to_come_and_a_closed_pipe_are_noticed_without_waiti
     assert not protocol.ready(pipe.reading)
     pipe.close(pipe.writing)
     assert protocol.ready(pipe.reading)
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+def test_bytes_that_are_no_frame_are_told_and_take_no_memory(header: bytes, payload: bytes) -> None:
+    """Whatever stands in a header: a frame, or Garbled, at once."""
+    pipe = Pipe()
+    try:
+        os.write(pipe.writing, len(header).to_bytes(4, "big") + len(payload).to_bytes(4, "big"))
+        os.write(pipe.writing, header + payload)
+        with contextlib.suppress(protocol.Garbled):
+            protocol.receive(pipe.reading, time.monotonic() + 60)
+    finally:
+        for end in list(pipe.open):
+            pipe.close(end)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"arrays": 3}',
+        b'{"arrays": [{"dtype": "O", "shape": [1]}]}',
+        b'{"arrays": [{"dtype": "f4", "shape": [-1]}]}',
+        b'{"arrays": [{"dtype": "f4", "shape": [1048576, 1048576]}]}',
+        b'{"arrays": [{"dtype": "f4,(", "shape": []}]}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_a_header_that_is_none_is_garbled(pipe: Pipe, header: bytes) -> None:
+    """Not JSON, no arrays, objects of Python, sizes that no machine has, nesting without end."""
+    thread = threading.Thread(
+        target=os.write, args=(pipe.writing, len(header).to_bytes(4, "big") + bytes(4) + header)
+    )
+    thread.start()
+    with pytest.raises(protocol.Garbled):
+        protocol.receive(pipe.reading, time.monotonic() + 60)
+    thread.join()
+
+
+def test_a_header_that_claims_gigabytes_is_not_waited_for(pipe: Pipe) -> None:
+    """Its length alone tells."""
+    os.write(pipe.writing, b"\xff" * 8)
+    with pytest.raises(protocol.Garbled, match="a header of 4294967295 bytes"):
+        protocol.receive(pipe.reading, time.monotonic() + 60)

@@ -1,0 +1,38 @@
+"""Text that came from outside, made safe to show: one line, bounded, without control characters or a home's path.
+
+What a backend raises, a library prints or a file holds is data. It may carry terminal escapes, characters that turn the
+direction of writing, thousands of letters, or where somebody lives.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+#: letters of a reason; the longest of our own are some 300
+MOST = 400
+#: a terminal's escape sequences: CSI with its parameters, OSC up to its end, and any other with one letter
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?", re.DOTALL)
+#: categories of Unicode that have no shape of their own: controls, formats (they turn the direction), surrogates
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
+
+
+def one_line(text: str, most: int = MOST) -> str:
+    """`text` in one line of at most about `most` letters, printable throughout; what is cut is counted."""
+    text = _ESCAPES.sub("", text[: 64 * most])
+    shown = "".join(" " if one.isspace() else one for one in text if one.isspace() or not _hidden(one))
+    shown = without_home(" ".join(shown.split()))
+    if len(shown) <= most:
+        return shown
+    return f"{shown[:most].rstrip()}… ({len(shown) - most} more letters)"
+
+
+def without_home(text: str) -> str:
+    """`text` with the home folder's path as ``~``: it holds a person's name, and figures do not depend on it."""
+    home = str(Path.home()).rstrip("/\\")
+    return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if len(home) > 1 else text
+
+
+def _hidden(one: str) -> bool:
+    return unicodedata.category(one) in _HIDDEN

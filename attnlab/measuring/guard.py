@@ -1,0 +1,79 @@
+"""Nobody outlives the conductor: a process that waits for its end and then ends what its workers left running.
+
+A worker dies with its conductor (`attnlab.measuring.worker.die_with_parent`), but what a backend has started does
+not, and a worker's children may have left its process group. All of them carry the conductor's mark in their
+environment. The guard sleeps on a pipe, takes no processor time, and is there while workers are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+
+import psutil
+
+#: the environment variable that tells whose worker a process comes from
+MARK = "ATTNLAB_CONDUCTOR"
+_WAIT = "import sys; from attnlab.measuring import guard; guard.wait(sys.argv[1])"
+
+
+class Guard:
+    """Started with the first worker of this process, ended with the last."""
+
+    def __init__(self) -> None:
+        self.mark = ""
+        self._owner = 0
+        self._watched: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def watch(self, owner: object) -> str:
+        """Guard what `owner` will start; the mark that its environment must carry."""
+        if self._owner != os.getpid():  # a forked process has workers and a mark of its own
+            self.mark, self._owner, self._process = secrets.token_hex(8), os.getpid(), None
+            self._watched = set()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _WAIT, self.mark],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is not for it
+            )
+        self._watched.add(id(owner))
+        return self.mark
+
+    def leave(self, owner: object) -> None:
+        """`owner` has ended; with the last one goes whatever it left running, and the guard."""
+        self._watched.discard(id(owner))
+        if self._watched or self._process is None or self._owner != os.getpid():
+            return
+        sweep(self.mark)
+        self._process.kill()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process = None
+
+
+GUARD = Guard()
+
+
+def wait(mark: str) -> None:
+    """Sleep until whoever started this process is gone, then end every process that carries its mark."""
+    sys.stdin.buffer.read()
+    sweep(mark)
+
+
+def sweep(mark: str) -> int:
+    """Kill every process with this mark in its environment, this one aside; their number."""
+    killed = 0
+    for process in psutil.process_iter():
+        # of another user's process the environment is not to be read: it is none of ours
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                process.kill()
+                killed += 1
+    return killed

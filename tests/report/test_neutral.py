@@ -1,0 +1,87 @@
+"""Whatever stands in a run, its report is Markdown that shows it and does nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.contract.result import Measurement, Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.numerics.finding import Finding, Row
+from attnlab.program.plan import Plan
+from attnlab.program.store import Run
+from attnlab.report import verdict_text, write
+from attnlab.report.neutral import neutral_text
+
+HOSTILE = (
+    "<script>alert(1)</script> <b>bad</b> `code` | ![x](http://x) [y](javascript:z) $\\frac$ \x1b[31m"
+    + "x" * 5000
+)
+
+
+@given(st.text(max_size=300))
+def test_no_text_begins_a_tag_a_span_or_a_link(text: str) -> None:
+    """Nor a second line."""
+    shown = neutral_text(text)
+    assert not re.search(r"<[A-Za-z/!?]|`|!\[|\]\(|\n|\$", shown)
+
+
+@pytest.mark.parametrize(
+    "text", ["declines n_q < n_k: 3 > 2", "torch_sdpa[threads=1,OMP_PROC_BIND=true]", "σ²/√d_k"]
+)
+def test_ordinary_text_stays(text: str) -> None:
+    """A reader sees what was said."""
+    assert neutral_text(text) == text
+
+
+def test_a_hostile_run_has_a_harmless_report(tmp_path: Path) -> None:
+    """In every place that a file can fill: names, reasons, kernels, facts, environment, findings, the command."""
+    workload = Workload(heads=1, queries=8, keys=8, head_dim=4)
+    name = f"torch_eager[X={HOSTILE[:60]}]"
+    latency = Measurement(
+        "latency", "s", (2.0, 1.0), {"round": (0.0, 1.0)}, {"others": HOSTILE, HOSTILE: "x"}
+    )
+    row = Row("<u>q</u>", {"<k>": "<v>"}, 1, 1, 0, True)
+    finding = Finding("<i>e</i>", "<i>t</i>", "<i>q</i>", "<img src=x>", (row,))
+    run = Run(
+        folder=tmp_path,
+        plan=Plan(workloads=(workload,), experiments=("none",)),
+        environment={
+            "cpu": HOSTILE,
+            HOSTILE: {"a": HOSTILE},
+            "contenders": {name: {"versions": {"<t>": HOSTILE}}},
+        },
+        contenders=(name, "other"),
+        baseline=name,
+        command=f"attnlab run ```\n{HOSTILE}",
+        results=[
+            Result(name, workload, Outcome.MEASURED, HOSTILE, kernel=HOSTILE, measurements=(latency,)),
+            Result("other", workload, Outcome.CRASHED, HOSTILE, tail=HOSTILE),
+        ],
+        findings=[finding],
+    )
+    page = write(run).read_text(encoding="utf-8")
+    unfenced = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    tags = set(re.findall(r"<(/?\w+)", unfenced))
+    assert tags <= {"details", "/details", "summary", "/summary"}
+    assert "\x1b" not in page and "](javascript" not in unfenced and "](http://x" not in unfenced
+    assert page.count("```") == 2
+    assert max(map(len, page.splitlines())) < 5000
+    assert "&lt;script" in page
+    assert "\x1b" not in verdict_text(run)
+
+
+def test_a_backend_called_by_a_tag_stays_text(tmp_path: Path) -> None:
+    """On the terminal it reads as it was written."""
+    workload = Workload(heads=1, queries=8, keys=8, head_dim=4)
+    latency = Measurement("latency", "s", (2.0, 1.0), {"round": (0.0, 1.0)})
+    one = Result("<b>", workload, Outcome.MEASURED, measurements=(latency,))
+    run = Run(
+        tmp_path, Plan(workloads=(workload,), experiments=("none",)), {}, ("<b>",), "<b>", results=[one]
+    )
+    assert "<b>" in verdict_text(replace(run, complete=True))

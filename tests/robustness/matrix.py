@@ -1,0 +1,120 @@
+"""Every way in which a worker process fails, in every phase, and what becomes of it: the expectation, and the trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from attnlab.contract.result import Outcome, Result
+from attnlab.contract.workload import Workload
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.contender import parse_all
+from attnlab.measuring.guard import MARK
+from attnlab.measuring.limits import Limits
+
+BACKENDS = Path(__file__).parent / "backends"
+PHASES = ("start", "prepare", "check", "time", "memory")
+WORKLOAD = Workload(heads=2, queries=16, keys=16, head_dim=8)
+DEADLINE = 4.0
+QUICK = Limits(
+    processes=2, most_processes=2, min_rounds=4, max_rounds=6, workload_seconds=2, turn_seconds=1e-4,
+    deadline_seconds=DEADLINE, start_seconds=30,
+)  # fmt: skip
+GOOD = ("numpy_vectorized", "numpy_blocked")
+CRASHED, TIMED_OUT, MEASURED = Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.MEASURED
+OVER, UNAVAILABLE, WRONG = Outcome.OVER_BUDGET, Outcome.UNAVAILABLE, Outcome.WRONG
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The outcome of a fault, and words of the reason; `phases` holds those that differ in a phase."""
+
+    outcome: Outcome
+    words: str
+    phases: Mapping[str, tuple[Outcome, str]] = field(default_factory=dict)
+
+
+#: at the start a file that fails on import is not there; what answers wrongly cannot be told from another's program
+FAULTS: Mapping[str, Expected] = {
+    "exception": Expected(
+        CRASHED, "raised ValueError: faulty was here", {"start": (UNAVAILABLE, "fails on import")}
+    ),
+    "segfault": Expected(CRASHED, "killed by SIGSEGV: faulty was here"),
+    "abort": Expected(CRASHED, "killed by SIGABRT: faulty was here"),
+    "exit_at_once": Expected(CRASHED, "exited with status 7: faulty was here"),
+    "leave": Expected(
+        CRASHED, "exited with status 1: enough", {"start": (UNAVAILABLE, "SystemExit: enough")}
+    ),
+    "interrupt": Expected(CRASHED, "killed by SIGINT"),
+    "killed": Expected(CRASHED, "killed by SIGKILL"),
+    "exhausted": Expected(OVER, "ran out of memory", {"start": (UNAVAILABLE, "MemoryError")}),
+    "hang": Expected(TIMED_OUT, "no answer within"),
+    "hang_with_gil": Expected(TIMED_OUT, "no answer within"),
+    "stopped": Expected(TIMED_OUT, "no answer within"),
+    "late": Expected(TIMED_OUT, "no answer within"),
+    "garbage": Expected(CRASHED, "its process sent"),
+    "half_a_frame": Expected(TIMED_OUT, "no answer within"),
+    "huge_frame": Expected(CRASHED, "its process sent a header of"),
+    "nonsense": Expected(CRASHED, "it answered another question"),
+    "wrong_shapes": Expected(CRASHED, "its process sent"),
+    "twice": Expected(CRASHED, "it answered another question"),
+    "closed_pipe": Expected(CRASHED, "closed its pipe"),
+    "threads": Expected(MEASURED, ""),
+    "flood_stdout": Expected(MEASURED, ""),
+    "flood_stderr": Expected(MEASURED, ""),
+    "children": Expected(MEASURED, ""),
+    "elsewhere": Expected(MEASURED, ""),
+    "deaf": Expected(MEASURED, ""),
+    "other_locale": Expected(MEASURED, ""),
+    # what is timed was checked before: an error that begins on the clock is not seen
+    "rounding": Expected(WRONG, "relative error", {"time": (MEASURED, "")}),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One phase's race of good contenders and faulty ones."""
+
+    results: Mapping[str, Result]
+    seconds: float
+    #: processes that were left
+    left: int
+
+
+def contender(fault: str, phase: str) -> str:
+    """The faulty contender in the notation."""
+    return f"faulty[FAULT={fault},WHEN={phase}]"
+
+
+def race(phase: str, faults: Sequence[str], *, more: Sequence[str] = GOOD) -> Trial:
+    """Race the faults of a phase beside good contenders, in one run."""
+    names = [*more, *(contender(fault, phase) for fault in faults)]
+    started = time.monotonic()
+    with Conductor(parse_all(names), folders=[str(BACKENDS)], limits=QUICK) as conductor:
+        results = conductor.race(WORKLOAD)
+    return Trial({one.contender: one for one in results}, time.monotonic() - started, marked())
+
+
+def expected(fault: str, phase: str) -> tuple[Outcome, str]:
+    """The outcome, and words of the reason. What fails while its memory is measured has its speed already."""
+    told = FAULTS[fault]
+    if phase in told.phases:
+        return told.phases[phase]
+    if phase == "memory":
+        return MEASURED, "" if told.outcome in (MEASURED, WRONG) else told.words
+    return told.outcome, told.words
+
+
+def marked() -> int:
+    """Processes that come from a worker of anybody's, and have not ended."""
+    found = 0
+    for process in psutil.process_iter():
+        try:
+            found += MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, OSError):
+            continue
+    return found

@@ -1,0 +1,38 @@
+"""Every way in which a worker process may fail, in every phase: the outcome is named and the others are measured."""
+
+from __future__ import annotations
+
+import pytest
+from matrix import DEADLINE, FAULTS, GOOD, MEASURED, PHASES, QUICK, contender, expected, race
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_fault_has_its_outcome_and_harms_nobody(phase: str) -> None:
+    """All of them in one race with two good backends, which have their whole results; no process is left."""
+    trial = race(phase, list(FAULTS))
+    told = {}
+    for fault in FAULTS:
+        result, (outcome, words) = trial.results[contender(fault, phase)], expected(fault, phase)
+        reason = result.reason or ""
+        if (result.outcome, words in reason, "\n" in reason, len(reason) < 500) != (
+            outcome,
+            True,
+            False,
+            True,
+        ):
+            told[fault] = f"{result.outcome}: {reason}"
+    assert not told
+    for name in GOOD:
+        result = trial.results[name]
+        assert result.outcome is MEASURED and result.latency and result.peak_bytes
+        assert len(set(result.latency.processes.values())) == QUICK.processes
+    assert trial.left == 0
+    hanging = sum(outcome == "timed_out" for outcome, _ in (expected(one, phase) for one in FAULTS))
+    # each that hangs takes its deadline, at most twice; the rest is starts and rounds
+    assert trial.seconds < 2 * DEADLINE * (hanging + 1) + 90
+
+
+def test_the_end_of_what_it_printed_is_kept() -> None:
+    """In safe lines, with the result of the one that died."""
+    trial = race("check", ["segfault", "flood_stderr"])
+    assert trial.results[contender("segfault", "check")].tail == "faulty was here"
