@@ -5,6 +5,8 @@ algorithm 3); the blocks of all heads are shared among Numba's threads (``numba.
 https://numba.readthedocs.io/en/stable/user/parallel.html). Keys that causal, window and key lengths hide from
 a whole block are not read.
 
+ALiBi is computed from its slopes; any other bias is an array.
+
 Time: 4·b·h·n_q·n_k·d floating-point operations in loops that LLVM turns into vector instructions, and one
 exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, when a workload is
 prepared. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
@@ -67,6 +69,7 @@ def attend(
     key_lengths: tuple[int, ...] | None = None,
     mask: NDArray[np.bool_] | None = None,
     bias: NDArray[Any] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
     softcap: float | None = None,
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
@@ -74,7 +77,7 @@ def attend(
     """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
-    broadcastable to (batch, heads, n_q, n_k), sinks (heads,).
+    broadcastable to (batch, heads, n_q, n_k), alibi_slopes and sinks (heads,).
     """
     batch, _, n_q, _ = query.shape
     n_k, value_dim = value.shape[-2:]
@@ -92,6 +95,7 @@ def attend(
         np.array(key_lengths or (n_k,) * batch, dtype=np.int64),
         np.empty((0, 0, 0, 0), dtype=np.bool_) if mask is None else mask,
         np.empty((0, 0, 0, 0), dtype=inner) if bias is None else bias.astype(inner, copy=False),
+        np.array(alibi_slopes or (), dtype=inner),
         inner.type(0 if softcap is None else softcap),
         np.empty(0, dtype=inner) if sinks is None else sinks.astype(inner, copy=False),
     )
@@ -112,9 +116,11 @@ def _compiled(inner: np.dtype[Any]) -> Any:
         return numba.types.Array(dtype, dimensions, "A", readonly=True)
 
     arrays, count, whole = array(real, 4), array(numba.types.int64, 1), numba.types.int64
-    seen, sinks = array(numba.types.boolean, 4), array(real, 1)
+    seen, of_heads = array(numba.types.boolean, 4), array(real, 1)
+    output = real[:, :, :, ::1]
+    masked = (whole, whole, count, seen)
     signature = numba.types.void(
-        arrays, arrays, arrays, real[:, :, :, ::1], real, whole, whole, count, seen, arrays, real, sinks
+        arrays, arrays, arrays, output, real, *masked, arrays, of_heads, real, of_heads
     )
     return numba.njit([signature], parallel=True)(_loop(inner))
 
@@ -134,6 +140,7 @@ def _loop(inner: np.dtype[Any]) -> Any:
         key_lengths: Any,
         mask: Any,
         bias: Any,
+        slopes: Any,
         softcap: Any,
         sinks: Any,
     ) -> None:
@@ -157,6 +164,7 @@ def _loop(inner: np.dtype[Any]) -> Any:
                 key_lengths,
                 mask,
                 bias,
+                slopes,
                 softcap,
                 sinks,
             )
@@ -181,6 +189,7 @@ def _block(exponentials: Any, real: Any) -> Any:
         key_lengths: Any,
         mask: Any,
         bias: Any,
+        slopes: Any,
         softcap: Any,
         sinks: Any,
     ) -> None:
@@ -222,6 +231,10 @@ def _block(exponentials: Any, real: Any) -> Any:
                         row[j] = softcap * math.tanh(row[j] / softcap)
                 if bias.shape[0]:
                     _add_bias(row, bias, b, h, i, begin, width)
+                if len(slopes):
+                    own = i + key.shape[2] - n_q - begin
+                    for j in range(width):
+                        row[j] -= slopes[h] * real(abs(own - j))
                 row[: min(max(i + lowest - begin, 0), KEYS)] = -np.inf
                 row[max(min(i + highest + 1 - begin, width), 0) :] = -np.inf
                 if mask.shape[0]:
