@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.band import Band
+from attnlab.contract.band import band
 from attnlab.libraries.host import required
 
 numba = required("numba", extra="numba")
@@ -84,14 +84,15 @@ def attend(
     inner = _inner(query.dtype)
     q, k, v = (array.astype(inner, copy=False) for array in (query, key, value))
     output = np.empty((*query.shape[:3], value_dim), dtype=inner)
-    band = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
+    lowest, highest = band(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
     _compiled(inner)(
         q,
         k,
         v,
         output,
         inner.type(scale),
-        *band,
+        lowest,
+        highest,
         np.array(key_lengths or (n_k,) * batch, dtype=np.int64),
         np.empty((0, 0, 0, 0), dtype=np.bool_) if mask is None else mask,
         np.empty((0, 0, 0, 0), dtype=inner) if bias is None else bias.astype(inner, copy=False),
