@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from attnlab.contract.workload import Workload
-from attnlab.libraries.band import Band, Sides
 from attnlab.libraries.cuda_kernels import Limits, at_least, refusal
 from attnlab.libraries.host import required
+from attnlab.libraries.sides import Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 flash_attn: Any = required("flash_attn", extra="flash-attn")
@@ -59,8 +59,7 @@ def attend(
     if scale < LEAST_SCALE:
         query, scale = positive_scale(query, scale)
     n_q, n_k = query.shape[2], key.shape[2]
-    band = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
-    sides = band.bottom_right(n_q, n_k)
+    sides = Sides.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
     assert sides is not None, "declined"
     q, k, v = (array.transpose(1, 2) for array in (query, key[:, :, : sides.keys], value[:, :, : sides.keys]))
     asked: dict[str, Any] = {
@@ -85,9 +84,7 @@ def declines(workload: Workload) -> str | None:
         return reason
     if workload.key_lengths is not None:
         return _with_lengths(workload) or refusal(attend, workload)
-    band = Band.asked(workload)
-    sides = band and band.bottom_right(workload.queries, workload.keys)
-    return _hidden(sides, workload) or refusal(attend, workload)
+    return _hidden(Sides.asked(workload), workload) or refusal(attend, workload)
 
 
 def _with_lengths(workload: Workload) -> str | None:

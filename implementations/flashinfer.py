@@ -23,9 +23,9 @@ from torch import Tensor
 
 from attnlab.contract.keywords import told
 from attnlab.contract.workload import Workload
-from attnlab.libraries.band import KEYWORDS, Band, Sides
 from attnlab.libraries.cuda_kernels import Limits, at_least, refusal
 from attnlab.libraries.host import required
+from attnlab.libraries.sides import KEYWORDS, Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 flashinfer: Any = required("flashinfer", extra="flashinfer")
@@ -97,8 +97,7 @@ def declines(workload: Workload) -> str | None:
     if dims not in _DIMS:
         known = ", ".join("/".join(map(str, sorted(set(one), reverse=True))) for one in _DIMS)
         return f"FlashInfer's kernels are made for head_dim {known}, got {'/'.join(map(str, dims))}"
-    band = Band.asked(workload)
-    sides = band and band.bottom_right(workload.queries, workload.keys)
+    sides = Sides.asked(workload)
     if sides is None or sides.right > 0:
         return "its band of keys cannot be told by FlashInfer's bottom-right causal mask and left window"
     return refusal(attend, workload)
@@ -108,7 +107,7 @@ def _form(
     query: Tensor, key: Tensor, value: Tensor, scale: float, softcap: float | None, *flags: Any, **named: Any
 ) -> Form:
     batch, heads, queries, head_dim = query.shape
-    sides = Band.of(queries, key.shape[2], *flags, **named).bottom_right(queries, key.shape[2])
+    sides = Sides.of(queries, key.shape[2], *flags, **named)
     assert sides is not None, "declined"
     dims = (head_dim, value.shape[3])
     return Form(batch, heads, key.shape[1], queries, sides, *dims, query.dtype, query.device, scale, softcap)

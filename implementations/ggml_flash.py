@@ -55,11 +55,9 @@ def prepare(
         layouts = [Layout.of(array) for array in _read(query, key, value)]
         lead = _lead(workload)
         if lead is not None:
-            layouts.append(
-                Layout.of(np.empty((*lead, _filled_up(workload.queries), workload.keys), np.float16))
-            )
+            layouts.append(Layout.dense("float16", *lead, _filled_up(workload.queries), workload.keys))
         if workload.sinks:
-            layouts.append(Layout.of(np.empty((1, 1, 1, workload.heads), np.float32)))
+            layouts.append(Layout.dense("float32", 1, 1, 1, workload.heads))
         alibi = workload.bias == "alibi"
         GRAPHS.graph(
             Recipe(

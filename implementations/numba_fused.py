@@ -5,6 +5,8 @@ algorithm 3); the blocks of all heads are shared among Numba's threads (``numba.
 https://numba.readthedocs.io/en/stable/user/parallel.html). Keys that causal, window and key lengths hide from
 a whole block are not read.
 
+ALiBi is computed from its slopes; any other bias is an array.
+
 Time: 4·b·h·n_q·n_k·d floating-point operations in loops that LLVM turns into vector instructions, and one
 exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, when a workload is
 prepared. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
@@ -19,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.band import Band
+from attnlab.contract.band import band
 from attnlab.libraries.host import required
 
 numba = required("numba", extra="numba")
@@ -67,6 +69,7 @@ def attend(
     key_lengths: tuple[int, ...] | None = None,
     mask: NDArray[np.bool_] | None = None,
     bias: NDArray[Any] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
     softcap: float | None = None,
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
@@ -74,7 +77,7 @@ def attend(
     """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
-    broadcastable to (batch, heads, n_q, n_k), sinks (heads,).
+    broadcastable to (batch, heads, n_q, n_k), alibi_slopes and sinks (heads,).
     """
     return attend_with_log_sum(
         query,
@@ -88,6 +91,7 @@ def attend(
         key_lengths=key_lengths,
         mask=mask,
         bias=bias,
+        alibi_slopes=alibi_slopes,
         softcap=softcap,
         sinks=sinks,
     )[0]
@@ -106,6 +110,7 @@ def attend_with_log_sum(
     key_lengths: tuple[int, ...] | None = None,
     mask: NDArray[np.bool_] | None = None,
     bias: NDArray[Any] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
     softcap: float | None = None,
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
@@ -117,7 +122,7 @@ def attend_with_log_sum(
     q, k, v = (array.astype(inner, copy=False) for array in (query, key, value))
     output = np.empty((*query.shape[:3], value_dim), dtype=inner)
     log_sum = np.empty(query.shape[:3], dtype=inner)
-    band = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
+    lowest, highest = band(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
     _compiled(inner)(
         q,
         k,
@@ -125,10 +130,12 @@ def attend_with_log_sum(
         output,
         log_sum,
         inner.type(scale),
-        *band,
+        lowest,
+        highest,
         np.array(key_lengths or (n_k,) * batch, dtype=np.int64),
         np.empty((0, 0, 0, 0), dtype=np.bool_) if mask is None else mask,
         np.empty((0, 0, 0, 0), dtype=inner) if bias is None else bias.astype(inner, copy=False),
+        np.array(alibi_slopes or (), dtype=inner),
         inner.type(0 if softcap is None else softcap),
         np.empty(0, dtype=inner) if sinks is None else sinks.astype(inner, copy=False),
     )
@@ -149,21 +156,11 @@ def _compiled(inner: np.dtype[Any]) -> Any:
         return numba.types.Array(dtype, dimensions, "A", readonly=True)
 
     arrays, count, whole = array(real, 4), array(numba.types.int64, 1), numba.types.int64
-    seen, sinks = array(numba.types.boolean, 4), array(real, 1)
+    seen, of_heads = array(numba.types.boolean, 4), array(real, 1)
+    output = real[:, :, :, ::1]
+    masked = (whole, whole, count, seen)
     signature = numba.types.void(
-        arrays,
-        arrays,
-        arrays,
-        real[:, :, :, ::1],
-        real[:, :, ::1],
-        real,
-        whole,
-        whole,
-        count,
-        seen,
-        arrays,
-        real,
-        sinks,
+        arrays, arrays, arrays, output, real[:, :, ::1], real, *masked, arrays, of_heads, real, of_heads
     )
     return numba.njit([signature], parallel=True)(_loop(inner))
 
@@ -184,6 +181,7 @@ def _loop(inner: np.dtype[Any]) -> Any:
         key_lengths: Any,
         mask: Any,
         bias: Any,
+        slopes: Any,
         softcap: Any,
         sinks: Any,
     ) -> None:
@@ -208,6 +206,7 @@ def _loop(inner: np.dtype[Any]) -> Any:
                 key_lengths,
                 mask,
                 bias,
+                slopes,
                 softcap,
                 sinks,
             )
@@ -233,6 +232,7 @@ def _block(exponentials: Any, real: Any) -> Any:
         key_lengths: Any,
         mask: Any,
         bias: Any,
+        slopes: Any,
         softcap: Any,
         sinks: Any,
     ) -> None:
@@ -274,6 +274,10 @@ def _block(exponentials: Any, real: Any) -> Any:
                         row[j] = softcap * math.tanh(row[j] / softcap)
                 if bias.shape[0]:
                     _add_bias(row, bias, b, h, i, begin, width)
+                if len(slopes):
+                    own = i + key.shape[2] - n_q - begin
+                    for j in range(width):
+                        row[j] -= slopes[h] * real(abs(own - j))
                 row[: min(max(i + lowest - begin, 0), KEYS)] = -np.inf
                 row[max(min(i + highest + 1 - begin, width), 0) :] = -np.inf
                 if mask.shape[0]:

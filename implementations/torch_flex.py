@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from attnlab.contract.band import band
 from attnlab.contract.workload import Workload
-from attnlab.libraries.band import Band
 from attnlab.libraries.torch_arrays import Made
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
 
@@ -86,7 +86,7 @@ def attend(
     broadcastable to (batch, heads, n_q, n_k).
     """
     n_q, n_k = query.shape[2], key.shape[2]
-    lowest, highest = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
+    lowest, highest = band(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
     seen = Seen(
         n_q,
         n_k,

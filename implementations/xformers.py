@@ -19,9 +19,9 @@ from torch import Tensor
 
 from attnlab.contract.keywords import told
 from attnlab.contract.workload import Workload
-from attnlab.libraries.band import KEYWORDS, Band, Sides
 from attnlab.libraries.cuda_kernels import HALVES, Limits, dense_rows, refusal
 from attnlab.libraries.host import LastMade, required
+from attnlab.libraries.sides import KEYWORDS, Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 required("xformers", extra="xformers")
@@ -62,9 +62,7 @@ def attend(
         bias = _BIAS.of(attn_mask, query.dtype, n_q, n_k).expand(*query.shape[:3], n_k)
         bias = _in_groups(bias, of_keys) if enable_gqa else bias
     elif window or window_bottom_right:
-        sides = Band.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right).bottom_right(
-            n_q, n_k
-        )
+        sides = Sides.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
         assert sides is not None, "declined"
         key, value = key[:, :, : sides.keys], value[:, :, : sides.keys]
         bias = _window(sides, n_q)
@@ -93,14 +91,13 @@ def declines(workload: Workload) -> str | None:
         )
     flags = told(workload, KEYWORDS) or {}
     if workload.bias == "none" and {"window", "window_bottom_right"} & set(flags):
-        reason = _windows(Band.of(workload.queries, workload.keys, **flags), workload)
+        reason = _windows(Sides.asked(workload), workload)
     return reason or refusal(attend, workload)
 
 
-def _windows(band: Band, workload: Workload) -> str | None:
+def _windows(sides: Sides | None, workload: Workload) -> str | None:
     if workload.dtype not in HALVES:
         return "xFormers' windows are in its flash kernels alone, which have no float32"
-    sides = band.bottom_right(workload.queries, workload.keys)
     if sides is None:
         return "its band of keys cannot be told along xFormers' bottom-right diagonal"
     if sides.right >= sides.keys:  # its flash kernels are FlashAttention's

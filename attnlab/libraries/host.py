@@ -100,8 +100,8 @@ class LastMade:
     """What `make(array, *rest)` made last, kept while that array lives and nothing else is asked for.
 
     For what a kernel wants made of a mask: a worker binds an array once and hands over the same one in every call, so
-    that it is made in the first call, before any clock. A change of the array in place is not seen. What is made must
-    not refer to the array.
+    that it is made in the first call, before any clock. Of changes in place those are seen that PyTorch counts. What is
+    made must not refer to the array.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -111,8 +111,9 @@ class LastMade:
 
     def of(self, array: Any, *rest: Any) -> Any:
         """What was made of the same array with the same `rest`, or what is made of them now."""
+        rest = (*rest, getattr(array, "_version", None))
         if self._made is None or self._array() is not array or self._rest != rest:
-            self._made = self._make(array, *rest)
+            self._made = self._make(array, *rest[:-1])
             self._array, self._rest = weakref.ref(array, self._forget), rest
         return self._made
 

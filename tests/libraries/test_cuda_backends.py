@@ -23,6 +23,7 @@ from attnlab.contract.discovery import load
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.workload import Workload
 from attnlab.libraries import cuda_kernels
+from attnlab.libraries.host import LastMade
 from attnlab.measuring.probe import Probe
 
 NAMES = ("flash_attn", "xformers", "flashinfer", "sageattention")
@@ -172,6 +173,14 @@ def test_a_bias_is_made_for_xformers_once_an_array(loaded: Loaded) -> None:
     assert made is not None and file._BIAS._made is made
     del call
     assert file._BIAS._made is None, "it is given back with the array"
+
+
+def test_a_tensor_that_was_changed_in_place_is_made_anew() -> None:
+    """By PyTorch's own count of its changes."""
+    doubled, tensor = LastMade(lambda one: one * 2), torch.ones(3)
+    assert doubled.of(tensor) is doubled.of(tensor)
+    tensor += 1
+    assert doubled.of(tensor).tolist() == [4, 4, 4]
 
 
 def test_an_old_version_is_unavailable(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from attnlab.contract.discovery import backends, load
 from attnlab.contract.errors import Unavailable
+from attnlab.contract.inputs import problem_of
 from attnlab.contract.library import open_library
 from attnlab.contract.workload import Workload
 from attnlab.libraries.torch_library import Torch, kernels_of
@@ -228,6 +229,22 @@ def test_a_forced_kernel_is_the_one_that_ran(device: Any, name: str) -> None:
     kernel = load(name).kernel
     assert kernel is not None
     assert kernel in device.attest(on_cuda(name, HALF))
+
+
+@pytest.mark.parametrize("asked", [{}, {"causal": "bottom_right", "queries": 384}, {"kv_heads": 2}], ids=str)
+@pytest.mark.parametrize("name", ["flash_attn", "xformers", "flashinfer"])
+def test_what_was_written_for_stand_ins_is_so_on_a_device(
+    device: Any, name: str, asked: dict[str, Any]
+) -> None:
+    """Within some roundings of float16, against NumPy in float64."""
+    try:
+        workload = HALF.with_(**asked)
+        found = device.to_numpy(on_cuda(name, workload)())
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    exact = workload.with_(device="cpu", dtype="float64")
+    expected = load("numpy_blocked").bind(exact, problem_of(workload).with_(dtype="float64"))()
+    assert np.linalg.norm(found - expected) < 2**-9 * np.linalg.norm(expected)
 
 
 def test_events_see_that_more_work_takes_longer(device: Any) -> None:

@@ -17,6 +17,7 @@ from attnlab.contract.backend import laid_out
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.inputs import problem_of
+from attnlab.contract.keywords import given
 from attnlab.contract.library import open_library
 from attnlab.contract.workload import Workload
 from attnlab.libraries.host import LastMade, required
@@ -228,6 +229,19 @@ def test_onnxruntime_contrib_declines_what_its_operator_lacks() -> None:
         assert said is not None and reason in said
 
 
+@pytest.mark.parametrize("name", ["ggml_flash", "numba_fused"])
+def test_alibi_is_told_by_its_slopes(name: str) -> None:
+    """Not by an array as large as the scores."""
+    try:
+        backend = load(name)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    workload = SMALL.with_(bias="alibi")
+    told = given(problem_of(workload), backend.options, backend.open("cpu"), "float32")
+    assert told["alibi_slopes"] == (1 / 16, 1 / 256)
+    assert told.get("bias") is told.get("attn_mask") is None
+
+
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_ggml_reads_query_key_and_value_where_they_lie(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No copy of float32 arrays, in either layout."""
@@ -245,10 +259,9 @@ def test_ggml_reads_query_key_and_value_where_they_lie(layout: str, monkeypatch:
 
     monkeypatch.setattr(library.Graph, "compute", watched)
     workload = SMALL.with_(layout=layout)
-    arrays = backend.open("cpu"), problem_of(workload)
-    given = [
-        laid_out(arrays[0], one, "float32", layout)
-        for one in (arrays[1].query, arrays[1].key, arrays[1].value)
-    ]
-    backend.call(workload, arrays[1], tuple(given))()
-    assert places == [[one.ctypes.data for one in given]]
+    problem, opened = problem_of(workload), backend.open("cpu")
+    arrays = tuple(
+        laid_out(opened, one, "float32", layout) for one in (problem.query, problem.key, problem.value)
+    )
+    backend.call(workload, problem, arrays)()
+    assert places == [[one.ctypes.data for one in arrays]]

@@ -1,4 +1,4 @@
-"""A band of the score matrix, and the same band along the bottom-right diagonal of the keys that some query sees."""
+"""A band of the score matrix is the same along the bottom-right diagonal of the keys that some query sees."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from attnlab.contract.band import band
 from attnlab.contract.keywords import told
 from attnlab.contract.workload import Workload
-from attnlab.libraries.band import KEYWORDS, Band, Sides
+from attnlab.libraries.sides import KEYWORDS, Sides
 
 LENGTHS = st.integers(1, 12)
 SIDE = st.none() | st.integers(0, 12)
@@ -31,9 +32,9 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
-def seen_in(band: Band, workload: Workload) -> NDArray[np.bool_]:
+def seen_in(limits: tuple[int, int], workload: Workload) -> NDArray[np.bool_]:
     distance = np.arange(workload.keys) - np.arange(workload.queries)[:, None]
-    return (distance >= band.lowest) & (distance <= band.highest)
+    return (distance >= limits[0]) & (distance <= limits[1])
 
 
 def seen_along(sides: Sides, workload: Workload) -> NDArray[np.bool_]:
@@ -57,17 +58,16 @@ def asked(workload: Workload) -> NDArray[np.bool_]:
 @given(workloads())
 def test_a_band_shows_what_its_keywords_say(workload: Workload) -> None:
     """Whatever the lengths; two windows would be no band of keywords, and there is one at most."""
-    band = Band.asked(workload)
-    assert band is not None
-    np.testing.assert_array_equal(seen_in(band, workload), asked(workload))
+    flags = told(workload, KEYWORDS)
+    assert flags is not None
+    limits = band(workload.queries, workload.keys, **flags)
+    np.testing.assert_array_equal(seen_in(limits, workload), asked(workload))
 
 
 @given(workloads())
 def test_a_band_is_the_same_along_the_bottom_right_diagonal_or_not_told_so(workload: Workload) -> None:
     """It cannot be told where no query sees a key, or where the last one sees none."""
-    band = Band.asked(workload)
-    assert band is not None
-    sides, seen = band.bottom_right(workload.queries, workload.keys), asked(workload)
+    sides, seen = Sides.asked(workload), asked(workload)
     if sides is None:
         assert not seen[-1].any()
     else:
@@ -76,15 +76,15 @@ def test_a_band_is_the_same_along_the_bottom_right_diagonal_or_not_told_so(workl
 
 
 def test_what_no_band_can_say_is_told() -> None:
-    assert Band.asked(Workload(mask="random(0.5)")) is None
-    assert Band.asked(Workload(batch=2, key_lengths=(3, 4))) is None
+    assert Sides.asked(Workload(mask="random(0.5)")) is None
+    assert Sides.asked(Workload(batch=2, key_lengths=(3, 4))) is None
     assert told(Workload(mask="random(0.5)"), KEYWORDS) is None
     assert told(Workload(), KEYWORDS) == {}
 
 
 def test_a_top_left_mask_is_a_bottom_right_one_on_fewer_keys() -> None:
     """The worked case: 5 queries on 8 keys see the first 5 alone."""
-    assert Band.of(5, 8, causal=True).bottom_right(5, 8) == Sides(5, -1, 0)
-    assert Band.of(5, 8, causal_bottom_right=True).bottom_right(5, 8) == Sides(8, -1, 0)
-    assert Band.of(8, 5, causal=True).bottom_right(8, 5) == Sides(5, -1, 3)
-    assert Band.of(5, 8).bottom_right(5, 8) == Sides(8, -1, -1)
+    assert Sides.of(5, 8, causal=True) == Sides(5, -1, 0)
+    assert Sides.of(5, 8, causal_bottom_right=True) == Sides(8, -1, 0)
+    assert Sides.of(8, 5, causal=True) == Sides(5, -1, 3)
+    assert Sides.of(5, 8) == Sides(8, -1, -1)
