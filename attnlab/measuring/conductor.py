@@ -95,7 +95,8 @@ class Conductor:
             first = self.crews.crew(0)
         watch = Watch()
         there = max(1, len(first) - len(self.crews.absent))
-        deadline, self._there, self._budget.limits = self.limits.deadline(there), there, self.limits
+        deadline = max(self.limits.deadline(there), prediction.drawing_seconds(workload))
+        self._there, self._budget.limits = there, self.limits
         participants = [Participant(worker, workload, deadline) for worker in first.values()]
         race = Race(
             participants=participants,

@@ -22,8 +22,11 @@ _FIRST_LENGTH = 64
 _WORST_SCORES = 24
 #: a worker keeps the NumPy arrays of inputs up to this, beside what its library made of them, to place them anew
 PLACED_BYTES = 2**28
-#: arrays of one head's keys and values in float64 that the right answer takes at once, and beside them
-_REFERRED, _BLOCKS = 8, 2**27
+#: keys and values of so many heads in float64, and so many bytes beside them, are what the right answer takes beside
+#: the inputs: two heads where it was measured, 0.5 GiB at 64 heads of 131072 keys
+_REFERRED, _BLOCKS = 4, 2**27
+#: bytes of inputs; they are drawn some ten times as fast on a core of one's own
+_DRAWN_PER_SECOND = 2**26
 
 
 @dataclass
@@ -146,6 +149,11 @@ def too_long(predicted: float, limit: float) -> str:
 def drawn_bytes(workload: Workload) -> int:
     """What the inputs take as NumPy arrays: bfloat16 travels in float32."""
     return workload.input_bytes // ITEM_BYTES[workload.dtype] * carrier(workload.dtype).itemsize
+
+
+def drawing_seconds(workload: Workload) -> float:
+    """How long a worker may take to draw the inputs, on a busy machine."""
+    return drawn_bytes(workload) / _DRAWN_PER_SECOND
 
 
 def held_bytes(workload: Workload) -> int:

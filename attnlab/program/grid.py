@@ -134,7 +134,7 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
         found.append(Workload(**fields))
         if GIVEN in (found[-1].mask, found[-1].bias):
             raise ValueError(f"{GIVEN!r} stands for an array of a caller's own: name a mask or a bias")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))  # queries and keys that are both given leave one of all lengths
 
 
 def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, Any]:

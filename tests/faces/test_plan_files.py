@@ -93,6 +93,13 @@ def test_a_grid_is_over_lengths_heads_and_dtypes_and_the_rest_holds_for_all() ->
         Plan.grid(colour=1)
 
 
+def test_what_a_grid_asks_twice_is_measured_once() -> None:
+    """Queries and keys that are both given leave nothing of the lengths."""
+    (decoding,) = Plan.grid(heads=(8,), queries=1, keys=4096).workloads
+    assert (decoding.queries, decoding.keys) == (1, 4096)
+    assert len(Plan.grid(lengths=(8, 16, 8), heads=(1,)).workloads) == 2
+
+
 def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
     """Not with a traceback."""
     with pytest.raises(ValueError, match=r"the plan file .*none\.toml cannot be read"):
