@@ -97,6 +97,10 @@ def measure(contender: Contender, library: str, pairs: int, bare: Seconds, harne
     return Row(contender.name, library, workload, tuple(found["bare"]), tuple(found["harness"]))
 
 
+def _percent(part: float) -> str:
+    return f"{part:+.2%}" if part < 10 else "over +1000%"
+
+
 def page(rows: Sequence[Row], failed: Sequence[str], where: str) -> str:
     """The Markdown page."""
     head = (
@@ -118,8 +122,8 @@ def page(rows: Sequence[Row], failed: Sequence[str], where: str) -> str:
             row.library,
             str(row.workload.keys),
             *(f"{statistics.median(one) * 1e3:.3f}" for one in (row.bare, row.harness)),
-            f"{added:+.2%}",
-            f"{low:+.2%} to {high:+.2%}",
+            _percent(added),
+            f"{_percent(low)} to {_percent(high)}",
             str(len(row.bare)),
             row.verdict(),
         )

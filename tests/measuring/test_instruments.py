@@ -25,7 +25,7 @@ def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
         (result,) = conductor.race(SMALL)
     assert result.outcome is Outcome.MEASURED, result.reason
     quantities = [one.quantity for one in result.measurements]
-    assert quantities == ["latency", "peak_memory", "cpu_time"], result.reason
+    assert quantities == ["latency", "setup", "peak_memory", "cpu_time"], result.reason
     found = result.measurement("cpu_time")
     assert found is not None and found.unit == "s" and len(found.samples) == 3
     assert found.columns == {"call": (0.0, 1.0, 2.0)}
@@ -36,12 +36,12 @@ def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_is_left_out_where_it_is_not_wanted(clock: Clock) -> None:
-    """Latency is not: a race without it has no result."""
+    """Latency is not: a race without it has no result; nor is set-up, which costs nothing to measure."""
     conductor = conductor_of([FakeWorker("a", clock)])
     conductor.memory = False
     with conductor:
         (result,) = conductor.race(SMALL)
-    assert [one.quantity for one in result.measurements] == ["latency"]
+    assert [one.quantity for one in result.measurements] == ["latency", "setup"]
 
 
 def test_no_instrument_follows_one_that_ended_the_worker(clock: Clock) -> None:

@@ -38,7 +38,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Counting], Worker]:
         one = Worker()
         options = frozenset({"causal", "scale"})
         one.backend = Backend(name="counting", library="numpy", attend=attend, options=options)
-        assert one.prepare(SMALL.to_dict()) == ({"cache": "warm"}, ())
+        assert one.prepare(SMALL.to_dict()) == ({"cache": "warm", "bind_s": 0.0, "fresh": 1.0}, ())
         return one
 
     return make
