@@ -59,6 +59,8 @@ class Race:
     ready_seconds: float = 0.0
     _rounds: int = 0
     _retaken: float = 0.0
+    #: seconds in this crew of turns that never ended
+    _lost: float = 0.0
     _calibration: float = 0.0
 
     @property
@@ -72,6 +74,7 @@ class Race:
         if not racing:
             return
         workload, started, placement = racing[0].workload, time.monotonic(), 0
+        self._lost = 0.0
         before = {one.name: one.spent for one in racing}
         order = latin_square(racing, seed=workload.seed + crew)
         aim, share, apart = self._rounds_wanted(crew), self._share(crew), 0.0
@@ -82,7 +85,7 @@ class Race:
                 for one in far:
                     one.apart += one.spent - before[one.name]
                 apart = sum(one.spent - before[one.name] for one in far)
-            elapsed = time.monotonic() - started - apart
+            elapsed = time.monotonic() - started - apart - self._lost
             over = elapsed + elapsed / count > share if count else False  # a round more would not fit
             if over and (count >= LEAST_ROUNDS or self.spent + elapsed > self.limits.utmost_seconds):
                 break
@@ -94,7 +97,7 @@ class Race:
                 self._place(racing)
             turn = partial(self._turn, crew=crew, placement=placement, fresh=count % _PLACED_FOR == 0)
             self._round(next(order), turn)
-        self.spent += time.monotonic() - started - apart
+        self.spent += time.monotonic() - started - apart - self._lost
         self._let_leave(crew)
 
     def over(self, crews: int) -> bool:
@@ -151,7 +154,10 @@ class Race:
         self._calibration = disturbance.calibration_seconds()
         for participant in order:
             if participant.ended is None:
+                began = time.monotonic()
                 participant.attempt(turn)
+                if participant.ended is not None:  # up to its deadline: not taken from the others
+                    self._lost += time.monotonic() - began
         self._rounds += 1
 
     def _place(self, racing: Sequence[Participant]) -> None:

@@ -15,7 +15,7 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.limits import Limits
-from attnlab.measuring.worker_process import Refused
+from attnlab.measuring.worker_process import Hung, Refused
 
 #: so that the numbers below do not follow the defaults: six rounds a process, in five processes or ten
 FIXED = {
@@ -54,6 +54,10 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+#: seconds until one that hangs is given up
+HANGS = 60.0
 
 
 class FakeWorker:
@@ -134,6 +138,8 @@ class FakeWorker:
         if fault is not None:
             if not isinstance(fault, Refused):
                 self.alive = False
+            if isinstance(fault, Hung):
+                self.clock.now += HANGS
             raise fault
 
     def _call(self) -> float:

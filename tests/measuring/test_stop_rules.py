@@ -336,13 +336,24 @@ def test_an_interrupt_while_starting_ends_every_worker(clock: Clock) -> None:
     assert not any(worker.alive for worker in workers)
 
 
+def test_who_hangs_takes_no_time_from_the_others(clock: Clock) -> None:
+    """They have the rounds and the processes that they have beside one that is right."""
+
+    hanging = FakeWorker("c", clock, faults={("Latency", 2): Hung("no answer within 60 s; killed")})
+    beside_one, _ = race([FakeWorker("a", clock), FakeWorker("b", clock), hanging])
+    beside_none, _ = race([FakeWorker("a", clock), FakeWorker("b", clock), FakeWorker("c", clock)])
+    assert beside_one[2].outcome is Outcome.TIMED_OUT
+    assert crews_of(beside_one[0]) == crews_of(beside_none[0])
+    assert rounds_of(beside_one[0]) == rounds_of(beside_none[0])
+
+
 def test_the_limits_that_these_tests_fix_are_all_that_decide(clock: Clock) -> None:
     """A limit that is added is fixed here too, or these tests follow its default."""
     from dataclasses import fields
 
     from attnlab.measuring.limits import Limits
 
-    assert {field.name for field in fields(Limits)} - set(FIXED) == {"deadline_seconds"}
+    assert {field.name for field in fields(Limits)} - set(FIXED) == {"deadline_seconds", "start_seconds"}
 
 
 def test_more_planned_processes_than_allowed_in_all_are_all_raced(clock: Clock) -> None:
