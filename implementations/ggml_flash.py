@@ -1,12 +1,13 @@
 """ggml's fused attention, ggml_flash_attn_ext, on the CPU: what llama.cpp runs.
 
 ``ggml_flash_attn_ext`` with ``ggml_flash_attn_ext_add_sinks`` (https://github.com/ggml-org/ggml, through
-ggml-python): online softmax over the keys of one query at a time, over tiles where there are many queries. The graph
-of that one operator is made when a workload is prepared and reads and writes NumPy's memory. float32 is computed with
-K and V in float32. In float16 K and V stay as they are, the query is widened to float32, as the operator wants it, and
-the output is rounded at the end: both are on the clock. Tiles are summed in float32; where it makes none, for fewer
-than 64 queries or dimensions that are no multiples of 16, it adds float16 values up in float16, key by key, which was
-off by 2e-3 of the output's norm at 256 keys (tiles: 2e-4) and is declined.
+ggml-python, which pip compiles for this machine): online softmax over the keys of one query at a time, over tiles where
+there are many queries. The graph of that one operator, with the precision flag GGML_PREC_F32, is made when a workload
+is prepared and reads and writes NumPy's memory. float32 is computed with K and V in float32. In float16 K and V stay as
+they are, the query is widened to float32, as the operator wants it, and the output is rounded at the end: both are on
+the clock. Tiles are summed in float32; where it makes none, for fewer than 64 queries or dimensions that are no
+multiples of 16, it adds float16 values up in float16, key by key, which was off by 2e-3 of the output's norm at 256
+keys (tiles: 2e-4) and is declined.
 
 Every mask is an array of float16 that is added to the scores, its rows filled up to a multiple of 64; it is made
 in the first call. So a bias in float32 is declined, which float16 would round. ALiBi is that array holding the
