@@ -59,6 +59,6 @@ class Limits:
         return max(1, math.ceil(utmost - self.extra_seconds))
 
     def deadline(self, contenders: int) -> float:
-        """Seconds for an answer where so many contenders race: `deadline_seconds`, or more where calls may be longer."""
+        """Seconds for an answer where so many contenders race: `deadline_seconds`, more where calls may be longer."""
         longest = self.longest_call(contenders)
         return max(self.deadline_seconds, _CALLS * longest if longest > self.call_seconds else 0.0)
