@@ -52,14 +52,15 @@ class Limits:
 
         As many as leave all of them the least rounds in every process, or `call_seconds` if that is more.
         """
-        calls = contenders * self.processes * (LEAST_ROUNDS + 1)
+        calls = max(2, contenders) * self.processes * (LEAST_ROUNDS + 1)
         return max(self.call_seconds, self.utmost_seconds / calls)
 
     def seconds_for(self, call_seconds: float, contenders: int) -> int:
         """The `workload_seconds` with which a call of so many seconds would be tried."""
-        utmost = call_seconds * contenders * self.processes * (LEAST_ROUNDS + 1)
+        utmost = call_seconds * max(2, contenders) * self.processes * (LEAST_ROUNDS + 1)
         return max(1, math.ceil(utmost - self.extra_seconds))
 
     def deadline(self, contenders: int) -> float:
-        """Seconds for an answer where so many contenders race: `deadline_seconds`, or more where calls may be long."""
-        return max(self.deadline_seconds, _CALLS * self.longest_call(contenders))
+        """Seconds for an answer where so many contenders race: `deadline_seconds`, more where calls may be longer."""
+        longest = self.longest_call(contenders)
+        return max(self.deadline_seconds, _CALLS * longest if longest > self.call_seconds else 0.0)
