@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.metadata
+import re
 import tomllib
 from pathlib import Path
 
@@ -45,3 +47,18 @@ def test_an_install_puts_one_name_at_the_top() -> None:
     assert tops == {"attnlab"}
     names = {str(file) for file in files}
     assert {"attnlab/implementations/__init__.py", "attnlab/suites/__init__.py", "attnlab/py.typed"} <= names
+
+
+def test_the_environments_with_every_backend_install_every_extra() -> None:
+    """`all` names all extras that bring a backend, and both environments of tox use it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    (every,) = extras["all"]
+    assert re.fullmatch(r"attnlab\[[\w,-]+\]", every)
+    tox = configparser.ConfigParser()
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    for name in ("all", "report-all"):
+        assert "all" in tox[f"testenv:{name}"]["extras"].split(", ")
+    assert "attnlab run" in tox["testenv:report-all"]["commands"]
+    assert "tox -e report-all" in (ROOT / "README.md").read_text(encoding="utf-8")
