@@ -170,11 +170,15 @@ def _ask_for_same_bits(record: Run, conductor: Conductor) -> None:
 
 
 def _experiment(record: Run, progress: Progress) -> None:
-    """The numerical chapter, through every backend that this run has found right and in working order."""
+    """The numerical chapter, through every backend that this run has found right and in working order.
+
+    Not through one that computes in a lower precision than its inputs': what is predicted is for that of the inputs.
+    """
     from attnlab.numerics import catalogue
 
     total = len(record.plan.workloads)
-    sound = [one.backend for one in record.results if one.outcome is Outcome.MEASURED]
+    measured = (one for one in record.results if one.outcome is Outcome.MEASURED)
+    sound = [one.backend for one in measured if one.computes_in is None]
     known = {one.experiment for one in record.findings}
     for name in (one for one in record.plan.experiments if one not in known):
         progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
