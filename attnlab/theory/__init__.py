@@ -15,6 +15,7 @@ from .floating_point import (
     unit_roundoff,
 )
 from .gradient_budget import GRADIENT_CLASSES, GradientBudgets, gradient_budgets
+from .log_sum_budget import LogSums, log_sum_budget, log_sums, merged_budget
 from .precision_class import classify, precision_classes
 from .random_energy import (
     RandomEnergy,
@@ -51,6 +52,7 @@ __all__ = [
     "ErrorBudget",
     "FloatFormat",
     "GradientBudgets",
+    "LogSums",
     "RandomEnergy",
     "attention_under_random_inputs",
     "classify",
@@ -66,6 +68,9 @@ __all__ = [
     "jacobian_norm_squared",
     "largest_possible_weight",
     "log_partition_bounds",
+    "log_sum_budget",
+    "log_sums",
+    "merged_budget",
     "output_response",
     "overflow_threshold",
     "precision_classes",

@@ -11,6 +11,7 @@ from fake_workers import QUICK, Clock, FakeWorker, race
 from attnlab.contract.backend import Backend
 from attnlab.contract.directions import DIRECTIONS
 from attnlab.contract.result import Outcome
+from attnlab.contract.storage import CONTIGUOUS, STORAGES
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
@@ -66,6 +67,29 @@ def test_one_query_on_a_long_cache_is_raced() -> None:
     with Conductor(parse_all(["numpy_vectorized"]), limits=QUICK, memory=False) as conductor:
         (result,) = conductor.race(decode)
     assert result.outcome is Outcome.MEASURED, result.reason
+
+
+@pytest.mark.parametrize("storage", [one for one in STORAGES if one != CONTIGUOUS])
+def test_a_stored_cache_is_raced_and_its_copies_are_seen(storage: str) -> None:
+    """Gathering is within the call: a cache that is copied shows in its peak memory, one that is written to not."""
+    decode = Workload(heads=4, kv_heads=1, queries=1, keys=5000, head_dim=8, storage=storage)
+    with Conductor(parse_all(["numpy_blocked"]), limits=QUICK) as conductor:
+        (result,) = conductor.race(decode)
+    assert result.outcome is Outcome.MEASURED, result.reason
+    of_keys = 5000 * 16 * 4
+    assert result.peak_bytes is not None
+    assert (result.peak_bytes > of_keys) == (storage != "preallocated")
+
+
+def test_keys_that_are_cut_are_raced_and_judged_with_their_ln_z() -> None:
+    """And who gives none is declined."""
+    decode = Workload(
+        heads=4, kv_heads=2, queries=1, keys=700, head_dim=8, splits=5, direction="forward_with_log_sum"
+    )
+    with Conductor(parse_all(["naive_loop", "numpy_blocked"]), limits=QUICK, memory=False) as conductor:
+        for result in conductor.race(decode):
+            assert result.outcome is Outcome.MEASURED, result.reason
+            assert result.accuracy is not None and result.accuracy.passed
 
 
 def test_a_backward_turn_neither_computes_the_output_anew_nor_adds_to_gradients() -> None:
