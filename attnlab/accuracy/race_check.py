@@ -55,7 +55,8 @@ def judge(
     """The gate's answer on the named results of `workload`: of the worst of them, which its reason names.
 
     answers : by name, "output" and "query gradient" cut to the query rows `rows`, as `references`; an array alone is
-    the output. Raises ValueError for a missing name and for an answer of another shape.
+    the output. That of a block is (batch, rows, d_model). Raises ValueError for a missing name and for an answer of
+    another shape.
     """
     exact = references(workload, tuple(rows))
     given = answers if isinstance(answers, Mapping) else {OUTPUT: np.asarray(answers)}
@@ -67,6 +68,8 @@ def judge(
 
 
 def _judged(workload: Workload, rows: int, name: str, answer: NDArray[Any], exact: Reference) -> Accuracy:
+    if workload.d_model is not None:
+        answer = answer[:, None]  # as one head, which is how references and evidence have it
     if answer.shape != exact.output.shape:
         raise ValueError(f"{name} must have shape {exact.output.shape}, got {answer.shape}")
     found = weigh(

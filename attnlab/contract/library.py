@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -58,6 +58,12 @@ class Library(Protocol):
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         """Whether two arrays use the same memory."""
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """x weightᵀ + bias, as whoever uses the library writes it: (…, in) with (out, in) and (out,) to (…, out)."""
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        """Arrays of one shape, one after the other along a new axis."""
 
     # -- gradients ---------------------------------------------------------------------------------
 

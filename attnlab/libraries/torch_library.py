@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,12 @@ class Torch:
 
     def fill(self, array: Any, where: Any, number: float) -> Any:
         return array.masked_fill(where, number)
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        return self._torch.nn.functional.linear(x, weight, bias)
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        return self._torch.stack(tuple(arrays), dim=axis)
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         storages = [getattr(array, "untyped_storage", None) for array in (one, other)]
@@ -204,7 +210,7 @@ def kernels_of(events: list[str]) -> str:
     `scaled_dot_product_attention` itself is the dispatcher, not a kernel; a device kernel has no ``aten::``.
     """
     operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
-    fused = [name for name in operators if name.startswith("_scaled_dot_product")]
+    fused = [name for name in operators if name.startswith(("_scaled_dot_product", "_native_multi_head"))]
     plain = [name for name in operators if name in ("bmm", "mm", "baddbmm", "_softmax", "_safe_softmax")]
     device = [
         name

@@ -34,6 +34,7 @@ def seconds_alone(
         "folders": list(folders),
         "threads": contender.threads,
         "slowed": contender.slowed,
+        "projection": contender.projection,
         "workload": workload.to_dict(),
         "seconds": seconds,
     }
@@ -59,7 +60,8 @@ def measure(request: dict[str, Any]) -> float:
     import statistics
 
     worker = Worker()
-    worker.load(request["backend"], request["folders"], request["threads"], request["slowed"])
+    loaded = ("backend", "folders", "threads", "slowed", "projection")
+    worker.load(**{name: request[name] for name in loaded})
     worker.prepare(request["workload"])
     call, library = worker.call, worker.library()
     assert call is not None

@@ -1,7 +1,7 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
-Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default`` and ``slowed=PERCENT``. They are
-fixed when the contender's process starts, because libraries read them once, on import.
+Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
+multi-head block, ``projection=fused|packed|loop``. They are fixed when the contender's process starts, because libraries read them once, on import.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from attnlab.contract.block_sizes import PROJECTIONS
 from attnlab.contract.library import huge_page_variables, thread_variables
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
@@ -48,8 +49,19 @@ def _slowed(text: str, value: str) -> float:
     return percent
 
 
+def _projection(text: str, value: str) -> str:
+    if value not in PROJECTIONS:
+        raise ValueError(f"{text}: projection must be one of {', '.join(PROJECTIONS)}, got {value!r}")
+    return value
+
+
 #: settings that are no environment variables, and what reads them: (the whole notation, the value)
-_SETTINGS: dict[str, Callable[[str, str], Any]] = {"threads": _threads, "pages": _pages, "slowed": _slowed}
+_SETTINGS: dict[str, Callable[[str, str], Any]] = {
+    "threads": _threads,
+    "pages": _pages,
+    "slowed": _slowed,
+    "projection": _projection,
+}
 
 
 def with_huge_pages(text: str) -> str:
@@ -75,7 +87,8 @@ class Contender:
     """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs.
 
     `pages` "huge" takes large arrays on huge pages, where the library can. `slowed` waits after every call for so much
-    per cent of its time: a difference that is known, for tests of the instrument itself.
+    per cent of its time: a difference that is known, for tests of the instrument itself. `projection` is how x of a
+    multi-head block is projected (`attnlab.contract.block_call`), None for as it comes.
     """
 
     name: str
@@ -84,6 +97,7 @@ class Contender:
     threads: int | None = None
     pages: str | None = None
     slowed: float = 0.0
+    projection: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Contender:

@@ -80,6 +80,7 @@ class Worker:
         self.backend: Backend | None = None
         self.threads: int | None = None
         self.slowed = 0.0
+        self.projection: str | None = None
         self.workload: Workload | None = None
         self.problem: Problem | None = None
         self.call: Callable[[], Any] | None = None
@@ -95,12 +96,18 @@ class Worker:
         return reply
 
     def load(
-        self, backend: str, folders: list[str], threads: int | None = None, slowed: float = 0.0
+        self,
+        backend: str,
+        folders: list[str],
+        threads: int | None = None,
+        slowed: float = 0.0,
+        projection: str | None = None,
     ) -> Reply:
         """Import the backend; it stays for the life of the process."""
         from attnlab.contract.discovery import load
 
         self.backend, self.threads, self.slowed = load(backend, folders), threads, slowed
+        self.projection = projection
         gc.collect()
         gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
         return {"library": self.backend.library, "kernel": self.backend.kernel}, ()
@@ -109,7 +116,7 @@ class Worker:
         """Refuse what the backend does not do; nothing is drawn or computed."""
         asked = Workload.from_dict(workload)
         self.library(asked.device)
-        reason = _there(self.backend, "load").declines(asked)
+        reason = _there(self.backend, "load").declines(asked, self.projection)
         if reason:
             raise Declined(reason)
         return {}, ()
@@ -141,7 +148,7 @@ class Worker:
         return {"placed": True}, ()
 
     def _bound(self, workload: Workload, problem: Problem) -> Callable[[], Any]:
-        call = _there(self.backend, "load").bind(workload, problem)
+        call = _there(self.backend, "load").bind(workload, problem, self.projection)
         return slowed(call, self.library(workload.device), self.slowed) if self.slowed else call
 
     def check(self, rows: list[int], calls: int = 2) -> Reply:
@@ -156,7 +163,7 @@ class Worker:
         answers = [self._named(workload, call()) for _ in range(calls)]
         of_queries = (OUTPUT, GRADIENTS[0])
         named = [pair for answer in answers for pair in answer.items()]
-        cut = tuple(one[:, :, rows] if name in of_queries else one for name, one in named)
+        cut = tuple(one[..., rows, :] if name in of_queries else one for name, one in named)
         return {"names": list(answers[0])}, cut
 
     def answer(

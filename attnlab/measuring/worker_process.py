@@ -145,6 +145,7 @@ class WorkerProcess:
                 "folders": self._folders,
                 "threads": one.threads,
                 "slowed": one.slowed,
+                "projection": one.projection,
             }
         self._begin({"op": op, **arguments}, (), time.monotonic() + _START_SECONDS)
 

@@ -222,7 +222,7 @@ class Harness:
         of_queries = (OUTPUT, GRADIENTS[0])
         try:
             named = backend.named(workload, returned).items()
-            cut = {name: one[:, :, rows] if name in of_queries else one for name, one in named}
+            cut = {name: one[..., rows, :] if name in of_queries else one for name, one in named}
             judged = race_check.judge(workload, rows, cut)
         except ValueError as fault:
             return Answer(Outcome.WRONG, str(fault))

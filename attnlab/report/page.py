@@ -8,7 +8,7 @@ from typing import Any
 
 from attnlab.contract import units
 from attnlab.program.store import Run
-from attnlab.report import appendix, findings, growths, layout, sentences, speed_figures, tables
+from attnlab.report import appendix, blocks, findings, growths, layout, sentences, speed_figures, tables
 from attnlab.report.analysis import Analysis, Group, analyse
 from attnlab.statistics import growth
 
@@ -64,6 +64,7 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
         "any_growth": any(one["growths"] for one in groups),
         "growth_level": units.percent(growth.LEVEL),
         "growth_worst": units.percent(growth.WORST),
+        "blocks": blocks.content(analysis),
         "accuracy": tables.accuracy(analysis),
         "ceilings": layout.table(run.ceilings, tables.CEILINGS),
         "findings": findings.content(run.findings, figures),
