@@ -1,15 +1,17 @@
 """torch.nn.MultiheadAttention, the whole multi-head block, with its fast path or without.
 
-https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in evaluation mode, batch_first, without the
-weights (need_weights False). For self-attention with an even number of heads and no additive bias it takes a path of
-its own, the operator _native_multi_head_attention; `fastpath=off` keeps it from that, and everything else goes without: a
-packed projection, scaled_dot_product_attention, and a projection. Which one ran is attested with the result.
+https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in evaluation mode, batch_first,
+without the weights (need_weights False). For self-attention with an even number of heads and no additive bias it takes
+a path of its own, the operator _native_multi_head_attention; `fastpath=off` keeps it from that, and everything else
+goes without: a packed projection, scaled_dot_product_attention, and a projection. Which one ran is attested with the
+result.
 
-Its mask is True where a key is *hidden*, the opposite of `scaled_dot_product_attention`; a query that sees no key comes out
-as NaN, and so is declined. It has no grouped heads, soft cap, sinks or rotary positions, and one scale.
+Its mask is True where a key is *hidden*, the opposite of `scaled_dot_product_attention`; a query that sees no key
+comes out as NaN, and so is declined. It has no grouped heads, soft cap, sinks or rotary positions, and one scale.
 
-Time: the four projections, 8·b·n·d_model² floating-point operations for self-attention, and 4·b·n_q·n_k·d_model of the core.
-Memory: on the CPU the fast path holds a score matrix, O(n_q·n_k); without it the output and arrays like it, O(n).
+Time: the four projections, 8·b·n·d_model² floating-point operations for self-attention, and 4·b·n_q·n_k·d_model of the
+core. Memory: on the CPU the fast path holds a score matrix, O(n_q·n_k); without it the output and arrays like it,
+O(n).
 """
 
 from collections.abc import Callable
@@ -46,7 +48,8 @@ def block(
     causal: bool,
     attn_mask: Tensor | None = None,
 ) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """The module with these parameters, as a function of x (batch, n_q, d_model) and memory (batch, n_k, d_model) or None.
+    """The module with these parameters, as a function of x (batch, n_q, d_model) and memory (batch, n_k, d_model) or
+    None.
 
     attn_mask : broadcastable to (batch, heads, n_q, n_k), boolean (True sees) or numbers that are added to the scores.
     """
@@ -62,14 +65,14 @@ def block(
         torch.backends.mha.set_fastpath_enabled(fastpath)
         tokens = x if memory is None else memory
         mask = masks.of(x, tokens)
-        output, _ = module(x, tokens, tokens, need_weights=False, attn_mask=mask, is_causal=causal)
+        output: Tensor = module(x, tokens, tokens, need_weights=False, attn_mask=mask, is_causal=causal)[0]
         return output
 
     return compute
 
 
 class _Masks:
-    """The mask as the module takes it, made once: (n_q, n_k) where it is one for all, else (batch · heads, n_q, n_k)."""
+    """The mask as the module takes it, made once: (n_q, n_k) where one serves all, else (batch · heads, n_q, n_k)."""
 
     def __init__(self, heads: int, causal: bool, attn_mask: Tensor | None) -> None:
         self._heads, self._causal, self._given = heads, causal, attn_mask

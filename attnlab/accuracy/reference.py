@@ -84,8 +84,8 @@ def refer(
 
     "output" always, (batch, heads, rows, value_dim); where the problem has an output_gradient also "query gradient",
     (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
-    query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole. Of a block
-    the output alone, (batch, 1, rows, d_model).
+    query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole. Of a
+    block the output alone, (batch, 1, rows, d_model).
 
     output : that of the output, where it is known already. Raises ValueError as `attnlab.theory.error_budget` does.
     """

@@ -41,8 +41,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.block_sizes import PROJECTIONS
 from attnlab.contract.block_call import BlockCall, Core
+from attnlab.contract.block_sizes import PROJECTIONS
 from attnlab.contract.directions import DIRECTIONS, OUTPUT
 from attnlab.contract.errors import Declined
 from attnlab.contract.inputs import problem_of
@@ -50,7 +50,6 @@ from attnlab.contract.keywords import given, known_keywords, unsupported
 from attnlab.contract.library import Library, array_type, library_names, open_library
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
-
 
 #: arguments of `block` before its keywords: the parameters and the heads
 _OF_BLOCK = 2

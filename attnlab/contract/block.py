@@ -3,12 +3,12 @@
     q = x W_Qᵀ + b_Q,  k = m W_Kᵀ + b_K,  v = m W_Vᵀ + b_V      m the memory, x itself where there is none
     y = concatenation over heads of attention(q_h, k_h, v_h) W_Oᵀ + b_O
 
-(Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention` under its names: the rows
-of in_proj_weight are W_Q, W_K and W_V one above the other, each of them its heads one above the other.
+(Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention` under its names: the
+rows of in_proj_weight are W_Q, W_K and W_V one above the other, each of them its heads one above the other.
 
-With rotary positions (Su et al. 2021, "RoFormer") component c < head_dim/2 of a query or key at position t, and component
-c + head_dim/2, are turned as a pair by the angle t · 10000^(−2c/head_dim): the pairing and the base of Llama 2. Keys
-stand at 0, 1, ...; the last query stands where the last key does.
+With rotary positions (Su et al. 2021, "RoFormer") component c < head_dim/2 of a query or key at position t, and
+component c + head_dim/2, are turned as a pair by the angle t · 10000^(−2c/head_dim): the pairing and the base of Llama
+2. Keys stand at 0, 1, ...; the last query stands where the last key does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _X, _MEMORY, _PARAMETERS = 10, 11, (12, 13, 14, 15)
 class Block:
     """x, memory and parameters in NumPy, holding values of one number format exactly (bfloat16 in float32).
 
-    x : (batch, queries, d_model). memory : (batch, keys, d_model), None where x attends to itself. parameters : by their
-    names, shapes as in `attnlab.contract.block_sizes.shapes`. Made by `of`, which checks all that.
+    x : (batch, queries, d_model). memory : (batch, keys, d_model), None where x attends to itself. parameters : by
+    their names, shapes as in `attnlab.contract.block_sizes.shapes`. Made by `of`, which checks all that.
     """
 
     x: NDArray[Any]
@@ -65,8 +65,8 @@ class Block:
     ) -> Block:
         """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
 
-        kv_heads : as many as heads unless given. head_dim : d_model/heads unless given. value_dim : head_dim unless given.
-        Raises ValueError, in one line, for whatever does not fit.
+        kv_heads : as many as heads unless given. head_dim : d_model/heads unless given. value_dim : head_dim unless
+        given. Raises ValueError, in one line, for whatever does not fit.
         """
         given = _floating("x", x)
         if given.ndim != 3 or 0 in given.shape:
@@ -138,9 +138,10 @@ def angles(positions: NDArray[Any], head_dim: int) -> NDArray[np.float64]:
 def block_of(workload: Workload) -> Block:
     """The block that `workload` poses: equal workloads give bit-equal arrays.
 
-    x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, Xavier's uniform law on the one
-    matrix (Glorot and Bengio 2010), out_proj.weight by the law of a linear layer, uniform within 1/√(its columns). So are
-    the biases, within 1/√d_model: PyTorch's are 0 at first, and one that is left out could not be told from them.
+    x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, Xavier's uniform law on the
+    one matrix (Glorot and Bengio 2010), out_proj.weight by the law of a linear layer, uniform within 1/√(its columns).
+    So are the biases, within 1/√d_model: PyTorch's are 0 at first, and one that is left out could not be told from
+    them.
     """
     w = workload
     assert w.d_model is not None
@@ -199,7 +200,8 @@ def _fitting(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         found[name] = _floating(name, given[name])
         if found[name].shape != shape:
             raise ValueError(
-                f"{name} must have shape {shape} for d_model {block.d_model}, {block.heads} heads of {block.head_dim} and "
-                f"{block.kv_heads} key heads, got {found[name].shape}; transpose it, or say heads, kv_heads and head_dim"
+                f"{name} must have shape {shape} for d_model {block.d_model}, {block.heads} heads of "
+                f"{block.head_dim} and {block.kv_heads} key heads, got {found[name].shape}; transpose it, or say "
+                "heads, kv_heads and head_dim"
             )
     return found

@@ -162,9 +162,10 @@ class Workload:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self._derived(name))
             size = getattr(self, name)
+            if (name, size) == ("d_model", None):
+                continue
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                if (name, size) != ("d_model", None):
-                    raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads must divide the {self.heads} heads, got {self.kv_heads}")
         self._check_numbers()

@@ -1,7 +1,8 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
 Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
-multi-head block, ``projection=fused|packed|loop``. They are fixed when the contender's process starts, because libraries read them once, on import.
+multi-head block, ``projection=fused|packed|loop``. They are fixed when the contender's process starts, because
+libraries read them once, on import.
 """
 
 from __future__ import annotations

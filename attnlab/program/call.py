@@ -85,10 +85,11 @@ def block(
 ) -> NDArray[Any]:
     """A multi-head block around the backend `name`, or by one that computes whole blocks: (batch, n_q, d_model).
 
-    x : (batch, n_q, d_model). parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on the
-    CPU (`attnlab.contract.block`). memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
-    kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given. rotary : turn query and key
-    by their positions. projection : "fused", "packed" or "loop" (`attnlab.contract.block_call`). `rest` as in `attend`.
+    x : (batch, n_q, d_model). parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on
+    the CPU (`attnlab.contract.block`). memory : (batch, n_k, d_model), what keys and values come from; x itself unless
+    given. kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given. rotary : turn
+    query and key by their positions. projection : "fused", "packed" or "loop" (`attnlab.contract.block_call`). `rest`
+    as in `attend`.
 
     Raises as `attend` does, ValueError also for a state dict that does not fit.
     """

@@ -1,4 +1,5 @@
-"""Figures that a process has by itself, such as a share of its time: their mean over processes, with Student's interval.
+"""Figures that a process has by itself, such as a share of its time: their mean over processes, with Student's
+interval.
 
 A process's figure is the median of its samples. Where it compares two workloads of one contender, the same process gave
 both (workers are kept from workload to workload); what the machine did between them is in it.

@@ -155,7 +155,7 @@ def test_why_a_system_gives_no_huge_pages_is_told(
         ("a[threads=²]", "got '²'"),
         (
             "a[lower=1]",
-            "unknown setting 'lower'; settings are threads, pages, slowed and environment variables in capitals",
+            "unknown setting 'lower'; settings are threads, pages, slowed, projection and environment variables",
         ),
         ("a[pages=small]", "pages must be huge or default, got 'small'"),
         ("a[pages=Huge]", "got 'Huge'"),

@@ -32,6 +32,7 @@ CASES: dict[str, Workload] = {
     "one head": Workload(heads=1, queries=40, keys=40, d_model=32),
     "many small heads": Workload(heads=32, queries=33, keys=33, d_model=64),
     "padded": Workload(batch=2, heads=4, queries=30, keys=30, d_model=96, key_lengths=(30, 7)),
+    "many keys": Workload(heads=4, queries=256, keys=256, d_model=256),
     "tiny": Workload(heads=2, queries=3, keys=3, d_model=4),
 }
 
@@ -64,9 +65,9 @@ def test_real_blocks_are_within_the_budget_and_use_it(case: str, dtype: str, lea
     "name", ["torch_mha", "torch_eager", "torch_sdpa_math", "numpy_vectorized", "naive_loop"]
 )
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("case", ["memory", "padded", "one head", "grouped, rotary, causal"])
+@pytest.mark.parametrize("case", ["memory", "padded", "one head", "grouped, rotary, causal", "many keys"])
 def test_every_honest_block_passes(case: str, dtype: str, name: str) -> None:
-    """Cores that store scores or weights, and PyTorch's module."""
+    """Cores that store scores or weights, and PyTorch's module, whose fast path stores before it adds the bias."""
     workload = CASES[case].with_(dtype=dtype)
     if name == "naive_loop":
         workload = workload.with_(queries=8, keys=8, key_lengths=None)
@@ -105,8 +106,7 @@ def test_the_prediction_is_the_error_of_independent_roundings() -> None:
         error = stored_once(problem) - budget.output[:, 0]
         squares.append(float(np.sum(error**2)))
         predicted.append(budget.relative**2 * float(np.sum(budget.output**2)))
-    # the budget allows each projection a second rounding, of the sum before its bias is added
-    assert 0.6 < np.sqrt(np.mean(squares) / np.mean(predicted)) < 1.0
+    assert 0.9 < np.sqrt(np.mean(squares) / np.mean(predicted)) < 1.1
 
 
 def stored_once(problem: Problem) -> np.ndarray:
@@ -237,11 +237,11 @@ def test_rotary_positions_of_the_keys_off_by_one_are_caught(dtype: str) -> None:
 
 
 def test_no_right_block_is_beyond_the_worst_case() -> None:
-    """And the bound is not infinitely far: one head's values, cut off instead of rounded, come near."""
+    """And the bound is not infinitely far, although it lets every sum of a chain conspire."""
     for dtype in ("float16", "bfloat16", "float32"):
         workload = FAULTY.with_(dtype=dtype)
         budget = block_classes(problem_of(workload))[SCORES]
         assert budget.worst_case is not None
         error = np.abs(answered(workload, problem_of(workload)) - budget.output[:, 0])
         share = (error / budget.worst_case[:, 0]).max()
-        assert 0.001 < share < 1
+        assert (1e-3 if dtype != "float32" else 1e-5) < share < 1
