@@ -199,8 +199,9 @@ class PeakMemory(Instrument):
 class BlockParts(Instrument):
     """Seconds of a multi-head block's three parts, each called alone: projection, attention, output.
 
-    A sample is the sum of the three, the columns ``projection_s``, ``attention_s`` and ``output_s`` are the parts. The
-    attention finds query, key and value where the projection left them, the output projection its heads likewise.
+    A sample is the sum of the three, the columns ``projection_s``, ``attention_s`` and ``output_s`` are the parts, and
+    ``waited`` is the share of the round for which threads waited for a core (nan: not told). The attention finds query,
+    key and value where the projection left them, the output projection its heads likewise.
     """
 
     quantity = "block_parts"
@@ -223,16 +224,17 @@ class BlockParts(Instrument):
             library.time_calls(part, 1)
             iterations[name] = max(1, round(self._turn_seconds / max(library.time_calls(part, 1), 1e-9)))
         columns: dict[str, list[float]] = {f"{name}_s": [] for name in parts}
+        waited: list[float] = []
         start = time.perf_counter()
         for count in range(self._rounds):
-            if count > 1 and time.perf_counter() - start > self._seconds:
+            began, delay = time.perf_counter(), run_delay_seconds()
+            if count > 1 and began - start > self._seconds:
                 break
             for name, part in parts.items():
                 columns[f"{name}_s"].append(library.time_calls(part, iterations[name]))
-        return Readings(
-            tuple(map(sum, zip(*columns.values(), strict=True))),
-            {name: tuple(column) for name, column in columns.items()},
-        )
+            waited.append((run_delay_seconds() - delay) / max(time.perf_counter() - began, 1e-9))
+        samples = tuple(map(sum, zip(*columns.values(), strict=True)))
+        return Readings(samples, {name: tuple(one) for name, one in (*columns.items(), ("waited", waited))})
 
 
 LATENCY, PEAK_MEMORY, BLOCK_PARTS = Latency(), PeakMemory(), BlockParts()

@@ -40,13 +40,23 @@ def estimate(figures: Sequence[float], comparisons: int = 1) -> Estimate:
     return Estimate(mean, mean - half, mean + half, len(figures))
 
 
-def share(measurement: Measurement, column: str, comparisons: int = 1) -> Estimate:
-    """The share of its samples that a column of them makes up, in each process."""
+def share(
+    measurement: Measurement, column: str, comparisons: int = 1, most_waited: float = math.inf
+) -> Estimate | None:
+    """The share of its samples that a column of them makes up, in each process.
+
+    Samples that waited for a core for more than that part of their time do not count; None where none is left.
+    """
     found: dict[int, list[float]] = {}
-    numbers = measurement.columns.get("process", (0.0,) * len(measurement.samples))
-    parts = zip(numbers, measurement.columns[column], measurement.samples, strict=True)
-    for process, part, whole in parts:
-        found.setdefault(int(process), []).append(part / whole)
+    columns, none = measurement.columns, (0.0,) * len(measurement.samples)
+    numbers, waits = (columns.get(name, none) for name in ("process", "waited"))
+    for process, waited, part, whole in zip(
+        numbers, waits, columns[column], measurement.samples, strict=True
+    ):
+        if not waited > most_waited:
+            found.setdefault(int(process), []).append(part / whole)
+    if not found:
+        return None
     return estimate([statistics.median(shares) for shares in found.values()], comparisons)
 
 
