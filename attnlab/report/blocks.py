@@ -28,10 +28,13 @@ def content(analysis: Analysis) -> dict[str, Any] | None:
     groups = [group for group in analysis.groups if _is_block(group)]
     if not groups:
         return None
+    most_waited = analysis.run.plan.limits.run_delay
     sentences = [
-        said for group in groups for said in (*_projection_sentences(group), *_part_sentences(group))
+        said
+        for group in groups
+        for said in (*_projection_sentences(group), *_part_sentences(group, most_waited))
     ]
-    return {"sentences": sentences, "groups": [_content(group) for group in groups]}
+    return {"sentences": sentences, "groups": [_content(group, most_waited) for group in groups]}
 
 
 def family(name: str) -> tuple[str, str]:
@@ -45,12 +48,12 @@ def _is_block(group: Group) -> bool:
     return any(cell.workload.d_model is not None for cell in group.cells.values())
 
 
-def _content(group: Group) -> dict[str, str]:
+def _content(group: Group, most_waited: float) -> dict[str, str]:
     return {
         "heading": f"**{group.name}**\n\n" if group.name else "",
         "projections": _projections(group),
         "heads": _heads(group),
-        "parts": _parts(group),
+        "parts": _parts(group, most_waited),
     }
 
 
@@ -150,19 +153,20 @@ def _estimate(found: Estimate) -> str:
 # -- parts -------------------------------------------------------------------------------------------
 
 
-def shares(result: Result) -> Mapping[str, Estimate]:
-    """The share of each part in the time of the three, by its name; empty where they were not measured."""
+def shares(result: Result, most_waited: float) -> Mapping[str, Estimate]:
+    """The share of each part in the time of the three, by its name; empty where no undisturbed one was measured."""
     found = result.measurement(BLOCK_PARTS.quantity)
     if found is None:
         return {}
-    return {part: processes.share(found, f"{part}_s", len(_PARTS)) for part in _PARTS}
+    every = {part: processes.share(found, f"{part}_s", len(_PARTS), most_waited) for part in _PARTS}
+    return {part: one for part, one in every.items() if one is not None}
 
 
-def _parts(group: Group) -> str:
+def _parts(group: Group, most_waited: float) -> str:
     rows = []
     for (heads, n), cell in sorted(group.cells.items()):
         for name, result in cell.measured.items():
-            found = shares(result)
+            found = shares(result, most_waited)
             if found:
                 rows.append([heads, n, f"`{name}`", *map(_percent, found.values())])
     return markdown(["heads", "n", "contender", *_PARTS.values()], rows, left=3)
@@ -176,14 +180,14 @@ def _percent(found: Estimate) -> str:
     return f"{text} [{low}, {high}]"
 
 
-def _part_sentences(group: Group) -> Iterator[str]:
+def _part_sentences(group: Group, most_waited: float) -> Iterator[str]:
     """At the shortest and the longest length, of the contender that is fastest there."""
     for heads in group.heads:
         told = []
         for n in dict.fromkeys((group.grid[heads][0], group.grid[heads][-1])):
             cell = group.cells[heads, n]
             best = cell.ranking.best.contender if cell.ranking is not None else ""
-            found = shares(cell.measured[best]) if best in cell.measured else {}
+            found = shares(cell.measured[best], most_waited) if best in cell.measured else {}
             if found:
                 parts = ", ".join(f"{_percent(found[part])} {name}" for part, name in _PARTS.items())
                 told.append(f"at n = {n} `{best}` spends {parts}")

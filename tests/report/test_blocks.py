@@ -34,12 +34,15 @@ def parted(result: Result) -> Result:
     if result.latency is None or result.backend != "torch_sdpa":
         return result
     rng, whole = np.random.default_rng(len(result.contender)), result.latency.median
-    columns = {f"{name}_s": whole * part * rng.lognormal(0, 0.02, 15) for name, part in SHARES.items()}
-    samples = tuple(map(float, sum(columns.values())))
-    noted = {name: tuple(map(float, one)) for name, one in columns.items()}
-    noted["process"] = tuple(float(index // 3) for index in range(15))
+    parts = {f"{name}_s": whole * part * rng.lognormal(0, 0.02, 15) for name, part in SHARES.items()}
+    # a disturbed round in each of five processes, which is nearly all output projection
+    waited = np.arange(15) % 3 == 0
+    parts["output_s"][waited] *= 100
+    noted = {**parts, "process": np.arange(15) // 3, "waited": 0.5 * waited}
+    columns = {name: tuple(map(float, one)) for name, one in noted.items()}
+    samples = tuple(map(float, sum(parts.values())))
     return replace(
-        result, measurements=(*result.measurements, Measurement("block_parts", "s", samples, noted))
+        result, measurements=(*result.measurements, Measurement("block_parts", "s", samples, columns))
     )
 
 
@@ -124,6 +127,8 @@ def test_an_estimate_covers_its_mean_as_often_as_it_says() -> None:
         hits += found.low <= 3.0 <= found.high
     assert 0.935 < hits / 2000 < 0.965
     assert np.isnan(processes.estimate([1.0]).low)
+    only_disturbed = Measurement("block_parts", "s", (2.0,), {"output_s": (1.0,), "waited": (0.5,)})
+    assert processes.share(only_disturbed, "output_s", most_waited=0.02) is None
     with pytest.raises(ValueError, match="at least one process"):
         processes.estimate([])
 
