@@ -1,6 +1,6 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public face: `backends`, `load`, `attend`, `gradients`, `observe`, `Workload`, `Backend`, `Plan`, `run`,
+The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `Workload`, `Backend`, `Plan`, `run`,
 `read_run`, `Run`, `theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is imported when
 it is first used.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnlab.contract.errors import Declined, Unavailable
     from attnlab.contract.workload import Workload
     from attnlab.numerics.observables import observe
-    from attnlab.program.call import attend, gradients
+    from attnlab.program.call import attend, block, gradients
     from attnlab.program.execute import run
     from attnlab.program.plan import Plan
     from attnlab.program.store import Run, read_run
@@ -30,6 +30,7 @@ _HOMES = {
     "Unavailable": "attnlab.contract.errors",
     "Workload": "attnlab.contract.workload",
     "attend": "attnlab.program.call",
+    "block": "attnlab.program.call",
     "gradients": "attnlab.program.call",
     "backends": "attnlab.contract.discovery",
     "load": "attnlab.contract.discovery",
@@ -47,6 +48,7 @@ __all__ = [
     "Workload",
     "attend",
     "backends",
+    "block",
     "gradients",
     "load",
     "observe",

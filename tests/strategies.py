@@ -18,7 +18,7 @@ from attnlab.contract.workload import BIASES, DEVICES, GIVEN, LAYOUTS, Workload
 
 @st.composite
 def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
-    """Any workload that can be written down, of at most `longest` queries and keys: every field takes any value."""
+    """Any workload of a core that can be written down, of at most `longest` queries and keys: all fields, any value."""
     batch, kv_heads, queries, keys = (draw(st.integers(1, most)) for most in (3, 3, longest, longest))
     side = st.integers(OPEN, keys)
     rng, shape = np.random.default_rng(draw(st.integers(0, 2**16))), Shape(batch, kv_heads, queries, keys)
@@ -32,6 +32,8 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "keys": st.just(keys),
         "head_dim": st.integers(1, 9),
         "value_dim": st.none() | st.integers(1, 9),
+        "d_model": st.none(),
+        "rotary": st.just(False),
         "dtype": st.sampled_from(DTYPES),
         "device": st.sampled_from(DEVICES),
         "causal": st.sampled_from([False, "top_left", "bottom_right"]),
@@ -51,3 +53,12 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
     }
     assert set(fields) == {field.name for field in dataclasses.fields(Workload)}
     return Workload(**draw(st.fixed_dictionaries(fields)))
+
+
+@st.composite
+def blocks(draw: st.DrawFn, longest: int = 9) -> Workload:
+    """Any multi-head block that can be written down: any core, with a width that its heads need not divide."""
+    core = draw(workloads(longest))
+    rotary = core.head_dim % 2 == 0 and draw(st.booleans())
+    asked = {"layout": "bhsd", "distribution": "normal", "direction": "forward"}
+    return core.with_(d_model=draw(st.integers(1, 9)), rotary=rotary, **asked)

@@ -66,9 +66,9 @@ def judge(
     """The gate's answer on the named results of `workload`: of the worst of them, which its reason names.
 
     answers : by name, "output", "log sum" and "query gradient" cut to the query rows `rows`, as `references`; an array
-    alone is the output. computes_in : the number format that the contender says it computes in; where it is lower than
-    the workload's, answers are held against the truth of inputs rounded to it, by its budget. Raises ValueError for a
-    missing name and for an answer of another shape.
+    alone is the output. That of a block is (batch, rows, d_model). computes_in : the number format that the contender
+    says it computes in; where it is lower than the workload's, answers are held against the truth of inputs rounded to
+    it, by its budget. Raises ValueError for a missing name and for an answer of another shape.
     """
     format = lower(workload.dtype, computes_in)
     exact = references(workload, tuple(rows), format)
@@ -83,6 +83,8 @@ def judge(
 def _judged(
     workload: Workload, rows: Sequence[int], name: str, answer: NDArray[Any], exact: Reference
 ) -> Accuracy:
+    if workload.d_model is not None:
+        answer = answer[:, None]  # as one head, which is how references and evidence have it
     shape = exact.output.shape[:3] if name == LOG_SUM else exact.output.shape
     if answer.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {answer.shape}")

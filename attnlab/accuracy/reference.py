@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from attnlab.contract.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.contract.problem import Problem
 from attnlab.contract.splitting import places
+from attnlab.theory.block_budget import block_classes
 from attnlab.theory.error_budget import ErrorBudget
 from attnlab.theory.exact_attention import Rows, Softmax
 from attnlab.theory.floating_point import ONE_MANTISSA, float_format
@@ -93,12 +94,14 @@ def refer(
     "output" always, (batch, heads, rows, value_dim); where the problem has an output_gradient also "query gradient",
     (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
     query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
-    With `log_sum` also "log sum", (batch, heads, rows, 1).
+    With `log_sum` also "log sum", (batch, heads, rows, 1). Of a block the output alone, (batch, 1, rows, d_model).
 
     output : that of the output of whole keys, where it is known already. splits : parts that the keys are cut into, and
     merged from: that rounds some more. Raises ValueError as `attnlab.theory.error_budget` does.
     """
     chosen = np.arange(problem.shape.queries) if rows is None else np.asarray(rows)
+    if problem.block is not None:
+        return {OUTPUT: _of_block(problem, chosen)}
     output = output or _of_output(problem, chosen)
     cuts = places(problem.shape.keys, splits)
     found = {OUTPUT: _merged(output, problem, chosen, cuts) if cuts else output}
@@ -175,6 +178,26 @@ def _of_log_sum(
         gained="it is {} on average: a logarithm to another base, or a factor, is wrong",
         rows=chosen,
         infinite=empty,
+    )
+
+
+def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
+    """Its rows share the errors of keys and values: no direction tells them apart from a shift."""
+    classes = block_classes(problem, chosen)
+    lenient = classes[SCORES]
+    assert lenient.worst_case is not None
+    anything = np.broadcast_to(np.inf, lenient.output.shape)
+    return Reference(
+        dtype=problem.dtype,
+        output=lenient.output,
+        classes=classes,
+        bound=lenient.worst_case,
+        low=-anything,
+        high=anything,
+        hull_slack=np.broadcast_to(0.0, lenient.output.shape),
+        shared=(2, 3),
+        gained="outputs are {} on average: a factor is missing or wrong",
+        rows=chosen,
     )
 
 

@@ -8,6 +8,11 @@ A backend file needs no import from attnlab. It holds
     the computation on arrays laid out (batch, heads, length, dim). Each further keyword that its signature names is
     something that it supports, see `attnlab.contract.keywords`; what it does not name is declined for it where a
     workload asks for it, so that ``attend(q, k, v)`` is a valid backend.
+``block(parameters, heads, *, causal)``, in place of ``attend``
+    for what computes a whole multi-head block by itself: from its parameters, arrays of the library by the names of
+    `attnlab.contract.block.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
+    and returns (batch, queries, d_model). Its further keywords mean what they mean to ``attend``, and ``rotary`` may be
+    among them. Around any ``attend`` the harness makes the block itself (`attnlab.contract.block_call`).
 ``declines(workload)``, optional
     the reason why it cannot do a workload, or None.
 ``prepare(workload, query, key, value)``, optional
@@ -39,6 +44,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +54,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.block_call import BlockCall, Core
+from attnlab.contract.block_sizes import PROJECTIONS
 from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OUTPUT
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.errors import Declined, Unavailable
@@ -60,14 +68,17 @@ from attnlab.contract.storage import CONTIGUOUS, Storage, not_stored
 from attnlab.contract.workload import Workload
 
 _UNKNOWN_GRADIENTS = "a query sees no key, and what its gradients are then is not known"
+#: arguments of `block` before its keywords: the parameters and the heads
+_OF_BLOCK = 2
 
 
 @dataclass(frozen=True)
 class Backend:
     """One implementation. Made from a file by `Backend.of_module`, or by hand from a function.
 
-    `options` are the keywords that `attend` takes; `settings` its own settings with the values they have; `computes_in`
-    the number format in which it computes, where that is not its inputs'.
+    `options` are the keywords that `attend` takes, or `block` where it computes whole multi-head blocks; `settings` its
+    own settings with the values they have; `computes_in` the number format in which it computes, where that is not its
+    inputs'.
     """
 
     name: str
@@ -81,6 +92,7 @@ class Backend:
     kernel: str | None = None
     empty_rows: str | Mapping[str, str] | None = None
     memory: Mapping[str, float] | None = None
+    block: Callable[..., Callable[[Any, Any], Any]] | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     computes_in: str | None = None
 
@@ -92,7 +104,8 @@ class Backend:
         `settings`.
         """
         computes_in = _configured(name, module, settings or {})
-        attend = getattr(module, "attend", None)
+        block = getattr(module, "block", None)
+        attend = getattr(module, "attend", None) if block is None else _no_core
         if not callable(attend):
             raise ValueError(
                 f"{name}: a backend file must define attend(query, key, value, *, causal, scale)"
@@ -106,7 +119,7 @@ class Backend:
             library=library,
             attend=attend,
             summary=(inspect.getdoc(module) or "").partition("\n")[0],
-            options=_options(name, attend),
+            options=_options(name, attend) if block is None else _options(name, block, _OF_BLOCK),
             own_reason=getattr(module, "declines", None),
             prepare=getattr(module, "prepare", None),
             attend_with_log_sum=getattr(module, "attend_with_log_sum", None),
@@ -115,17 +128,22 @@ class Backend:
             memory=getattr(module, "MEMORY", None),
             settings=dict(settings or {}),
             computes_in=computes_in,
+            block=block,
         )
 
     def open(self, device: str) -> Library:
         """This backend's array library on `device`. Raises Unavailable."""
         return open_library(self.library, device)
 
-    def declines(self, workload: Workload) -> str | None:
-        """Why this backend does not do `workload`, or None. Raises Unavailable for a missing device."""
+    def declines(self, workload: Workload, projection: str | None = None) -> str | None:
+        """Why this backend does not do `workload`, or None. Raises Unavailable for a missing device.
+
+        projection : how x of a block is to be projected, where that was asked for.
+        """
         library = self.open(workload.device)
         reason = (
-            library.declines(workload.dtype)
+            self._no_block(workload, projection)
+            or library.declines(workload.dtype)
             or unsupported(workload, self.options)
             or not_stored(workload, library)
             or self._no_log_sum(workload, library)
@@ -143,7 +161,23 @@ class Backend:
                 and workload.masked.empty_rows(workload.shape) is not None
             ):
                 return _UNKNOWN_GRADIENTS
-        return self.own_reason(workload) if self.own_reason else None
+        asked = workload.core if self.block is None else workload
+        return self.own_reason(asked) if self.own_reason else None
+
+    def _no_block(self, workload: Workload, projection: str | None) -> str | None:
+        if workload.d_model is None:
+            if self.block is not None:
+                return "it computes whole multi-head blocks; give --d-model"
+            return None if projection is None else "projection belongs to a multi-head block; give --d-model"
+        if workload.storage != CONTIGUOUS or workload.splits > 1:
+            return "a block is computed on contiguous keys in one piece"
+        if self.block is None:
+            return None
+        if projection is not None:
+            return "it computes the block in one piece; leave out projection"
+        if workload.rotary and "rotary" not in self.options:
+            return "its block() takes no rotary positions"
+        return None
 
     def _no_log_sum(self, workload: Workload, library: Library) -> str | None:
         """Why it does not give ln Z where it is asked for, or does not merge parts of the keys, or None."""
@@ -165,30 +199,36 @@ class Backend:
         said = self.empty_rows.get(device) if isinstance(self.empty_rows, Mapping) else self.empty_rows
         return said == "zeros"
 
-    def require(self, workload: Workload) -> None:
+    def require(self, workload: Workload, projection: str | None = None) -> None:
         """Raises Declined, with the reason, where this backend does not do `workload`."""
-        reason = self.declines(workload)
+        reason = self.declines(workload, projection)
         if reason:
             raise Declined(f"{self.name} declines {workload.label}: {reason}")
 
-    def bind(self, workload: Workload, problem: Problem | None = None) -> Callable[[], Any]:
+    def bind(
+        self, workload: Workload, problem: Problem | None = None, projection: str | None = None
+    ) -> Callable[[], Any]:
         """A call without arguments that computes `workload` on the arrays of `problem`, ready for a clock.
 
         problem : by default the workload's own, see `problem_of`. Conversion, device transfer and `prepare` happen
         here, once; in direction backward the forward pass too. The call returns what `named` names. What is drawn here
-        is given up, array by array, for what the library makes of it. Raises Declined with the reason.
+        is given up, array by array, for what the library makes of it. projection : of a block, see
+        `attnlab.contract.block_call`; "fused" unless given. Raises Declined with the reason.
         """
-        self.require(workload)
+        self.require(workload, projection)
         arrays, left = self.arrays(workload, problem)
-        return self.call(workload, left, arrays)
+        return self.call(workload, left, arrays, projection=projection)
 
     def arrays(self, workload: Workload, problem: Problem | None = None) -> tuple[tuple[Any, ...], Problem]:
         """Query, key and value as its library's, on the workload's device and lying as that says; and the problem.
 
-        Without a problem the workload's own is drawn, and given up, array by array, for what the library makes of it.
+        Without a problem the workload's own is drawn, and given up, array by array, for what the library makes of it. A
+        block has no such arrays: they come from its projections.
         """
         drawn = problem is None
         problem = problem_of(workload) if problem is None else problem
+        if problem.block is not None:
+            return (), problem
         library, arrays = self.open(workload.device), []
         for name in ("query", "key", "value"):
             array = getattr(problem, name)
@@ -199,10 +239,17 @@ class Backend:
         return tuple(arrays), problem
 
     def call(
-        self, workload: Workload, problem: Problem, arrays: tuple[Any, ...], upstream: Any = None
+        self,
+        workload: Workload,
+        problem: Problem,
+        arrays: tuple[Any, ...],
+        upstream: Any = None,
+        projection: str | None = None,
     ) -> Callable[[], Any]:
         """As `bind`, on query, key and value (and the output's gradient) that are the library's already."""
         library, direction = self.open(workload.device), DIRECTIONS[workload.direction]
+        if problem.block is not None:
+            return self._block_call(workload, problem, library, projection or PROJECTIONS[0])
         if not direction.gradients:
             return direction.call(library, *self._forward(workload, problem, arrays, library), None)
         attend = self._attending(workload, problem, library)
@@ -240,6 +287,31 @@ class Backend:
             return attend(*(self._prepared(workload, found) if prepared else found))
 
         return gathering, (query, None, None)
+
+    def _block_call(
+        self, workload: Workload, problem: Problem, library: Library, projection: str
+    ) -> Callable[[], Any]:
+        block, dtype = problem.block, workload.dtype
+        assert block is not None
+        if self.block is None:
+            core = partial(self._core, workload.core, problem, library)
+            return BlockCall(library, block, dtype, core, projection)
+        parameters = {name: library.from_numpy(array, dtype) for name, array in block.parameters.items()}
+        options = given(problem, self.options, library, dtype)
+        computed = self.block(parameters, block.heads, **options)
+        x = library.from_numpy(block.x, dtype)
+        memory = None if block.memory is None else library.from_numpy(block.memory, dtype)
+        return lambda: computed(x, memory)
+
+    def _core(self, workload: Workload, problem: Problem, library: Library, *arrays: Any) -> Core:
+        """`attend` for query, key and value that lie as `arrays` do.
+
+        What it does with `prepare` is done now where that leaves the arrays as they are, else in every call.
+        """
+        attend, prepare = self._attending(workload, problem, library), self.prepare
+        if prepare is None or all(map(operator.is_, prepare(workload, *arrays), arrays)):
+            return attend
+        return lambda query, key, value: attend(*prepare(workload, query, key, value))
 
     def _prepared(self, workload: Workload, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return self.prepare(workload, *arrays) if self.prepare else arrays
@@ -327,6 +399,10 @@ class Backend:
         return library.to_numpy(result)
 
 
+def _no_core(*arrays: Any, **options: Any) -> Any:
+    raise Declined("it computes whole multi-head blocks; give a block")
+
+
 def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:
     """`array` in the library, (batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
     if layout == "bhsd":
@@ -352,7 +428,8 @@ def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> s
     return computes_in
 
 
-def _options(name: str, attend: Callable[..., Any]) -> frozenset[str]:
+def _options(name: str, attend: Callable[..., Any], positional: int = 3) -> frozenset[str]:
+    """The keywords of a file's function after so many arguments."""
     try:
         parameters = list(inspect.signature(attend).parameters.values())
     except (TypeError, ValueError):
@@ -363,7 +440,7 @@ def _options(name: str, attend: Callable[..., Any]) -> frozenset[str]:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return frozenset({"causal", "scale"})
     by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    named = [parameter for parameter in parameters[3:] if parameter.kind in by_keyword]
+    named = [parameter for parameter in parameters[positional:] if parameter.kind in by_keyword]
     known = known_keywords()
     for parameter in named:
         if parameter.name not in known and parameter.default is parameter.empty:

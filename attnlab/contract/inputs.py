@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.block import block_of
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import carrier, round_to
 from attnlab.contract.errors import Declined
@@ -54,13 +55,15 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
 def problem_of(workload: Workload) -> Problem:
     """`workload` with its arrays: query, key and value, and bias, sinks and the output's gradient where it has them.
 
+    Of a block x, memory and parameters (`attnlab.contract.block.block_of`) in place of query, key and value.
     The bias is one standard normal array for all batch elements, sinks are standard normal, and so is the gradient.
     Raises Declined as `inputs` does, ValueError for a mask or a bias of a caller's own.
     """
     w = workload
     if GIVEN in (w.mask, w.bias):
         raise ValueError("a mask or a bias that was given as an array cannot be drawn again; name one")
-    q, k, v = inputs(w)
+    block = None if w.d_model is None else block_of(w)
+    q, k, v = inputs(w) if block is None else block.unknown()
     bias: Any = None
     if w.bias == "alibi":
         bias = Alibi.of_heads(w.heads)
@@ -78,6 +81,7 @@ def problem_of(workload: Workload) -> Problem:
         softcap=w.softcap,
         sinks=_normal(w, _SINKS, (w.heads,)) if w.sinks else None,
         output_gradient=_normal(w, _GRADIENT, upstream) if w.backward else None,
+        block=block,
     )
 
 

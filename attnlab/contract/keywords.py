@@ -22,6 +22,8 @@
     numbers; softcap None without.
 ``sinks``
     an array of the library, (heads,); None without.
+``rotary``
+    of a whole block, True where query and key are turned by their positions (`attnlab.contract.block`).
 ``enable_gqa``
     True where key and value have fewer heads than the query, each for as many successive heads.
 ``page_table``, ``row_offsets``
@@ -49,11 +51,27 @@ from attnlab.contract.problem import Alibi, Problem
 from attnlab.contract.storage import keywords as of_storages
 from attnlab.contract.workload import GIVEN, Workload
 
-_PLAIN = ("mask", "visible", "bias", "alibi_slopes", "attn_mask", "scale", "softcap", "sinks", "enable_gqa")
+_PLAIN = (
+    "mask",
+    "visible",
+    "bias",
+    "alibi_slopes",
+    "attn_mask",
+    "scale",
+    "softcap",
+    "sinks",
+    "enable_gqa",
+    "rotary",
+)
 #: by which a whole mask can be given
 _ARRAYS = ("mask", "visible", "attn_mask")
 #: what stands for "not asked for", where that is not None
-_RESTING: dict[str, Any] = {"causal": False, "causal_bottom_right": False, "enable_gqa": False}
+_RESTING: dict[str, Any] = {
+    "causal": False,
+    "causal_bottom_right": False,
+    "enable_gqa": False,
+    "rotary": False,
+}
 
 
 def known_keywords() -> frozenset[str]:
@@ -110,6 +128,8 @@ def given(problem: Problem, options: Collection[str], library: Library, dtype: s
         found["sinks"] = library.from_numpy(problem.sinks, dtype)
     if "enable_gqa" in options:
         found["enable_gqa"] = problem.group > 1
+    if "rotary" in options:
+        found["rotary"] = problem.block is not None and problem.block.rotary
     return found
 
 

@@ -64,6 +64,12 @@ class Library(Protocol):
     def shares_memory(self, one: Any, other: Any) -> bool:
         """Whether two arrays use the same memory."""
 
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """x weightᵀ + bias, as whoever uses the library writes it: (…, in) with (out, in) and (out,) to (…, out)."""
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        """Arrays of one shape, one after the other along a new axis."""
+
     # -- stored keys and values, and parts of the keys: what a library lacks is declined with a reason -----
 
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:

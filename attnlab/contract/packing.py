@@ -7,19 +7,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from attnlab.contract.block import PARAMETERS, Block
 from attnlab.contract.mask_kinds import Given
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem
 
 _ALWAYS = ("query", "key", "value")
 _MAYBE = ("bias", "sinks", "output_gradient")
+#: of a block, beside its arrays
+_WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
 
 
 def pack(problem: Problem) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
     """What `unpack` takes: plain data, and the arrays that it names in their order."""
     given = [part.array for part in problem.mask.parts if isinstance(part, Given)]
     told = Mask(tuple(part for part in problem.mask.parts if not isinstance(part, Given)))
-    arrays = {name: getattr(problem, name) for name in _ALWAYS}
+    block = problem.block
+    arrays = {name: getattr(problem, name) for name in _ALWAYS} if block is None else block.arrays()
     arrays |= {
         name: array
         for name in _MAYBE
@@ -29,6 +33,7 @@ def pack(problem: Problem) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
         "arrays": list(arrays),
         "masks": len(given),
         "mask": told.text,
+        "block": None if block is None else {name: getattr(block, name) for name in _WIDTHS},
         "dtype": problem.dtype,
         "scale": problem.scale,
         "softcap": problem.softcap,
@@ -45,4 +50,8 @@ def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Problem:
     if plain["slopes"] is not None:
         found["bias"] = Alibi(tuple(plain["slopes"]))
     mask = Mask.parse(plain["mask"]) & Mask(given)
+    if plain["block"] is not None:
+        parameters = {name: found.pop(name) for name in PARAMETERS}
+        block = Block(found.pop("x"), found.pop("memory", None), parameters, **plain["block"])
+        found |= {**dict(zip(_ALWAYS, block.unknown(), strict=True)), "block": block}
     return Problem(**found, dtype=plain["dtype"], scale=plain["scale"], softcap=plain["softcap"], mask=mask)

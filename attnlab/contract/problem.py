@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attnlab.contract.block import Block
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.mask_kinds import Causal, Given, KeyLengths, Window
 from attnlab.contract.mask_part import Shape, broadcastable
@@ -52,6 +53,8 @@ class Problem:
     value_dim). heads is a multiple of kv_heads; each key head serves heads/kv_heads successive query heads.
     bias : numbers of `dtype` or wider, broadcastable to (batch, heads, queries, keys), finite; or ALiBi.
     softcap : c > 0. sinks : (heads,). output_gradient : ∂L/∂o, (batch, heads, queries, value_dim).
+    block : the multi-head block around it, where there is one: query, key and value are NaN then, since they are what
+    its projections make, and the answer is the block's.
 
     Made by `of`, which checks all that. Soft cap and scale are plain numbers.
     """
@@ -66,6 +69,7 @@ class Problem:
     softcap: float | None = None
     sinks: NDArray[Any] | None = None
     output_gradient: NDArray[Any] | None = None
+    block: Block | None = None
 
     @classmethod
     def of(
@@ -117,6 +121,11 @@ class Problem:
             sinks=_checked_sinks(sinks, shape),
             output_gradient=_checked_gradient(output_gradient, (*shape[:3], v.shape[-1])),
         )
+
+    @classmethod
+    def around(cls, block: Block, **rest: Any) -> Problem:
+        """The problem of a multi-head block, `rest` as for `of`. Raises ValueError for whatever does not fit."""
+        return cls.of(*block.unknown(), **rest).with_(block=block)
 
     @property
     def shape(self) -> Shape:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OUTPUT
+from attnlab.contract import block_sizes
+from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
 from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
@@ -32,7 +33,7 @@ LAYOUTS = ("bhsd", "bshd")
 BIASES = ("none", "normal", "alibi", "given")
 #: the mask of a caller's own array, which has no text
 GIVEN = "given"
-_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim", "splits")
+_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim", "splits")
 
 
 def _causal(text: str) -> str | bool:
@@ -47,6 +48,11 @@ class Workload:
 
     query: (batch, heads, queries, head_dim), key: (batch, kv_heads, keys, head_dim),
     value: (batch, kv_heads, keys, value_dim), output: (batch, heads, queries, value_dim).
+
+    With a `d_model` it is the multi-head block around that: x: (batch, queries, d_model) is projected to the query,
+    x itself (as many keys as queries) or a memory (batch, keys, d_model) to key and value, and the heads together back
+    to the output: (batch, queries, d_model). head_dim is then d_model/heads unless given. With `rotary`, query and key
+    are turned by their positions (`attnlab.contract.block`).
 
     `kv_heads` defaults to `heads`, `value_dim` to `head_dim` and `scale` to 1/sqrt(head_dim) (Vaswani et al. 2017,
     section 3.2.1). `causal` is False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the
@@ -69,8 +75,23 @@ class Workload:
     )
     queries: int = declared(512, "Queries, where they differ from the length.", whole(1), several="lengths")
     keys: int = declared(512, "Keys, where they differ from the length.", whole(1), several="lengths")
-    head_dim: int = declared(64, "Dimension of one head.", whole(1))
+    head_dim: int = declared(
+        None, "Dimension of one head. [default: 64, of a block d_model / heads]", whole(1)
+    )
     value_dim: int = declared(None, "Dimension of a value. [default: the head's]", whole(1))
+    d_model: int | None = declared(
+        None,
+        "Width of the multi-head block around the core, with its four projections. [default: the core alone]",
+        whole(1),
+        brief=lambda value: "" if value is None else f"d_model={value}",
+    )
+    rotary: bool = declared(
+        False,
+        "Rotary positions of query and key, in a block.",
+        yes,
+        write=lambda value: "true" if value else "false",
+        brief=lambda value: "rotary" if value else "",
+    )
     dtype: str = declared("float32", f"Number format: {', '.join(DTYPES)}.", str, brief=str, several="dtypes")
     device: str = declared("cpu", "cpu or cuda.", str, brief=str)
     causal: str | bool = declared(
@@ -153,19 +174,26 @@ class Workload:
     )
 
     def __post_init__(self) -> None:
-        derived = {"kv_heads": self.heads, "value_dim": self.head_dim}
-        for name, value in derived.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
         for name in _SIZES:
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, self._derived(name))
             size = getattr(self, name)
+            if (name, size) == ("d_model", None):
+                continue
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads must divide the {self.heads} heads, got {self.kv_heads}")
         self._check_numbers()
         self._check_names()
+        block_sizes.check(self)
         self._check_mask()
+
+    def _derived(self, name: str) -> int | None:
+        """A size that was not given, from those before it in `_SIZES`; None for one that has to be."""
+        if name == "head_dim":
+            return block_sizes.head_dim_of(self.d_model, self.heads)
+        return {"kv_heads": self.heads, "value_dim": self.head_dim}.get(name)
 
     def _check_numbers(self) -> None:
         if self.scale is None:
@@ -187,8 +215,9 @@ class Workload:
             object.__setattr__(self, "softcap", float(self.softcap))
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
             raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
-        if not isinstance(self.sinks, bool):
-            raise ValueError(f"sinks must be true or false, got {self.sinks!r}")
+        for name in ("sinks", "rotary"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
 
     def _check_names(self) -> None:
         if self.causal is True or self.causal is None:
@@ -249,6 +278,8 @@ class Workload:
             kv_heads=problem.kv_heads,
             head_dim=problem.query.shape[-1],
             value_dim=problem.value.shape[-1],
+            d_model=None if problem.block is None else problem.block.d_model,
+            rotary=problem.block is not None and problem.block.rotary,
             dtype=problem.dtype,
             device=device,
             bias="none" if problem.bias is None else "alibi" if isinstance(problem.bias, Alibi) else GIVEN,
@@ -283,8 +314,15 @@ class Workload:
         """The names of what a call returns."""
         return DIRECTIONS[self.direction].results
 
+    @property
+    def core(self) -> Workload:
+        """What is asked of the core: itself, or of a block the attention between its projections."""
+        return self if self.d_model is None else self.with_(d_model=None, rotary=False, layout="bshd")
+
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of a named result."""
+        if self.d_model is not None:
+            return self.batch, self.queries, self.d_model
         shapes: dict[str, tuple[int, ...]] = {
             OUTPUT: (self.batch, self.heads, self.queries, self.value_dim),
             LOG_SUM: (self.batch, self.heads, self.queries),
@@ -298,6 +336,12 @@ class Workload:
         """The number format of a named result: the workload's, but ln Z is in float32 at least."""
         return "float32" if name == LOG_SUM and self.dtype != "float64" else self.dtype
 
+    def cut(self, name: str, result: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
+        """A named result at these query rows; whole where it has none, as gradients of key and value."""
+        if name not in OF_QUERIES:
+            return result
+        return result[:, rows] if self.d_model is not None else result[:, :, rows]
+
     # -- what it costs at least --------------------------------------------------------------------
 
     @property
@@ -308,11 +352,18 @@ class Workload:
     @property
     def flops(self) -> int:
         """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction."""
-        return int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
+        core = int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
+        return core + (0 if self.d_model is None else block_sizes.projection_flops(self))
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of query, key and value together, of a bias, and of the output's gradient where gradients are asked."""
+        """Bytes of query, key and value together, of a bias, and of the output's gradient where gradients are asked.
+
+        Of a block: of x, its memory and its parameters, and of a bias.
+        """
+        if self.d_model is not None:
+            count = block_sizes.input_numbers(self) + self._bias_numbers(self.queries * self.keys)
+            return count * ITEM_BYTES[self.dtype]
         rows = self.heads * self.queries * self.head_dim
         rows += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
         if self.backward:
@@ -330,8 +381,10 @@ class Workload:
         """Least memory traffic: what the mask lets be seen read once, and every result written once.
 
         A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that no batch
-        element keeps.
+        element keeps. Of a block all inputs are read.
         """
+        if self.d_model is not None:
+            return self.input_bytes + self.output_bytes
         queries, keys = _used(self.masked, self.shape)
         rows = self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
         rows += self.kv_heads * keys * (self.head_dim + self.value_dim)
@@ -368,6 +421,8 @@ class Workload:
         given: list[str] = ["--length", str(self.queries)]
         plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
         plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
+        if self.d_model is not None:
+            plain["head_dim"] = self.d_model // self.heads
         for one in fields(self):
             value = getattr(self, one.name)
             if value != plain[one.name]:
@@ -381,7 +436,7 @@ class Workload:
     def with_(self, **changes: Any) -> Workload:
         """A copy with these fields changed.
 
-        `kv_heads`, `value_dim` and `scale` stay as they are unless named: pass None to derive them anew.
+        `kv_heads`, `head_dim`, `value_dim` and `scale` stay as they are unless named: pass None to derive them anew.
         """
         return replace(self, **changes)
 

@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -141,6 +141,12 @@ class HostLibrary:
         raise Declined(f"{self.no_gradients()}")
 
     training_call = backward_call
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        return x @ weight.T + bias
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        return arrays[0].__array_namespace__().stack(list(arrays), axis=axis)
 
     def finish(self) -> None:
         """Calls return when they are done."""

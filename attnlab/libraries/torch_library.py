@@ -78,6 +78,12 @@ class Torch:
     def fill(self, array: Any, where: Any, number: float) -> Any:
         return array.masked_fill(where, number)
 
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        return self._torch.nn.functional.linear(x, weight, bias)
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        return self._torch.stack(tuple(arrays), dim=axis)
+
     def shares_memory(self, one: Any, other: Any) -> bool:
         storages = [getattr(array, "untyped_storage", None) for array in (one, other)]
         places = [storage().data_ptr() for storage in storages if storage is not None]
@@ -242,7 +248,7 @@ def kernels_of(events: list[str]) -> str:
     compiled calls operators too; its own loops have no names.
     """
     operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
-    fused = [name for name in operators if name.startswith("_scaled_dot_product")]
+    fused = [name for name in operators if name.startswith(("_scaled_dot_product", "_native_multi_head"))]
     theirs = [
         name for name in events if re.fullmatch(r"(?!aten)\w+::\w*(attn|attention|flash|sdpa)\w*", name)
     ]

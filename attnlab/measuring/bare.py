@@ -35,6 +35,7 @@ def seconds_alone(
         "threads": contender.threads,
         "slowed": contender.slowed,
         "settings": dict(contender.settings),
+        "projection": contender.projection,
         "workload": workload.to_dict(),
         "seconds": seconds,
     }
@@ -60,7 +61,7 @@ def measure(request: dict[str, Any]) -> float:
     import statistics
 
     worker = Worker()
-    loaded = ("backend", "folders", "threads", "slowed", "settings")
+    loaded = ("backend", "folders", "threads", "slowed", "settings", "projection")
     worker.load(**{name: request[name] for name in loaded})
     worker.prepare(request["workload"])
     call, library = worker.call, worker.library()

@@ -116,9 +116,10 @@ class Conductor:
             race.ready_seconds = time.monotonic() - started
             race.run(crew)
             for participant in entered:
-                if crew == 0 and participant.ended is None:
-                    self._budget.saw_seconds(participant)
-                    self._measure(participant)
+                if participant.ended is None and participant.present:
+                    if crew == 0:
+                        self._budget.saw_seconds(participant)
+                    self._measure(participant, crew)
                 self._release(participant)
             crew += 1
             if race.over(crew):
@@ -293,10 +294,15 @@ class Conductor:
             in_one = "" if first_crew else "right in one process, but in another: "
             participant.ended = (Outcome.WRONG, in_one + when + (found.reason or "failed the accuracy gate"))
 
-    def _measure(self, participant: Participant) -> None:
-        """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays."""
+    def _measure(self, participant: Participant, crew: int) -> None:
+        """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays.
+
+        In a later crew by those that measure every crew.
+        """
         for instrument in self.instruments:
             if instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory):
+                continue
+            if not instrument.applies(participant.workload) or (crew and not instrument.in_every_crew):
                 continue
             if is_second_entry(participant.name):  # only its time is asked for
                 continue
@@ -305,11 +311,12 @@ class Conductor:
                 with self._activity(instrument.activity):
                     found = participant.measure(instrument)
             except NoAnswer as fault:
-                participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
+                if not crew:
+                    participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
                 if not participant.worker.alive:
                     return
                 continue
-            participant.measurements.append(instrument.measurement(found))
+            participant.keep(instrument.measurement(found), crew if instrument.in_every_crew else None)
             self._budget.saw(participant, participant.measurements[-1])
 
     def _release(self, participant: Participant) -> None:

@@ -1,8 +1,9 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
-Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default`` and ``slowed=PERCENT``; any other
-name in small letters is a setting of the backend's own (`attnlab.contract.settings`). They are fixed when the
-contender's process starts, because libraries read them once, on import.
+Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
+multi-head block, ``projection=fused|packed|loop``; any other name in small letters is a setting of the backend's own
+(`attnlab.contract.settings`). They are fixed when the contender's process starts, because libraries read them once, on
+import.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract.backend import Backend
+from attnlab.contract.block_sizes import PROJECTIONS
 from attnlab.contract.discovery import load, settings_of
 from attnlab.contract.library import huge_page_variables, thread_variables
 from attnlab.contract.settings import NAME, chosen
@@ -52,8 +54,19 @@ def _slowed(text: str, value: str) -> float:
     return percent
 
 
+def _projection(text: str, value: str) -> str:
+    if value not in PROJECTIONS:
+        raise ValueError(f"{text}: projection must be one of {', '.join(PROJECTIONS)}, got {value!r}")
+    return value
+
+
 #: settings that are no environment variables, and what reads them: (the whole notation, the value)
-_SETTINGS: dict[str, Callable[[str, str], Any]] = {"threads": _threads, "pages": _pages, "slowed": _slowed}
+_SETTINGS: dict[str, Callable[[str, str], Any]] = {
+    "threads": _threads,
+    "pages": _pages,
+    "slowed": _slowed,
+    "projection": _projection,
+}
 #: what may be set of any contender, in words
 _FOR_ALL = f"settings of all contenders are {', '.join(_SETTINGS)} and environment variables in capitals"
 
@@ -82,7 +95,8 @@ class Contender:
 
     `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
     the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
-    tests of the instrument itself.
+    tests of the instrument itself. `projection` is how x of a multi-head block is projected
+    (`attnlab.contract.block_call`), None for as it comes.
     """
 
     name: str
@@ -92,6 +106,7 @@ class Contender:
     pages: str | None = None
     slowed: float = 0.0
     settings: tuple[tuple[str, str], ...] = ()
+    projection: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Contender:

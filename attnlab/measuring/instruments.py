@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from attnlab.contract.errors import Declined
 from attnlab.contract.library import Call, Library
 from attnlab.contract.result import Measurement
+from attnlab.contract.workload import Workload
 from attnlab.measuring.disturbance import run_delay_seconds
 
 Column = tuple[float, ...]
@@ -45,8 +47,14 @@ class Instrument(ABC):
     unit: ClassVar[str]
     #: whether its samples are taken in the race, turn by turn, or in a pass of its own after it
     in_race: ClassVar[bool] = False
+    #: whether every crew of processes is measured, and not the first alone: each is a further "process" of the samples
+    in_every_crew: ClassVar[bool] = False
     #: the activity that its seconds are accounted under
     activity: ClassVar[str] = "instruments"
+
+    def applies(self, workload: Workload) -> bool:
+        """Whether there is anything to measure on `workload`."""
+        return True
 
     @abstractmethod
     def measure(self, library: Library, call: Call, **options: Any) -> Readings:
@@ -188,9 +196,50 @@ class PeakMemory(Instrument):
             return int(memray.FileReader(trace).metadata.peak_memory), "memray"
 
 
-LATENCY, PEAK_MEMORY = Latency(), PeakMemory()
+class BlockParts(Instrument):
+    """Seconds of a multi-head block's three parts, each called alone: projection, attention, output.
+
+    A sample is the sum of the three, the columns ``projection_s``, ``attention_s`` and ``output_s`` are the parts, and
+    ``waited`` is the share of the round for which threads waited for a core (nan: not told). The attention finds query,
+    key and value where the projection left them, the output projection its heads likewise.
+    """
+
+    quantity = "block_parts"
+    unit = "s"
+    in_every_crew = True
+    _rounds = 9
+    #: a part is called for so long in a round, and once where it is longer; so long altogether at most, but two rounds
+    _turn_seconds, _seconds = 1e-3, 0.5
+
+    def applies(self, workload: Workload) -> bool:
+        return workload.d_model is not None
+
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        """Rounds over the parts, one after the other. Raises Declined for a call that has no parts."""
+        parts: Mapping[str, Call] | None = getattr(call, "parts", None)
+        if parts is None:
+            raise Declined("it computes the block in one piece")
+        iterations = {}
+        for name, part in parts.items():
+            library.time_calls(part, 1)
+            iterations[name] = max(1, round(self._turn_seconds / max(library.time_calls(part, 1), 1e-9)))
+        columns: dict[str, list[float]] = {f"{name}_s": [] for name in parts}
+        waited: list[float] = []
+        start = time.perf_counter()
+        for count in range(self._rounds):
+            began, delay = time.perf_counter(), run_delay_seconds()
+            if count > 1 and began - start > self._seconds:
+                break
+            for name, part in parts.items():
+                columns[f"{name}_s"].append(library.time_calls(part, iterations[name]))
+            waited.append((run_delay_seconds() - delay) / max(time.perf_counter() - began, 1e-9))
+        samples = tuple(map(sum, zip(*columns.values(), strict=True)))
+        return Readings(samples, {name: tuple(one) for name, one in (*columns.items(), ("waited", waited))})
+
+
+LATENCY, PEAK_MEMORY, BLOCK_PARTS = Latency(), PeakMemory(), BlockParts()
 #: what a conductor measures unless it is given others
-STANDARD: tuple[Instrument, ...] = (LATENCY, PEAK_MEMORY)
+STANDARD: tuple[Instrument, ...] = (LATENCY, PEAK_MEMORY, BLOCK_PARTS)
 
 
 def _resident_peak(call: Call) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -70,6 +70,19 @@ class Participant:
     def measure(self, instrument: Instrument, **options: Any) -> Message:
         """The instrument's readings on what is prepared, as plain data. Raises as `ask`."""
         return self.ask("measure", instrument=instrument.path, **options)
+
+    def keep(self, measurement: Measurement, process: int | None = None) -> None:
+        """File a measurement; with the number of its process, beside the samples of the same quantity from others."""
+        if process is not None:
+            columns = {**measurement.columns, "process": (float(process),) * len(measurement.samples)}
+            before = next((one for one in self.measurements if one.quantity == measurement.quantity), None)
+            samples = measurement.samples
+            if before is not None:
+                self.measurements.remove(before)
+                samples = before.samples + samples
+                columns = {name: before.columns[name] + column for name, column in columns.items()}
+            measurement = replace(measurement, samples=samples, columns=columns)
+        self.measurements.append(measurement)
 
     def latency(self) -> Measurement:
         """Seconds per call of its turns so far."""

@@ -85,11 +85,14 @@ def sort_of(workload: Workload) -> Workload:
     """What is left of `workload` without its sizes, scale and inputs: calls of one sort predict one another."""
     one = smaller(workload, 1, 1)
     softcap = None if one.softcap is None else 1.0
-    return one.with_(head_dim=1, value_dim=1, scale=1.0, softcap=softcap, seed=0, distribution="normal")
+    # 2, because rotary positions turn pairs
+    return one.with_(head_dim=2, value_dim=2, scale=1.0, softcap=softcap, seed=0, distribution="normal")
 
 
 def smaller(workload: Workload, queries: int, keys: int) -> Workload:
     """One head of keys of `workload` at these lengths, with the query heads that share it; its mask as far as it fits.
+
+    Of a block all heads.
 
     A window is cut to the keys, as are the most keys of any batch element; a further part that the smaller
     shape does not allow, such as a prefix beyond its keys, is left out.
@@ -97,8 +100,8 @@ def smaller(workload: Workload, queries: int, keys: int) -> Workload:
     window, lengths = workload.window, workload.key_lengths
     return workload.with_(
         batch=1,
-        heads=workload.heads // workload.kv_heads,
-        kv_heads=1,
+        heads=workload.heads if workload.d_model else workload.heads // workload.kv_heads,
+        kv_heads=workload.kv_heads if workload.d_model else 1,
         queries=queries,
         keys=keys,
         window=window and tuple(min(side, keys) for side in window),

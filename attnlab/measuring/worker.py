@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from attnlab.contract import importing
 from attnlab.contract.backend import Backend
-from attnlab.contract.directions import OF_QUERIES
 from attnlab.contract.errors import Declined, Misbehaved, Unavailable
 from attnlab.contract.inputs import checked_problem, problem_of
 from attnlab.contract.library import Library, open_library
@@ -88,6 +87,7 @@ class Worker:
         self.backend: Backend | None = None
         self.threads: int | None = None
         self.slowed = 0.0
+        self.projection: str | None = None
         self.workload: Workload | None = None
         self.problem: Problem | None = None
         self.call: Callable[[], Any] | None = None
@@ -113,11 +113,13 @@ class Worker:
         threads: int | None = None,
         slowed: float = 0.0,
         settings: dict[str, str] | None = None,
+        projection: str | None = None,
     ) -> Reply:
         """Import the backend, with its own settings; it stays for the life of the process."""
         from attnlab.contract.discovery import load
 
         self.backend, self.threads, self.slowed = load(backend, folders, settings), threads, slowed
+        self.projection = projection
         gc.collect()
         gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
         one = self.backend
@@ -134,7 +136,7 @@ class Worker:
         """Refuse what the backend does not do; nothing is drawn or computed."""
         asked = Workload.from_dict(workload)
         self.library(asked.device)
-        reason = _there(self.backend, "load").declines(asked)
+        reason = _there(self.backend, "load").declines(asked, self.projection)
         if reason:
             raise Declined(reason)
         return {}, ()
@@ -172,11 +174,11 @@ class Worker:
 
     def _bound(self, workload: Workload, problem: Problem | None) -> Callable[[], Any]:
         backend, library = _there(self.backend, "load"), self.library(workload.device)
-        backend.require(workload)
+        backend.require(workload, self.projection)
         arrays, left = backend.arrays(workload, problem)
         library.finish()
         started = time.perf_counter()
-        call = backend.call(workload, left, arrays)
+        call = backend.call(workload, left, arrays, projection=self.projection)
         library.finish()
         self.bound_seconds = time.perf_counter() - started
         return slowed(call, self.library(workload.device), self.slowed) if self.slowed else call
@@ -204,7 +206,7 @@ class Worker:
             answers.append(self._named(workload, returned))
             del returned
         named = [pair for answer in answers for pair in answer.items()]
-        cut = tuple(one[:, :, rows] if name in OF_QUERIES else one for name, one in named)
+        cut = tuple(workload.cut(name, one, rows) for name, one in named)
         return {"names": list(answers[0]), "first_call_s": seconds[0]}, cut
 
     def answer(

@@ -201,6 +201,7 @@ class WorkerProcess:
                 "threads": one.threads,
                 "slowed": one.slowed,
                 "settings": dict(one.settings),
+                "projection": one.projection,
             }
         self._start_deadline = time.monotonic() + self._start_seconds
         self._begin({"op": op, **arguments}, (), self._start_deadline)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from attnlab.contract.block import Block
 from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
@@ -68,6 +69,46 @@ def attend(
     return answer(name, problem, device=device, folders=folders)[OUTPUT]
 
 
+def block(
+    name: str,
+    x: NDArray[Any],
+    parameters: Mapping[str, Any],
+    *,
+    heads: int,
+    memory: NDArray[Any] | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    value_dim: int | None = None,
+    rotary: bool = False,
+    projection: str | None = None,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+    **rest: Any,
+) -> NDArray[Any]:
+    """A multi-head block around the backend `name`, or by one that computes whole blocks: (batch, n_q, d_model).
+
+    x : (batch, n_q, d_model). parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on
+    the CPU (`attnlab.contract.block`). memory : (batch, n_k, d_model), what keys and values come from; x itself unless
+    given. kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given. rotary : turn
+    query and key by their positions. projection : "fused", "packed" or "loop" (`attnlab.contract.block_call`). `rest`
+    as in `attend`.
+
+    Raises as `attend` does, ValueError also for a state dict that does not fit.
+    """
+    whole = Block.of(
+        x,
+        parameters,
+        heads=heads,
+        memory=memory,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        rotary=rotary,
+    )
+    problem = Problem.around(whole, **rest)
+    return answer(name, problem, device=device, folders=folders, projection=projection)[OUTPUT]
+
+
 def gradients(
     name: str,
     q: NDArray[Any],
@@ -98,8 +139,9 @@ def answer(
     direction: str = "forward",
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
+    projection: str | None = None,
 ) -> dict[str, NDArray[Any]]:
     """What the backend `name` returns for `problem`, by name: "output", "query gradient", ...; errors as `attend`."""
     backend = in_this_process(name, folders)
     workload = Workload.of_problem(problem, device=device, direction=direction)
-    return backend.named(workload, backend.bind(workload, problem)())
+    return backend.named(workload, backend.bind(workload, problem, projection)())

@@ -16,7 +16,6 @@ from typing import Any
 
 from attnlab.accuracy import race_check
 from attnlab.contract.backend import Backend
-from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.inputs import checked_problem
@@ -221,10 +220,9 @@ class Harness:
             return Answer(Outcome.DECLINED, str(fault))
         except Exception as fault:
             return Answer(Outcome.CRASHED, f"raised {type(fault).__name__}: {' '.join(str(fault).split())}")
-        of_queries = (OUTPUT, GRADIENTS[0])
         try:
             named = backend.named(workload, returned).items()
-            cut = {name: one[:, :, rows] if name in of_queries else one for name, one in named}
+            cut = {name: workload.cut(name, one, rows) for name, one in named}
             judged = race_check.judge(workload, rows, cut, backend.computes_in)
         except ValueError as fault:
             return Answer(Outcome.WRONG, str(fault))

@@ -219,6 +219,8 @@ def conditions(workload: Workload, tokens: int | None = None) -> dict[str, Any]:
         "value_dim": workload.head_dim,
         "scale": 1 / math.sqrt(workload.head_dim),
     }
+    if workload.d_model is not None:
+        derived["head_dim"] = workload.d_model // workload.heads
     first = ("dtype", "device", "batch", "head_dim")
     rest = (one.name for one in fields(workload) if one.name not in (*first, "heads", "keys"))
     told = {name: getattr(workload, name) for name in (*first, *rest)}

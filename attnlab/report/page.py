@@ -11,6 +11,7 @@ from attnlab.program.store import Run
 from attnlab.report import (
     appendix,
     as_ran,
+    blocks,
     findings,
     growths,
     layout,
@@ -76,6 +77,7 @@ def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
         "any_growth": any(one["growths"] for one in groups),
         "growth_level": units.percent(growth.LEVEL),
         "growth_worst": units.percent(growth.WORST),
+        "blocks": blocks.content(analysis),
         "accuracy": tables.accuracy(analysis),
         "as_ran": as_ran.as_ran(analysis),
         "fallbacks": as_ran.fallbacks(analysis),

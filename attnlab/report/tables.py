@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from attnlab.contract import units
 from attnlab.contract.result import Accuracy, Ceiling, Measurement
+from attnlab.measuring.instruments import BLOCK_PARTS
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown, table
@@ -120,7 +121,7 @@ def further(analysis: Analysis, group: Group) -> str:
     rows = [
         [quantity.replace("_", " "), *row]
         for quantity in quantities
-        if quantity not in ("latency", "peak_memory", "setup")
+        if quantity not in ("latency", "peak_memory", "setup", BLOCK_PARTS.quantity)
         for _, row in _at_longest(analysis, group, quantity)
     ]
     names = measured_names(analysis, group)

@@ -14,6 +14,7 @@ _CONDITIONS = {
     "dtype": "{}",
     "batch": "batch {}",
     "head_dim": "head_dim {}",
+    "d_model": "d_model {}",
     "kv_heads": "{} key heads",
     "queries": "{} queries over n keys",
     "value_dim": "value_dim {}",
@@ -23,6 +24,8 @@ _CONDITIONS = {
 #: and where it is at its default
 _DEFAULTS = {
     "kv_heads": "as many key heads as heads",
+    "head_dim": "head_dim = d_model / heads",
+    "d_model": "the core alone",
     "queries": "as many queries as keys",
     "value_dim": "value_dim = head_dim",
     "scale": "scale 1/√d",

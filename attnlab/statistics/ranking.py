@@ -39,13 +39,14 @@ def is_second_entry(name: str) -> bool:
 def implementation_of(result: Result) -> str:
     """What really ran, told apart from other implementations.
 
-    Two backends of one library that report the same fused attention kernel are one implementation under two
-    names; sharing a matrix product or a BLAS library does not make them one. Settings count: the same kernel
-    with other threads is another choice to a user. Where a stored result does not tell its library, the backend
-    is an implementation of its own.
+    Two backends of one library that report the same fused attention kernel are one implementation under two names;
+    sharing a matrix product or a BLAS library does not make them one. Settings count: the same kernel with other
+    threads is another choice to a user. Around one kernel two backends may make different blocks, so that these are
+    told apart by backend alone. Where a stored result does not tell its library, the backend is an implementation of
+    its own.
     """
     settings = entered_once(result.contender).partition("[")[2]
-    fused = result.kernel is not None and "attention" in result.kernel
+    fused = result.kernel is not None and "attention" in result.kernel and result.workload.d_model is None
     ran = f"{result.library}:{result.kernel}" if fused and result.library else result.backend
     return f"{ran}[{settings}" if settings else ran
 

@@ -86,7 +86,7 @@ from .roundings import (
 
 SOURCES = ("output", "weights", "scores", "inner")
 # Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
-_SCATTER = 2.0
+SCATTER = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,21 +235,21 @@ def _variances(
         "output": rounding_variance(o, roundings.output),
         "weights": np.zeros_like(o),
         "scores": np.zeros_like(o),
-        "inner": _moved(squares * of_scores, v, v2, o) + accumulated + shared * o * o,
+        "inner": moved(squares * of_scores, v, v2, o) + accumulated + shared * o * o,
     }
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
     v_norms = v2.sum(axis=-1)[..., None, :]
     distance = np.maximum(v_norms - 2 * o @ turned(v) + (o * o).sum(axis=-1, keepdims=True), 0.0)
     leverage = squares * distance
     scatter = {
-        "output": _SCATTER * _energy(found["output"]),
+        "output": SCATTER * energy(found["output"]),
         "weights": 0.0,
         "scores": 0.0,
-        "inner": _SCATTER
+        "inner": SCATTER
         * (
-            _energy(leverage * of_scores)
-            + _energy(accumulated)
-            + _energy(shared * (o * o).sum(axis=-1, keepdims=True))
+            energy(leverage * of_scores)
+            + energy(accumulated)
+            + energy(shared * (o * o).sum(axis=-1, keepdims=True))
         ),
     }
     spread = of_scores
@@ -258,22 +258,22 @@ def _variances(
         peak = np.where(peak > 0, peak, 1.0)
         rounded = rounding_variance(p / peak, roundings.weights) * peak**2
         found["weights"] = rounded @ v2
-        scatter["weights"] = _SCATTER * _energy(rounded * v_norms)
+        scatter["weights"] = SCATTER * energy(rounded * v_norms)
     kept = stored_score_variance(part, soft, roundings)
     if kept is not None:
         stored = kept.scores
         summed = stored_sum_variance(roundings) * o * o
-        found["scores"] = _moved(squares * stored, v, v2, o) + summed
-        scatter["scores"] = _SCATTER * (_energy(leverage * stored) + _energy(summed.sum(axis=-1)))
+        found["scores"] = moved(squares * stored, v, v2, o) + summed
+        scatter["scores"] = SCATTER * (energy(leverage * stored) + energy(summed.sum(axis=-1)))
         spread = spread + stored
     return found, scatter, math.sqrt(float((p * spread).sum(axis=-1).max()))
 
 
-def _energy(x: Array) -> float:
+def energy(x: Array) -> float:
     return float(np.vdot(x, x))
 
 
-def _moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
+def moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
     """Σ_j mass_j (v_j − o)², v2 the squares of v, by expansion; where it cancels it is far below the other terms."""
     total = mass.sum(axis=-1, keepdims=True)
     return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o * o * total, 0.0))

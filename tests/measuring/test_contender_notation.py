@@ -175,7 +175,10 @@ def test_why_a_system_gives_no_huge_pages_is_told(
         ("a[threads=two]", "got 'two'"),
         ("a[threads=-1]", "got '-1'"),
         ("a[threads=²]", "got '²'"),
-        ("a[Mixed=1]", "'Mixed' is no setting; settings of all contenders are threads, pages, slowed"),
+        (
+            "a[Mixed=1]",
+            "'Mixed' is no setting; settings of all contenders are threads, pages, slowed, projection",
+        ),
         ("a[pages=small]", "pages must be huge or default, got 'small'"),
         ("a[pages=Huge]", "got 'Huge'"),
         ("a[pages=]", "a setting is written NAME=value"),

@@ -1,0 +1,95 @@
+"""PyTorch's own module: which path ran is attested, masks mean what they mean elsewhere, limits are declined."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnlab.accuracy import race_check
+from attnlab.contract.discovery import load
+from attnlab.contract.workload import Workload
+
+torch = pytest.importorskip("torch")
+SELF = Workload(batch=2, heads=4, queries=10, keys=10, d_model=32)
+
+
+@pytest.fixture
+def module() -> Iterator[Any]:
+    """The backend's file, set back to its fast path afterwards."""
+    found = importlib.import_module("attnlab.implementations.torch_mha")
+    yield found
+    found.configure(fastpath="on")
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+def attested(workload: Workload) -> str:
+    """What ran."""
+    backend = load("torch_mha")
+    return backend.open("cpu").attest(backend.bind(workload))
+
+
+def test_the_fast_path_is_attested_where_it_ran(module: Any) -> None:
+    """Self-attention with an even number of heads; another memory and the setting do without."""
+    assert attested(SELF) == "_native_multi_head_attention"
+    assert "_native" not in attested(SELF.with_(keys=12))
+    assert "_native" not in attested(
+        SELF.with_(heads=1, head_dim=None, kv_heads=None, value_dim=None, scale=None)
+    )
+    module.configure(fastpath="off")
+    assert "_scaled_dot_product" in attested(SELF)
+
+
+@pytest.mark.parametrize("fastpath", ["on", "off"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"causal": "top_left"},
+        {"causal": "top_left", "keys": 13},
+        {"mask": "prefix(4)"},
+        {"window": (2, 1)},
+        {"key_lengths": (10, 3)},
+        {"key_lengths": (13, 3), "keys": 13},
+        {"bias": "normal"},
+        {"bias": "normal", "window": (3, 3)},
+        {"bias": "alibi", "keys": 13},
+    ],
+    ids=str,
+)
+def test_it_is_right_with_every_mask_that_it_takes(module: Any, asked: dict[str, Any], fastpath: str) -> None:
+    """True hides in the module and shows everywhere else."""
+    module.configure(fastpath=fastpath)
+    backend, workload = load("torch_mha"), SELF.with_(**asked)
+    rows = list(range(10))
+    assert backend.declines(workload) is None
+    answer = backend.named(workload, backend.bind(workload)())["output"]
+    judged = race_check.judge(workload, rows, answer)
+    assert judged.passed, judged.reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"rotary": True}, "rotary"),
+        ({"kv_heads": 2}, "enable_gqa"),
+        ({"softcap": 2.0}, "softcap"),
+        ({"sinks": True}, "sinks"),
+        ({"scale": 0.1}, "scale"),
+        ({"value_dim": 4}, "evenly"),
+        ({"head_dim": 4, "value_dim": 4, "scale": None}, "evenly"),
+        ({"key_lengths": (10, 0)}, "NaN"),
+    ],
+)
+def test_what_the_module_can_not_do_is_declined(asked: dict[str, Any], reason: str) -> None:
+    """With the reason, before anything is computed."""
+    assert reason in (load("torch_mha").declines(SELF.with_(**asked)) or "")
+
+
+def test_a_call_leaves_its_arrays_as_they_were() -> None:
+    """And gives the same twice."""
+    call = load("torch_mha").bind(SELF)
+    assert np.array_equal(call().numpy(), call().numpy())
