@@ -5,9 +5,10 @@ made when a workload is prepared, one for each scale, cap and kind of mask, and 
 (IO binding), so that no array is copied. Arrays that lie as a projection leaves them go in with three axes, as the
 operator has it.
 
-`is_causal` is top-left. Key lengths are `nonpad_kv_seqlen`; beside it a causal mask would be aligned to each length, so
-that with one they are an array. The kernel wants the last two axes of a mask in full, which are made in the first call;
-it refuses a scale of 0 or below, which is folded into the query.
+`is_causal` is top-left, and bottom-right beside `nonpad_kv_seqlen`, which is how a bottom-right one is told, all keys
+being there. Key lengths are `nonpad_kv_seqlen` too; as a causal mask would be aligned to each of them, they are an
+array beside one. The kernel wants the last two axes of a mask in full, which are made in the first call; it refuses a
+scale of 0 or below, which is folded into the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in matrix products of MLAS; causal hides scores and saves
 nothing. Memory: the output and one array of the size of the score matrix, for a mask up to one more,
@@ -40,13 +41,16 @@ def prepare(
     workload: Any, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """The arrays as they are, and the session that computes them."""
-    flags = {} if workload.bias != "none" else told(workload, ("causal", "key_lengths"))
-    causal, lengths = (False, False) if flags is None else ("causal" in flags, "key_lengths" in flags)
-    mask = "bool" if flags is None or (causal and lengths) else ""
-    mask = mask if workload.bias == "none" else str(query.dtype)
+    flags = (
+        {} if workload.bias != "none" else told(workload, ("causal", "causal_bottom_right", "key_lengths"))
+    )
+    asked = set(flags or {})
+    hides, by_array = bool(asked - {"key_lengths"}), flags is None or len(asked) > 1
+    lengths = "causal_bottom_right" in asked or asked == {"key_lengths"}
+    mask = str(query.dtype) if workload.bias != "none" else "bool" if by_array else ""
     scale = 1.0 if abs(workload.scale) < LEAST_SCALE else abs(workload.scale)
     heads = _packed_heads(query, key, value)
-    recipe = (str(query.dtype), causal, scale, workload.softcap or 0.0, mask, lengths and not causal, heads)
+    recipe = (str(query.dtype), hides, scale, workload.softcap or 0.0, mask, lengths, heads)
     SESSIONS.session(Recipe(_attention, *recipe))
     return query, key, value
 
@@ -56,8 +60,9 @@ def attend(
     key: NDArray[Any],
     value: NDArray[Any],
     *,
-    causal: bool,
     scale: float,
+    causal: bool = False,
+    causal_bottom_right: bool = False,
     key_lengths: tuple[int, ...] | None = None,
     attn_mask: NDArray[Any] | None = None,
     softcap: float | None = None,
@@ -72,12 +77,15 @@ def attend(
         query, scale = positive_scale(query, scale)
     batch, of_query, n_q, _ = query.shape
     n_k, value_dim = value.shape[2:]
-    if causal and key_lengths is not None:
+    hides = causal or causal_bottom_right
+    if hides and key_lengths is not None:
         attn_mask, key_lengths = _there(key_lengths, n_k), None
+    if causal_bottom_right:
+        key_lengths = (n_k,) * batch
     lengths = key_lengths is not None
     heads = _packed_heads(query, key, value)
     mask = "" if attn_mask is None else str(attn_mask.dtype)
-    model = Recipe(_attention, str(query.dtype), causal, scale, softcap or 0.0, mask, lengths, heads)
+    model = Recipe(_attention, str(query.dtype), hides, scale, softcap or 0.0, mask, lengths, heads)
     laid = packed if heads else np.ascontiguousarray
     inputs = dict(zip(_NAMES, (laid(array) for array in (query, key, value)), strict=True))
     if attn_mask is not None:

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,6 +140,7 @@ def test_another_number_of_threads_is_taken(name: str) -> None:
         {"scale": -0.5},
         {"key_lengths": (5, 0)},
         {"key_lengths": (5, 9), "causal": "top_left"},
+        {"key_lengths": (5, 9), "causal": "bottom_right", "keys": 12},
         {"key_lengths": (5, 9), "bias": "alibi"},
         {"bias": "alibi"},
         {"dtype": "float16", "bias": "normal", "mask": "random(0.5)"},
@@ -227,6 +229,47 @@ def test_onnxruntime_contrib_declines_what_its_operator_lacks() -> None:
     ):
         said = backend.declines(SMALL.with_(**asked))
         assert said is not None and reason in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "inputs"),
+    [
+        ({}, {}),
+        ({"causal": "top_left"}, {}),
+        ({"key_lengths": (5, 0)}, {"nonpad_kv_seqlen": [5, 0]}),
+        ({"causal": "bottom_right"}, {"nonpad_kv_seqlen": [12, 12]}),
+        ({"causal": "top_left", "key_lengths": (5, 0)}, {"attn_mask": (2, 1, 9, 12)}),
+        (
+            {"causal": "bottom_right", "key_lengths": (5, 0)},
+            {"attn_mask": (2, 1, 9, 12), "nonpad_kv_seqlen": [12, 12]},
+        ),
+    ],
+    ids=str,
+)
+def test_onnxruntime_is_told_lengths_and_alignment_by_numbers_where_it_can(
+    asked: dict[str, Any], inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by an array of all pairs; and the answer is right."""
+    try:
+        backend = load("onnxruntime")
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    sessions = importlib.import_module("attnlab.libraries.onnxruntime_library").SESSIONS
+    given_to_it: dict[str, Any] = {}
+    inner = sessions.run
+
+    def watched(model: Any, arrays: dict[str, np.ndarray], output: np.ndarray) -> None:
+        told = {name: one for name, one in arrays.items() if name not in ("query", "key", "value")}
+        given_to_it.update(
+            {name: one.shape if one.dtype == bool else one.tolist() for name, one in told.items()}
+        )
+        inner(model, arrays, output)
+
+    monkeypatch.setattr(sessions, "run", watched)
+    workload = SMALL.with_(keys=12, **asked)
+    found = backend.bind(workload)()
+    assert given_to_it == inputs
+    np.testing.assert_allclose(found, load("numpy_blocked").bind(workload)(), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ggml_flash", "numba_fused"])
