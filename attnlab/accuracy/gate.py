@@ -125,7 +125,8 @@ class _Examination:
                     self.narrow = _as_float32(question, judged)
                 if name != OUTPUT:
                     return said + weighed.fault
-                return said + explained(question.problem, judged, weighed, question.rows)
+                exact = question.references[name]
+                return said + explained(question.problem, judged, exact, weighed.fault, question.rows)
             accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
         if question.name in (CLASS_FORM.name, BACKWARD_CLASS_FORM.name):
             self.precision = max(accuracy[-3:], key=lambda one: (_CLASSES.index(one.kind), one.ratio))
