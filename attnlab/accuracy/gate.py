@@ -138,7 +138,8 @@ class _Examination:
                     self.narrow = _as_float32(question, judged)
                 if name != OUTPUT:
                     return said + weighed.fault
-                return said + explained(question.problem, judged, weighed, question.rows)
+                exact = question.references[name]
+                return said + explained(question.problem, judged, exact, weighed.fault, question.rows)
             accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
         if question.name in _CLASS_FORMS:
             judged_of = accuracy[-1:] if question.log_sum else accuracy[-3:]

@@ -8,24 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.accuracy.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, Evidence, weigh
-from attnlab.accuracy.reference import refer
+from attnlab.accuracy.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, directed, weigh
+from attnlab.accuracy.reference import Reference, refer
 from attnlab.contract.directions import OUTPUT
 from attnlab.contract.dtypes import lower
 from attnlab.contract.problem import Problem
+from attnlab.theory.floating_point import float_format
 
 #: by increasing roundoff, as a person knows them. TF32 rounds the inputs of products as float16 does
 _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfloat16"}
+#: standard errors: another fault passes them once in a thousand, see `attnlab.accuracy.evidence.DIRECTED`
+_SURELY = 4.0
 
 
 def looks_like(
-    problem: Problem, answer: NDArray[Any], found: Evidence, rows: Sequence[int] | None = None
+    problem: Problem, answer: NDArray[Any], exact: Reference, rows: Sequence[int] | None = None
 ) -> str | None:
     """The lower format, in words, that explains the `answer` (batch, heads, rows, value_dim) to `problem`, or None.
 
-    It explains it where the answer is right for inputs rounded to that format, by that format's budget, and nearer to
-    their truth than to that of the inputs as they are, of which it was `found` to be too far: a fault of another kind
-    lies apart from both.
+    exact : the problem's own reference at the query rows `rows`. A format explains the answer where that is right for
+    inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
+    rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
     """
     if not np.isfinite(answer).all():
         return None
@@ -37,19 +40,21 @@ def looks_like(
             continue
         reference = refer(rounded, rows)[OUTPUT]
         against = weigh(reference, answer, directions=DIRECTED_SHARED, immaterial=IMMATERIAL_ANYWHERE)
-        if against.fault is None and against.relative_error < found.relative_error:
+        rms = np.maximum(reference.lenient.rms, float_format(dtype).smallest_subnormal)
+        moved = directed(answer - exact.output, reference.output - exact.output, rms, reference.shared)
+        if against.fault is None and abs(moved.shift - 1) < 0.5 and moved.z > _SURELY:
             return said
     return None
 
 
 def explained(
-    problem: Problem, answer: NDArray[Any], found: Evidence, rows: Sequence[int] | None = None
+    problem: Problem, answer: NDArray[Any], exact: Reference, fault: str, rows: Sequence[int] | None = None
 ) -> str:
-    """The fault that was `found`, with the lower format that explains it where there is one."""
-    told = looks_like(problem, answer, found, rows)
+    """The `fault` of an answer, with the lower format that explains it where there is one; see `looks_like`."""
+    told = looks_like(problem, answer, exact, rows)
     if told is None:
-        return f"{found.fault}"
+        return fault
     return (
-        f"{found.fault}; this is the error of computing in {told}: set the precision that its library computes in, "
+        f"{fault}; this is the error of computing in {told}: set the precision that its library computes in, "
         "or let the backend say it (COMPUTES_IN)"
     )

@@ -93,5 +93,5 @@ def _judged(
     )
     if found.fault and name == OUTPUT:
         problem = checked_problem(workload, rows).cast(exact.dtype)
-        found = replace(found, fault=explained(problem, answer, found, rows))
+        found = replace(found, fault=explained(problem, answer, exact, found.fault, rows))
     return found.accuracy(len(rows), workload.queries, name)
