@@ -30,6 +30,8 @@ def declines(workload: Any) -> str | None:
         return "jax.nn.dot_product_attention computes its softmax in float32, also for float64"
     if workload.dtype == "float16" and workload.device == "cpu":
         return "jax.nn.dot_product_attention asks for float16 products added in float32, which XLA has not on the CPU"
+    if workload.dtype == "bfloat16" and workload.device == "cpu" and workload.head_dim == 1:
+        return "XLA aborts the process on some bfloat16 products of head_dim 1 on the CPU"
     if workload.value_dim != workload.head_dim:
         return (
             "jax.nn.dot_product_attention needs value_dim = head_dim, "
@@ -76,7 +78,8 @@ def _attention(
     """The scale is an argument, so that another one compiles nothing."""
     if window is not None:  # -1 is no limit
         furthest = max(query.shape[2], key.shape[2])
-        window = tuple(furthest if side < 0 else side for side in window)
+        left, right = (furthest if side < 0 else side for side in window)
+        window = left, right
     with jax.default_matmul_precision("highest"):
         output = jax.nn.dot_product_attention(
             *(array.swapaxes(1, 2) for array in (query, key, value)),

@@ -19,7 +19,7 @@ QUESTION_SECONDS = 0.05
 SLOW_SECONDS = 2.0
 #: one that compiles for every shape is asked nothing new once compiling took so many seconds: a hundred shapes of a
 #: graph of a few operators (0.1 to 0.3 s by XLA)
-SETUP_SECONDS = 20.0
+SETUP_SECONDS = 30.0
 #: the part of them that single questions may take: the rest is kept for relations and sequences, which show
 #: a compiled kernel that is used for what it was not compiled for
 SETUP_AT_FIRST = 0.75

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,11 @@ class Mlx(HostLibrary):
 
     name = "mlx"
     in_place = False
+    #: what is computed in this process is written down here while it is attested
+    _graphs: ClassVar[list[str] | None] = None
 
     def __init__(self, mx: Any) -> None:
         self._mx = mx
-        self._graphs: list[str] | None = None
         self.completed = self._computed
 
     def _computed(self, results: Any) -> Any:
@@ -93,13 +94,14 @@ class Mlx(HostLibrary):
 
     def attest(self, call: Call) -> str:
         """The operations in the graph that one call computes, as MLX writes it down."""
-        self._graphs = []
+        graphs: list[str] = []
+        Mlx._graphs = graphs
         try:
             call()
-            names = [name for graph in self._graphs for name in _OPERATION.findall(graph)]
         finally:
-            self._graphs = None
-        return f"MLX CPU: {', '.join(dict.fromkeys(reversed(names)))}"
+            Mlx._graphs = None
+        names = [name for graph in graphs for name in _OPERATION.findall(graph)]
+        return f"MLX CPU: {', '.join(dict.fromkeys(names))}"
 
     def versions(self) -> dict[str, str]:
         return {"mlx": self._mx.__version__, "numpy": np.__version__}

@@ -80,19 +80,25 @@ def held(name: str, workload: Workload) -> None:
     assert weigh(reference, library.to_numpy(found), directions=None).fault is None
 
 
+def within_reason(workload: Workload) -> bool:
+    """Neither scale nor cap is a number whose square no format holds: the budgets square them."""
+    numbers = [one for one in (workload.scale, workload.softcap) if one]
+    return all(1e-4 < abs(one) < 1e4 for one in numbers)
+
+
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax", "strict"])
 def test_the_formula_is_right_on_the_arrays_of_each_library(name: str) -> None:
-    """Any workload that can be written down, within the error budget of the project."""
+    """Any workload that can be written down, but for extreme scales, within the error budget of the project."""
     formula()
     library = library_of(name)
 
     # every new shape is compiled for by XLA, operation by operation
     @settings(
-        max_examples=15 if name == "jax" else 100, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=5 if name == "jax" else 100, deadline=None, suppress_health_check=list(HealthCheck)
     )
     @given(workload=workloads())
     def whatever_is_asked(workload: Workload) -> None:
-        assume(library.declines(workload.dtype) is None)
+        assume(library.declines(workload.dtype) is None and within_reason(workload))
         try:
             held(name, workload)
         except Declined:  # the dtype does not hold what was drawn

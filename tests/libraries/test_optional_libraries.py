@@ -98,7 +98,7 @@ def test_tables_show_that_line_in_full() -> None:
         ("onnxruntime_contrib", "CPUExecutionProvider: MultiHeadAttention"),
         ("openvino", "_f32, allowed f32"),
         ("jax_xla", "XLA cpu: "),
-        ("mlx", "MLX CPU: "),
+        ("mlx", "Matmul, Softmax"),
         ("keras", "_scaled_dot_product_flash_attention_for_cpu"),
     ],
 )
