@@ -15,6 +15,7 @@ Memory: O(n) where the fused kernel runs, else up to two arrays of the size of t
 
 from torch import Tensor
 
+from attnlab.contract.workload import Workload
 from attnlab.libraries import torch_formula
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
 
@@ -23,6 +24,13 @@ require_compiler()
 LIBRARY = "torch"
 EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 2.1, "outputs": 4.1}
+
+
+def declines(workload: Workload) -> str | None:
+    """What its compiled gradients cannot do."""
+    if workload.direction == "backward":
+        return "its backward pass gives up the forward pass's memory, so that it cannot be timed alone; training can"
+    return None
 
 
 def attend(

@@ -81,7 +81,9 @@ class Cache:
 def declines(workload: Workload) -> str | None:
     """What would end the process or be answered otherwise."""
     if workload.value_dim != workload.head_dim:
-        return f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}"
+        return (
+            f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}"
+        )
     if workload.head_dim not in _DIMS:
         return f"vLLM's attention is compiled for head_dim {', '.join(map(str, _DIMS))}, not for {workload.head_dim}"
     causal, _ = _diagonal(bool(workload.causal), workload.window)

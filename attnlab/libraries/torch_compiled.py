@@ -11,6 +11,7 @@ import os
 import shutil
 import sysconfig
 import types
+import warnings
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 import torch._dynamo
-import torch._functorch.config
 import torch._inductor.config
 import torch.fx.experimental._config
 from torch import Tensor
@@ -51,7 +51,11 @@ class Compiled:
         self._found: dict[Hashable, Callable[..., Any]] = {}
 
     def __call__(
-        self, asked: tuple[Hashable, ...], arrays: tuple[Any, ...], arguments: tuple[Any, ...], own: bool = False
+        self,
+        asked: tuple[Hashable, ...],
+        arrays: tuple[Any, ...],
+        arguments: tuple[Any, ...],
+        own: bool = False,
     ) -> Any:
         """``function(*arguments)``.
 
@@ -111,10 +115,10 @@ def _copied(function: types.FunctionType) -> types.FunctionType:
 def _settings() -> ExitStack:
     """PyTorch's own settings while something is compiled."""
     stack = ExitStack()
+    # what is deprecated in PyTorch's own parts, which it imports now
+    stack.enter_context(warnings.catch_warnings(action="ignore"))
     # a scale is a number of the code: as an input it would keep Inductor from recognising attention
     stack.enter_context(torch._dynamo.config.patch(specialize_float=True))
-    # gradients may be asked for several times of one forward pass
-    stack.enter_context(torch._functorch.config.patch(donated_buffer=False))
     # no pool of processes that stays beside what is measured
     stack.enter_context(torch._inductor.config.patch(compile_threads=1))
     # two lengths that happen to be equal are two lengths

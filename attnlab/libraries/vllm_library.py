@@ -53,7 +53,9 @@ def load_operators() -> Any:
         raise Unavailable(f"vllm is not installed; {_MEND}")
     builds = [name for name, needed in _BUILDS.items() if needed <= instructions()]
     if not builds:
-        raise Unavailable(f"vllm's wheel has operators for x86 with AVX2 only, not for this {platform.machine()}")
+        raise Unavailable(
+            f"vllm's wheel has operators for x86 with AVX2 only, not for this {platform.machine()}"
+        )
     folder = Path(found.submodule_search_locations[0])
     file = folder / f"{builds[0]}.abi3.so"
     if not file.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch._dynamo.utils
 
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Unavailable
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.program.call import answer
 
@@ -39,7 +41,9 @@ def test_without_a_compiler_it_is_unavailable_in_one_line(name: str, monkeypatch
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}")
-    with pytest.raises(Unavailable, match=r"needs a C\+\+ compiler, and g\+\+ is not there; install g\+\+, or set CXX$"):
+    with pytest.raises(
+        Unavailable, match=r"needs a C\+\+ compiler, and g\+\+ is not there; install g\+\+, or set CXX$"
+    ):
         load(name)
 
 
@@ -62,12 +66,16 @@ def test_a_compiler_that_the_caller_names_has_to_be_there(monkeypatch: pytest.Mo
 def test_what_inductor_makes_of_the_formula_is_attested(changes: dict[str, Any], kernel: str) -> None:
     """The fused kernel where it recognises attention, else matrix products and loops of its own."""
     backend = load("torch_compile")
-    assert backend.open("cpu").attest(backend.bind(SMALL.with_(**changes))) == kernel
+    call = backend.bind(SMALL.with_(**changes))
+    call()
+    assert backend.open("cpu").attest(call) == kernel
 
 
 def test_flex_attests_loops_of_inductor_and_no_matrix_product() -> None:
     backend = load("torch_flex")
-    assert backend.open("cpu").attest(backend.bind(SMALL)) == "loops of Inductor"
+    call = backend.bind(SMALL)
+    call()
+    assert backend.open("cpu").attest(call) == "loops of Inductor"
 
 
 @pytest.mark.parametrize("length", [32, 300])
@@ -82,15 +90,14 @@ def test_arrays_that_lie_elsewhere_are_not_compiled_for_again(name: str, length:
     assert compiled_so_far() == before
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled(name: str) -> None:
+def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled() -> None:
     """Eight are its limit, after which it would run the function as it is, and say nothing."""
     before = compiled_so_far()
-    for cap in range(10):
-        workload = SMALL.with_(softcap=1.5 + cap, scale=2.0)
-        found = load(name).bind(workload)()
+    for at in range(10):
+        workload = SMALL.with_(scale=2.0 + at / 8)
+        found = load("torch_compile").bind(workload)()
         expected = load("torch_eager").bind(workload)()
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert compiled_so_far() - before == 10
 
 
@@ -103,15 +110,16 @@ def test_small_calls_of_one_kind_share_what_is_compiled() -> None:
     assert compiled_so_far() == before
 
 
-def test_gradients_may_be_taken_of_one_forward_pass_again_and_again() -> None:
-    workload = SMALL.with_(direction="backward", causal=True)
+def test_gradients_alone_are_declined_and_a_training_step_is_not() -> None:
+    """PyTorch refuses a second backward pass through memory that the first one gave up."""
     backend = load("torch_compile")
+    reason = backend.declines(SMALL.with_(direction="backward"))
+    assert reason is not None and "training can" in reason
+    workload = SMALL.with_(direction="training")
     call = backend.bind(workload)
-    first, again = ([one.clone() for one in call()] for _ in range(2))
-    expected = load("torch_eager").bind(workload)()
-    for one, other, right in zip(first, again, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-        np.testing.assert_allclose(one, right, rtol=1e-4, atol=1e-5)
+    for found in (call(), call()):
+        for one, right in zip(found, load("torch_eager").bind(workload)(), strict=True):
+            np.testing.assert_allclose(one, right, rtol=1e-4, atol=1e-5)
 
 
 # -- FlexAttention's block masks -------------------------------------------------------------------------
@@ -137,7 +145,9 @@ def test_a_block_is_whole_in_part_or_left_out_as_its_pairs_are(asked: dict[str, 
     workload = SMALL.with_(batch=2, queries=300, keys=400, **asked)
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flex, "_compiled", lambda asked, arrays, arguments: found.append(arguments[5]) or arrays[0])
+        patch.setattr(
+            flex, "_compiled", lambda asked, arrays, arguments, own: found.append(arguments[5]) or arrays[0]
+        )
         load("torch_flex").bind(workload)()
     (blocks,) = found
     seen = workload.masked.array(workload.shape)
@@ -163,21 +173,17 @@ def test_a_block_mask_is_made_once_for_as_long_as_its_array_is_unchanged() -> No
     assert flex._array_blocks(mask, 4, 4) is not first
 
 
-def test_flex_attention_keeps_no_score_matrix() -> None:
+def test_flex_attention_keeps_no_score_matrix(tmp_path: Path) -> None:
     """Without a mask too, where PyTorch by itself takes all keys as one block."""
     memray = pytest.importorskip("memray", reason="memray does not run on this system")
-    import tempfile
-    from pathlib import Path
-
     peaks = []
     for length in (1024, 2048):
         call = load("torch_flex").bind(Workload(heads=4, queries=length, keys=length))
         call()
-        with tempfile.TemporaryDirectory() as folder:
-            record = Path(folder) / "record.bin"
-            with memray.Tracker(record):
-                call()
-            peaks.append(int(memray.FileReader(record).metadata.peak_memory))
+        record = tmp_path / f"{length}.bin"
+        with memray.Tracker(record):
+            call()
+        peaks.append(int(memray.FileReader(record).metadata.peak_memory))
     assert peaks[1] < 2.5 * peaks[0]
     assert peaks[1] < Workload(heads=4, queries=2048, keys=2048).score_bytes / 10
 
@@ -195,16 +201,10 @@ def test_what_flex_attention_lacks_on_the_cpu_is_declined(changes: dict[str, Any
     assert reason is not None and words in reason
 
 
-@pytest.mark.parametrize("group", [1, 2])
-def test_bias_cap_and_alibi_change_the_scores_in_this_order(group: int) -> None:
+def test_the_cap_comes_before_the_bias_with_grouped_heads() -> None:
     rng = np.random.default_rng(0)
-    q, k, v = (rng.standard_normal((2, heads, 30, 16)).astype(np.float32) for heads in (4, 4 // group, 4 // group))
-    for more in ({"softcap": 2.0, "bias": 3 * rng.standard_normal((4, 30, 30)).astype(np.float32)}, {"softcap": 2.0}):
-        found, expected = (answer(name, _problem(q, k, v, **more)) for name in ("torch_flex", "torch_eager"))
-        np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5, atol=1e-5)
-
-
-def _problem(*arrays: Any, **more: Any) -> Any:
-    from attnlab.contract.problem import Problem
-
-    return Problem.of(*arrays, causal="bottom_right", **more)
+    q, k, v = (rng.standard_normal((2, heads, 30, 16)).astype(np.float32) for heads in (4, 2, 2))
+    bias = 3 * rng.standard_normal((4, 30, 30)).astype(np.float32)
+    problem = Problem.of(q, k, v, causal="bottom_right", softcap=2.0, bias=bias)
+    found, expected = (answer(name, problem)["output"] for name in ("torch_flex", "torch_eager"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
