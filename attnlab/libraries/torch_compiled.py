@@ -1,4 +1,4 @@
-"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled instead.
+"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled.
 
 torch.compile keeps what it has compiled with the code of the function, looks through all of it at every call, and after
 eight kinds of arguments silently runs the function as it is. Here each kind of call has a copy of the code of its own,
@@ -46,7 +46,8 @@ def require_compiler() -> None:
 class Compiled:
     """`function`, compiled when a kind of call is first made. What is compiled stays for the life of the process."""
 
-    def __init__(self, function: types.FunctionType) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        assert isinstance(function, types.FunctionType), "what is compiled has code"
         self._function = function
         self._found: dict[Hashable, Callable[..., Any]] = {}
 
@@ -122,5 +123,5 @@ def _settings() -> ExitStack:
     # no pool of processes that stays beside what is measured
     stack.enter_context(torch._inductor.config.patch(compile_threads=1))
     # two lengths that happen to be equal are two lengths
-    stack.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))
+    stack.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))  # type: ignore[attr-defined]
     return stack
