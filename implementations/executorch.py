@@ -1,17 +1,17 @@
-"""ExecuTorch's attention for language models on the CPU: `torch.ops.llama.custom_sdpa`.
+"""ExecuTorch's attention for language models, on the CPU.
 
-The operator that ExecuTorch puts into exported Llama models
-(https://github.com/pytorch/executorch, extension/llm/custom_ops), on PyTorch's tensors; tiles and online softmax. It
-reads arrays of shape (batch, length, heads, dim), in which a workload is laid out when it is prepared, as a model
-keeps its cache; `--layout bshd` asks for a race in which all are. Its threads are a pool of its own.
+``torch.ops.llama.custom_sdpa``, which ExecuTorch puts into the Llama models that it exports
+(https://github.com/pytorch/executorch, extension/llm/custom_ops), on PyTorch's tensors; tiles and online softmax, on
+threads of its own. It reads arrays of shape (batch, length, heads, dim), in which a workload is laid out when it is
+prepared, as a model keeps its cache. Version 1.5 writes a line to standard error for every tensor of a call.
 
-A mask and a bias are one array of float32 for all heads and batch elements, so what differs between these is declined;
-it is made when a call first meets it. A causal mask is a flag: the operator is told the position of the first query,
-and reads the keys up to the last query's, so that it has no more queries than keys. A scale of 0 or below is folded
-into the query.
+A mask and a bias are one array of float32 for all heads and batch elements, made when a call first meets it; what
+differs between these is declined. A causal mask is a flag: the operator is told the position of the first query and
+reads the keys up to the last query's, so that it has no more queries than keys. A scale of 0 or below is folded into
+the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations, causal about half of them. Memory: the output, and a tile for each
-thread; O(n).
+thread, O(n).
 """
 
 import torch

@@ -1,13 +1,16 @@
 """The formula of torch_eager, compiled by torch.compile.
 
-`attnlab.libraries.torch_formula.attend` through TorchDynamo and Inductor, whole (`fullgraph`), for the shapes of the
-call; where the scores of a head are fewer than 2^16, once for many shapes (`dynamic=True`). Scale, soft cap and the
-kind of mask are compiled in. The first call of a kind compiles, which takes seconds; PyTorch keeps the result on
-disk, in its own folder, so that the next process loads it.
+`attnlab.libraries.torch_formula.attend` through TorchDynamo and Inductor, whole (`fullgraph`): for the shapes of the
+call, or, where a head has fewer than 2^16 scores, once for many shapes (`dynamic=True`). Scale, soft cap and the kind
+of mask are compiled in. The first call of a kind compiles, for seconds; PyTorch keeps the result in a folder of its
+own on disk, from which the next process loads it.
 
-Inductor recognises the plain formula, softmax(scale · Q Kᵀ) V, and calls PyTorch's fused kernel instead: this is then
-`torch_sdpa` under another name, and the attested kernel says so. With a mask, a cap or sinks it is two matrix products
-with loops of Inductor's between them.
+Inductor recognises the plain formula, softmax(scale · Q Kᵀ) V, also with grouped heads and in training, and calls
+PyTorch's fused kernel instead: this is then `torch_sdpa` under another name, and the attested kernel says so. With a
+mask, a cap or sinks it is two matrix products with loops of Inductor's between them.
+
+A backward pass gives up the memory of its forward pass, so that gradients alone cannot be timed: they are declined, and
+training is not.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations, with one or two passes over the scores where they are not fused.
 Memory: O(n) where the fused kernel runs, else up to two arrays of the size of the score matrix, O(n_q·n_k).
@@ -15,6 +18,7 @@ Memory: O(n) where the fused kernel runs, else up to two arrays of the size of t
 
 from torch import Tensor
 
+from attnlab.contract.workload import Workload
 from attnlab.libraries import torch_formula
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
 
@@ -23,6 +27,13 @@ require_compiler()
 LIBRARY = "torch"
 EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 2.1, "outputs": 4.1}
+
+
+def declines(workload: Workload) -> str | None:
+    """What its compiled gradients cannot do."""
+    if workload.direction == "backward":
+        return "its backward pass gives up the forward pass's memory, so that it cannot be timed alone; training can"
+    return None
 
 
 def attend(

@@ -1,16 +1,18 @@
-"""PyTorch's FlexAttention, compiled: tiles and online softmax, with blocks of keys left out that nobody sees.
+"""PyTorch's FlexAttention, compiled: tiles and online softmax, without the blocks of keys that nobody sees.
 
 ``torch.nn.attention.flex_attention`` (Dong et al. 2024, https://arxiv.org/abs/2412.05496) through torch.compile, which
-writes a C++ kernel for the call: soft cap, bias and ALiBi are its `score_mod`; causal masks, windows, lengths and
-arrays are its `mask_mod`, beside a block mask that tells which blocks of 128 × 128 pairs are seen in part, in full or
-not at all. Without a mask all blocks are seen in full: with no block mask PyTorch takes the whole score matrix as one
-block. Compiling takes seconds, for each shape from 2^16 scores a head on, below that for several; making
-the block mask looks once at every pair. Both happen when a call is first made.
+writes a C++ kernel for the call. Soft cap, bias and ALiBi are its `score_mod`; causal masks, windows, lengths and
+arrays are its `mask_mod`, beside a block mask that says which blocks of 128 × 128 pairs are seen in part, in full or
+not at all. Without a mask all blocks are seen in full: with no block mask PyTorch takes all keys as one block.
 
-On the CPU it has no backward pass, no float64 and no ln Z, with which sinks could be added.
+A kernel is compiled for the shapes of a call, for seconds, or, where a head has fewer than 2^16 scores and no array is
+looked up, once for many shapes; making the block mask looks once at every pair. Both happen when a call is first made.
+
+On the CPU FlexAttention has no backward pass, no float64, and returns no ln Z, with which sinks could be added: these
+are declined.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations over the blocks that are seen. Memory: the output, copies of key and
-value for float16 and bfloat16, and a tile for each thread, O(n); the block mask has four bytes a block.
+value for float16 and bfloat16, and a tile for each thread, O(n); the block mask has eight bytes a block.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _BLOCK = 128
 class Seen(NamedTuple):
     """What a mask is made of, but for arrays.
 
-    Key j is seen by query i where lowest ≤ j − i ≤ highest, None for no limit, and j < lengths[batch].
+    Query i sees key j where lowest ≤ j − i ≤ highest, None for no limit, and j < lengths[batch element].
     """
 
     n_q: int
@@ -137,7 +139,7 @@ def _attention(
     return output
 
 
-_compiled = Compiled(_attention)  # type: ignore[arg-type]
+_compiled = Compiled(_attention)
 
 
 @functools.lru_cache(maxsize=64)

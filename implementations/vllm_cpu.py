@@ -1,13 +1,14 @@
 """vLLM's attention over a paged cache, on the CPU.
 
 ``cpu_attention_with_kv_cache`` of vLLM's build for the CPU (https://github.com/vllm-project/vllm, csrc/cpu), loaded
-without vLLM itself: what its engine calls in each layer, for a prefill or a decode step, once the cache holds the
-keys. Preparing a workload does what the engine has done by then: it lays the queries out as (tokens, heads, dim), fills
+without vLLM itself: what its engine calls in each layer, for a prefill or a decode step, once the cache holds the keys.
+Preparing a workload does what the engine has done by then: it lays the queries out as (tokens, heads, dim), fills
 pages of 128 keys (``cpu_attn_reshape_and_cache``), and plans how the work is shared out (``get_scheduler_metadata``,
 once a step for all layers). The call is the attention alone, with its output.
 
 Causal masks and windows are bottom-right. With lengths they would be aligned with an element's own keys, and are
-declined, as are windows that look ahead. ALiBi is the signed distance, right where no later key is seen.
+declined, as are windows that look ahead. ALiBi is the signed distance, right where no later key is seen. A head_dim for
+which it is not compiled would end the process: declined.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations, over the keys that are seen. Memory: the output, and a tile for each
 thread, O(n).
@@ -102,7 +103,7 @@ def declines(workload: Workload) -> str | None:
 
 
 def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Cache, None]:
-    """The queries as tokens, the filled cache with the plan of this call, and nothing for values: they are in it."""
+    """The queries as tokens, and the filled cache, values included, with the plan of this call."""
     cache = Cache(workload, key, value)
     cache.plan(*_diagonal(bool(workload.causal), workload.window))
     return query.transpose(1, 2).flatten(0, 1).contiguous(), cache, None
@@ -145,7 +146,7 @@ def attend(
         sinks.float() if sinks is not None and sinks.dtype == torch.float16 else sinks,
         None,
     )
-    return output.unflatten(0, (len(key.lengths), -1)).transpose(1, 2)
+    return output.view(len(key.lengths), -1, *output.shape[1:]).transpose(1, 2)
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,27 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract.errors import Unavailable
-from attnlab.libraries.host import required
 from attnlab.libraries.torch_library import Torch
 
-#: what the operators are in, beside the package; the package's own way to them imports its compiler and all it needs
+#: they need nothing else of what the package asks for, which is more than attnlab is in all
+_MEND = "pip install --no-deps executorch==1.5.1"
+#: the folder of their library; the package's own way to them imports its compiler first
 _OPERATORS = Path("extension", "llm", "custom_ops")
 
 
 @lru_cache(maxsize=1)
 def load_operators() -> Any:
     """ExecuTorch's bindings, once its operators are PyTorch's too. Raises Unavailable, with the line that mends it."""
-    package = required("executorch", extra="executorch")
+    found = importlib.util.find_spec("executorch")
+    if found is None or not found.submodule_search_locations:
+        raise Unavailable(f"executorch is not installed; {_MEND}")
     torch = importlib.import_module("torch")
     try:
         bindings = importlib.import_module("executorch.extension.pybindings._C")
-        (file,) = Path(package.__path__[0], _OPERATORS).glob("*custom_ops_aot_lib.*")
+        (file,) = Path(found.submodule_search_locations[0], _OPERATORS).glob("*custom_ops_aot_lib.*")
         torch.ops.load_library(file)
     except (ImportError, OSError, ValueError) as fault:  # half installed, or built for another PyTorch
         text = " ".join(str(fault).split())[:200]
         raise Unavailable(
-            f"executorch's operators cannot be loaded beside PyTorch {torch.__version__} ({text}); "
-            "pip install 'attnlab[executorch]'"
+            f"executorch's operators cannot be loaded beside PyTorch {torch.__version__} ({text}); {_MEND}"
         ) from None
     return bindings
 

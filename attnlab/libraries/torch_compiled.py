@@ -1,5 +1,4 @@
-"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled
-instead.
+"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled.
 
 torch.compile keeps what it has compiled with the code of the function, looks through all of it at every call, and after
 eight kinds of arguments silently runs the function as it is. Here each kind of call has a copy of the code of its own,
@@ -12,6 +11,7 @@ import os
 import shutil
 import sysconfig
 import types
+import warnings
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch._dynamo
-import torch._functorch.config
 import torch._inductor.config
 import torch.fx.experimental._config
 from torch import Tensor
@@ -47,7 +46,8 @@ def require_compiler() -> None:
 class Compiled:
     """`function`, compiled when a kind of call is first made. What is compiled stays for the life of the process."""
 
-    def __init__(self, function: types.FunctionType) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        assert isinstance(function, types.FunctionType), "what is compiled has code"
         self._function = function
         self._found: dict[Hashable, Callable[..., Any]] = {}
 
@@ -116,12 +116,12 @@ def _copied(function: types.FunctionType) -> types.FunctionType:
 def _settings() -> ExitStack:
     """PyTorch's own settings while something is compiled."""
     stack = ExitStack()
+    # what is deprecated in PyTorch's own parts, which it imports now
+    stack.enter_context(warnings.catch_warnings(action="ignore"))
     # a scale is a number of the code: as an input it would keep Inductor from recognising attention
     stack.enter_context(torch._dynamo.config.patch(specialize_float=True))
-    # gradients may be asked for several times of one forward pass
-    stack.enter_context(torch._functorch.config.patch(donated_buffer=False))
     # no pool of processes that stays beside what is measured
     stack.enter_context(torch._inductor.config.patch(compile_threads=1))
     # two lengths that happen to be equal are two lengths
-    stack.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))
+    stack.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))  # type: ignore[attr-defined]
     return stack

@@ -19,6 +19,8 @@ from attnlab.contract.problem import Alibi, Problem
 from attnlab.contract.workload import Workload
 from attnlab.program.call import answer
 
+#: they compile for seconds what they have not met: the cases here and the gate ask them, sixty drawn ones do not
+COMPILED = ("torch_compile", "torch_flex")
 EVERYTHING = ("naive_loop", "numpy_vectorized", "numpy_blocked", "torch_eager")
 _RNG = np.random.default_rng(1)
 
@@ -185,7 +187,7 @@ def test_the_reference_backends_take_every_kind_of_mask_at_random(kind: str) -> 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), dtype=st.sampled_from(["float32", "float64"]))
 def test_any_question_is_answered_rightly_or_declined(seed: int, dtype: str) -> None:
-    """By every backend that is here: sizes, mask, bias, cap, sinks and grouping drawn at random."""
+    """By every backend that is here and does not compile: sizes, mask, bias, cap, sinks and grouping at random."""
     rng = np.random.default_rng(seed)
     kv_heads, group = (int(one) for one in rng.integers(1, 4, 2))
     shape = Shape(int(rng.integers(1, 3)), kv_heads * group, *map(int, rng.integers(1, 20, 2)))
@@ -208,6 +210,8 @@ def test_any_question_is_answered_rightly_or_declined(seed: int, dtype: str) -> 
     problem = Problem.of(q, k, v, mask=Mask(parts), **asked)
     expected = by_definition(problem)
     for name in backends():
+        if name in COMPILED:
+            continue
         try:
             found = answer(name, problem)[OUTPUT]
         except (Declined, Unavailable) as reason:
