@@ -110,7 +110,8 @@ def backend_table(device: str, folders: Sequence[str]) -> Table:
         try:
             backend = load(name, folders)
             library = backend.library
-            reason = backend.declines(Workload(device=device))
+            # of what computes whole blocks, a block is asked
+            reason = backend.declines(Workload(device=device, d_model=None if backend.block is None else 512))
             here, text = ("no", reason) if reason else ("yes", backend.summary)
         except (Unavailable, ValueError) as fault:
             text = str(fault)
