@@ -235,7 +235,8 @@ def _not_empty(reference: Reference, answer: Array) -> Evidence:
 
 def _place(reference: Reference, excess: Array) -> str:
     b, h, i, c = np.unravel_index(int(np.argmax(excess)), excess.shape)
-    return f"batch {b}, head {h}, row {reference.row(int(i))}, component {c}"
+    head = "" if reference.of_block else f"head {h}, "
+    return f"batch {b}, {head}row {reference.row(int(i))}, component {c}"
 
 
 def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | None:

@@ -27,11 +27,18 @@ from attnlab.contract.workload import Workload
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
+#: elements of a matrix of head_dim × value_dim up to which a block's rows cost about what their scores do
+_HEAD = 2**12
 
 
 def sampled_rows(workload: Workload) -> list[int]:
-    """The query rows that are checked: all where they are few, else the first, the last and a random sample."""
+    """The query rows that are checked: all where they are few, else the first, the last and a random sample.
+
+    Of a block fewer where its heads are large: how the query's error passes is a matrix of head_dim × value_dim a row.
+    """
     per_row = workload.batch * workload.heads * workload.keys
+    if workload.d_model is not None:
+        per_row *= max(1, workload.head_dim * workload.value_dim // _HEAD)
     count = max(8, _SCORES // per_row)
     if count >= workload.queries:
         return list(range(workload.queries))

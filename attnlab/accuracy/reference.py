@@ -40,7 +40,8 @@ class Reference:
     far beyond them rounding may carry. mantissa : factor on the budgets where one mantissa decides, see `ONE_MANTISSA`.
     shared : axes along which components share roundings. gained : what it means that all are too large or too small by
     the same part. rows : which rows of the whole result these are, None for all. infinite : where the exact result is
-    -inf, as ln Z is of a row that sees nothing; `output` is 0 there.
+    -inf, as ln Z is of a row that sees nothing; `output` is 0 there. of_block : whether it is a block's output, which
+    stands here as that of one head.
     """
 
     dtype: str
@@ -55,6 +56,7 @@ class Reference:
     gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
     rows: NDArray[np.intp] | None = None
     infinite: NDArray[np.bool_] | None = None
+    of_block: bool = False
 
     def row(self, at: int) -> int:
         """The number, in the whole answer, of the row that is here at `at`."""
@@ -198,6 +200,7 @@ def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
         shared=(2, 3),
         gained="outputs are {} on average: a factor is missing or wrong",
         rows=chosen,
+        of_block=True,
     )
 
 

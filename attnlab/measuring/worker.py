@@ -129,7 +129,10 @@ class Worker:
         """Import a backend in place of the one before: its library, its summary, and why it declines `workload`."""
         self.load(backend, folders)
         found = _there(self.backend, "load")
-        reason = found.declines(Workload.from_dict(workload))
+        asked = Workload.from_dict(workload)
+        if found.block is not None:  # of what computes whole blocks, a block is asked
+            asked = asked.with_(d_model=asked.heads * asked.head_dim)
+        reason = found.declines(asked)
         return {"library": found.library, "summary": found.summary, "reason": reason}, ()
 
     def declines(self, workload: dict[str, Any]) -> Reply:

@@ -70,6 +70,8 @@ DIFFERENT = {
     "queries": 7,
     "head_dim": 32,
     "value_dim": 16,
+    "d_model": 96,
+    "rotary": True,
     "dtype": "float16",
     "device": "cuda",
     "causal": "top_left",
@@ -94,7 +96,8 @@ def test_no_field_is_merged_silently(made, name):
     """Whatever differs makes another group, with a name of its own, also for the one at its default."""
     costs = {"a": lambda w: 1e-4, "b": lambda w: 2e-4}
     few = {"lengths": (64,), "heads": (4,), "rounds": 3, "ceiling_flops": 1e18}
-    run = made(variants=({}, {name: DIFFERENT[name]}), costs=costs, **few)
+    common = {"d_model": 96} if name == "rotary" else {}
+    run = made(variants=(common, {**common, name: DIFFERENT[name]}), costs=costs, **few)
     analysis = analyse(run)
     names = [group.name for group in analysis.groups]
     assert len(set(names)) == 2 and all(names)

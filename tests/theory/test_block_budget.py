@@ -192,7 +192,8 @@ def test_a_wrong_block_is_caught(fault: str, dtype: str) -> None:
     rows = list(range(20))
     assert race_check.judge(workload, rows, answered(workload, problem)).passed
     wrong = answered(workload, problem.with_(block=FAULTS[fault](problem.block)))
-    assert not race_check.judge(workload, rows, wrong).passed
+    found = race_check.judge(workload, rows, wrong)
+    assert not found.passed and found.reason and "head" not in found.reason
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -245,3 +246,11 @@ def test_no_right_block_is_beyond_the_worst_case() -> None:
         error = np.abs(answered(workload, problem_of(workload)) - budget.output[:, 0])
         share = (error / budget.worst_case[:, 0]).max()
         assert (1e-3 if dtype != "float32" else 1e-5) < share < 1
+
+
+def test_few_rows_of_large_heads_are_checked() -> None:
+    """What a row costs grows with the square of the head_dim; the first and the last are always among them."""
+    large, small = (Workload(heads=heads, queries=512, keys=512, d_model=768) for heads in (1, 12))
+    assert race_check.sampled_rows(small.core) == race_check.sampled_rows(small)
+    rows = race_check.sampled_rows(large)
+    assert len(rows) == 8 and (rows[0], rows[-1]) == (0, 511)
