@@ -51,6 +51,15 @@ _CHOSEN: dict[str, dict[str, Mapping[str, Any]]] = {
     "softcap": {"soft cap": {"softcap": 5.0}},
     "scale": {"scale": {"scale": 0.3}},
     "layout": {"layout bshd": {"layout": "bshd"}},
+    "storage": {
+        "preallocated cache": {"storage": "preallocated", "queries": 1},
+        "grown cache": {"storage": "grown", "queries": 1},
+        "packed keys": {"storage": "packed", "key_lengths": (20, 32)},
+        "paged keys": {"storage": "paged", "queries": 1},
+    },
+    "splits": {"keys in 3 parts": {"splits": 3}},
+    "d_model": {"multi-head block": {"d_model": 256}},
+    "rotary": {"multi-head block, rotary": {"d_model": 256, "rotary": True}},
 }
 #: the kinds of masks that fields of their own say, and the one of a caller's own array
 _SAID_ELSEWHERE = ("causal", "window", "key_lengths", "given")

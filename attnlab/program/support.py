@@ -134,5 +134,6 @@ def _confirmed(process: WorkerProcess, workload: Workload) -> str:
     rows = race_check.sampled_rows(workload)
     process.ask("prepare", seconds=_SECONDS, workload=workload.to_dict())
     reply, arrays = process.ask_arrays("check", seconds=_SECONDS, rows=rows, calls=1)
-    found = race_check.judge(workload, rows, dict(zip(reply["names"], arrays, strict=True)))
+    answers = dict(zip(reply["names"], arrays, strict=True))
+    found = race_check.judge(workload, rows, answers, process.computes_in)
     return YES if found.passed else f"{FAULT}{found.reason or 'failed the accuracy gate'}"
