@@ -22,6 +22,8 @@ from attnlab.contract.workload import GIVEN, Workload
 #: of a plan, where nothing is said
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
 _KINDS = get_type_hints(Workload)
+#: a core and a block: what is asked of one of them may not be asked of the other
+_AROUND: tuple[dict[str, Any], ...] = ({}, {"d_model": 64})
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,13 @@ class Choice:
 
     def is_value(self, text: str) -> bool:
         """Whether `text` stands for a value of it, and not for something that comes after the bare option."""
-        try:
-            Workload(**{field.name: declaration(field).read(text) for field in self.fields})
-        except ValueError:
-            return False
-        return True
+        for around in _AROUND:
+            try:
+                Workload(**around, **{field.name: declaration(field).read(text) for field in self.fields})
+            except ValueError:
+                continue
+            return True
+        return False
 
 
 @cache

@@ -179,7 +179,7 @@ def test_defaults_are_resolved_at_once_so_that_equal_questions_are_equal() -> No
     assert Workload(scale=1) == Workload(scale=1.0)
 
 
-@given(workloads, workloads)
+@given(workloads | strategies.blocks(), workloads | strategies.blocks())
 def test_labels_tell_workloads_apart(one: Workload, other: Workload) -> None:
     """The numbers that a label rounds aside."""
     rounded = {"scale": 1.0, "softcap": None}

@@ -119,7 +119,7 @@ def said(arguments: list[str]) -> tuple[tuple[str, ...], Workload]:
     return parsed["contenders"], read_workload(texts)
 
 
-@given(strategies.workloads())
+@given(strategies.workloads() | strategies.blocks())
 def test_a_workloads_command_says_all_of_it(workload: Workload) -> None:
     """Whatever its fields are, the printed command is understood as the same workload."""
     program, name, *arguments = shlex.split(workload.command("torch_sdpa", "torch_eager[threads=1]"))
