@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import Any
 
@@ -38,8 +39,9 @@ class Keras(Torch):
         super().__init__(device)
         self._keras = opened()
         # Keras moves what it is given to the device that it finds best, unless it is told which one
-        self._scope = self._keras.device(device)
-        self._scope.__enter__()
+        scope = self._keras.device(device)
+        scope.__enter__()
+        atexit.register(scope.__exit__, None, None, None)  # while Keras is still there
 
     def versions(self) -> dict[str, str]:
         return {**super().versions(), "keras": self._keras.__version__}
