@@ -30,7 +30,7 @@ def looks_like(
     inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
     rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
     """
-    if not np.isfinite(answer).all():
+    if problem.block is not None or not np.isfinite(answer).all():
         return None
     for dtype, said in _FORMATS.items():
         if lower(problem.dtype, dtype) is None:

@@ -171,6 +171,10 @@ class Backend:
             return None if projection is None else "projection belongs to a multi-head block; give --d-model"
         if workload.storage != CONTIGUOUS or workload.splits > 1:
             return "a block is computed on contiguous keys in one piece"
+        if self.computes_in is not None:
+            return (
+                f"its core computes in {self.computes_in}, and the error budget of a block knows no such core"
+            )
         if self.block is None:
             return None
         if projection is not None:

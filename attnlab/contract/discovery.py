@@ -20,6 +20,7 @@ from attnlab.contract.importing import begun
 
 _HOME = "attnlab.implementations"
 _NAME = re.compile(r"[A-Za-z]\w*")
+_BLOCK, _ATTEND = (re.compile(rf"^def {name}\b", re.MULTILINE) for name in ("block", "attend"))
 
 
 def backends(folders: Sequence[Path | str] = ()) -> list[str]:
@@ -29,6 +30,13 @@ def backends(folders: Sequence[Path | str] = ()) -> list[str]:
     that is none, or a file whose name is taken.
     """
     return sorted(_places(folders))
+
+
+def block_only(name: str, folders: Sequence[Path | str] = ()) -> bool:
+    """Whether the backend `name` computes whole multi-head blocks and nothing else, by its text: it is not imported."""
+    file = require(name, folders) or _home_file(name)
+    text = file.read_text(encoding="utf-8", errors="replace")
+    return bool(_BLOCK.search(text)) and not _ATTEND.search(text)
 
 
 def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.block import PARAMETERS, Block
@@ -40,6 +43,19 @@ def pack(problem: Problem) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
         "slopes": problem.bias.slopes if isinstance(problem.bias, Alibi) else None,
     }
     return plain, (*arrays.values(), *given)
+
+
+def digest(problem: Problem) -> str:
+    """The first 16 digits of the SHA-256 of what is asked: plain data, and every array's dtype, shape and bytes.
+
+    Equal for equal problems on every platform: bytes are little-endian.
+    """
+    plain, arrays = pack(problem)
+    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for array in arrays:
+        found.update(f"{array.dtype.newbyteorder('<')} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    return found.hexdigest()[:16]
 
 
 def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Problem:

@@ -28,7 +28,7 @@ from attnlab.contract.backend import Backend
 from attnlab.contract.errors import Declined, Misbehaved, Unavailable
 from attnlab.contract.inputs import checked_problem, problem_of
 from attnlab.contract.library import Library, open_library
-from attnlab.contract.packing import pack, unpack
+from attnlab.contract.packing import digest, pack, unpack
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.libraries.host import VERSIONS
@@ -144,9 +144,10 @@ class Worker:
             raise Declined(reason)
         return {}, ()
 
-    def prepare(self, workload: dict[str, Any]) -> Reply:
+    def prepare(self, workload: dict[str, Any], digested: bool = False) -> Reply:
         """Draw the inputs of `workload` and hand them to the backend; the workload before is freed.
 
+        `digested`: tell the digest of the inputs as ``inputs``, where they are not too large to be kept.
         ``bind_s`` is the seconds that the backend then took to get ready: compiling, sessions, masks, packed weights.
         ``fresh`` is 1 where nothing was prepared in this process before.
         """
@@ -158,7 +159,10 @@ class Worker:
         self.call = self._bound(asked, self.problem)
         self.workload = asked
         fresh, self.used = float(not self.used), True
-        return {"cache": self.library().cache, "bind_s": self.bound_seconds, "fresh": fresh}, ()
+        told = {"cache": self.library().cache, "bind_s": self.bound_seconds, "fresh": fresh}
+        if digested and self.problem is not None:
+            told["inputs"] = digest(self.problem)
+        return told, ()
 
     def place(self) -> Reply:
         """Let the inputs, and whatever calls take, lie elsewhere in memory: taken anew, the old given back.

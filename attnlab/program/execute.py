@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attnlab.contract.discovery import backends
+from attnlab.contract.discovery import backends, block_only
 from attnlab.contract.library import library_names
 from attnlab.contract.result import Ceiling, Outcome
 from attnlab.contract.text import without_home
@@ -102,7 +102,10 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
 
     Raises ValueError for an unknown backend.
     """
-    names = list(plan.contenders) or backends(plan.folders)
+    blocks = any(one.d_model is not None for one in plan.workloads)
+    names = list(plan.contenders) or [
+        name for name in backends(plan.folders) if blocks or not block_only(name, plan.folders)
+    ]
     for one in parse_all(names):
         one.require(plan.folders)
     baseline = plan.baseline or ("torch_eager" if "torch_eager" in names else names[0])
