@@ -11,7 +11,6 @@ conductor, its readings are a further measurement of each result.
 from __future__ import annotations
 
 import gc
-import resource
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -24,6 +23,7 @@ from attnlab.contract.errors import Declined
 from attnlab.contract.library import Call, Library
 from attnlab.contract.result import Measurement
 from attnlab.contract.workload import Workload
+from attnlab.measuring import system
 from attnlab.measuring.disturbance import run_delay_seconds
 
 Column = tuple[float, ...]
@@ -82,8 +82,8 @@ class Instrument(ABC):
 
 #: what a turn notes beside its time, each the growth of a count of this process since it started (nan: not told)
 COUNTERS: Mapping[str, Callable[[], float]] = {
-    "minor_faults": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
-    "involuntary_switches": lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+    "minor_faults": system.minor_faults,
+    "involuntary_switches": system.involuntary_switches,
     "run_delay_s": run_delay_seconds,
 }
 

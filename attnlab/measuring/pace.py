@@ -7,10 +7,10 @@ twice.
 
 from __future__ import annotations
 
-import resource
-import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from attnlab.measuring.system import processor_seconds
 
 #: processor seconds from which on an answer is asked for again: what compiles at all takes longer
 _LONG_SECONDS = 0.005
@@ -18,12 +18,6 @@ _LONG_SECONDS = 0.005
 _IN_VAIN = 3
 
 T = TypeVar("T")
-
-
-def processor_seconds() -> float:
-    """Of this process and of those that it has waited for."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 class Pace:

@@ -7,13 +7,10 @@ Started as ``python -P -m attnlab.measuring.worker REQUESTS REPLIES`` with two i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
 import random
-import resource
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -32,8 +29,7 @@ from attnlab.contract.packing import digest, pack, unpack
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.libraries.host import VERSIONS
-from attnlab.measuring import ceilings, protocol
-from attnlab.measuring.confine import confine
+from attnlab.measuring import ceilings, protocol, system
 from attnlab.measuring.disturbance import run_delay_seconds
 from attnlab.measuring.pace import Pace
 from attnlab.measuring.prediction import PLACED_BYTES, drawn_bytes
@@ -44,8 +40,6 @@ _CALLS = 5
 _LONG = 0.1
 #: what is placed anew is moved by up to this: a huge page
 _PADDING_BYTES = 2**21
-#: no file that a worker writes grows beyond this; memory traces take some 10 MB
-_FILE_BYTES = 2**31
 #: what libraries say that cannot take more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
 T = TypeVar("T")
@@ -154,7 +148,7 @@ class Worker:
         self.workload = self.problem = self.call = self.padding = None
         self.declines(workload)
         asked = Workload.from_dict(workload)
-        confine(asked.device)
+        system.confine(asked.device)
         self.problem = problem_of(asked) if drawn_bytes(asked) <= PLACED_BYTES else None
         self.call = self._bound(asked, self.problem)
         self.workload = asked
@@ -297,8 +291,7 @@ class Worker:
         gc.collect()
         if device:
             self.library(device).trim()
-        with contextlib.suppress(OSError, AttributeError):  # only glibc has it
-            ctypes.CDLL(None).malloc_trim(0)  # the heap is kept between calls, not between workloads
+        system.trim_heap()  # it is kept between calls, not between workloads
 
     def facts(self, device: str) -> Reply:
         """Versions, thread pools and interpreter: what decides the figures in this process."""
@@ -342,25 +335,11 @@ def _refusal(fault: BaseException) -> protocol.Message:
     return {"error": "raised", "message": f"raised {name}: {text}"}
 
 
-def die_with_parent() -> None:
-    """Linux: a worker that is stopped when its conductor is killed would otherwise stay."""
-    with contextlib.suppress(OSError, AttributeError):
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
-def limit_files() -> None:
-    """A backend that prints without end ends itself (SIGXFSZ) and not the disk."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, most))
-
-
 def main(requests: int, replies: int) -> None:
     """Serve until the conductor closes its end."""
-    die_with_parent()
-    limit_files()
-    confine()
+    system.die_with_parent()
+    system.limit_files()
+    system.confine()
     worker = Worker()
     importing.listeners.append(lambda one: protocol.send(replies, {"importing": one}))
     with contextlib.suppress(protocol.Closed):

@@ -8,7 +8,6 @@ the request raises an error that says why, and the process can be started again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import random
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from attnlab.contract.importing import Import
 from attnlab.contract.result import Outcome
 from attnlab.contract.text import one_line
-from attnlab.measuring import protocol
+from attnlab.measuring import protocol, system
 from attnlab.measuring.contender import Contender, huge_pages_refused
 from attnlab.measuring.guard import GUARD, MARK
 
@@ -47,7 +46,6 @@ _CAUSES: dict[int, str] = {
     signal.SIGKILL: " (the system does this when memory runs out)",
     signal.SIGILL: " (an instruction that this processor does not have: the build is for another)",
 }
-_AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class NoAnswer(Exception):
@@ -174,7 +172,7 @@ class WorkerProcess:
             undo.callback(os.close, replies)
             os.set_blocking(requests, False)
             for pipe in (requests, from_worker):
-                _widen(pipe)
+                system.widen(pipe, _PIPE_BYTES)
             # appended to from wherever its end is: it is cut between requests
             log = undo.enter_context(tempfile.TemporaryFile("a+b", prefix="attnlab-worker-"))
             process = subprocess.Popen(
@@ -235,7 +233,8 @@ class WorkerProcess:
     ) -> Callable[[], Answer]:
         """Let the process run on `op`; a call of what is returned waits for the answer and stops it again."""
         deadline = time.monotonic() + seconds
-        self._signal(signal.SIGCONT)
+        assert self._handle is not None, "start comes first"
+        system.go_on(self._handle)
         self._begin({"op": op, **arguments}, arrays, deadline)
         return lambda: self._answer(deadline)
 
@@ -247,7 +246,8 @@ class WorkerProcess:
         """End the process, whatever it does, and free what it held."""
         if self._process is None:
             return
-        self._signal(signal.SIGKILL)  # reaches a stopped process too
+        assert self._handle is not None
+        system.kill(self._handle)
         self._process.wait()
         GUARD.leave(self)
         for pipe in (self._requests, self._replies):
@@ -295,24 +295,9 @@ class WorkerProcess:
     def _suspend(self) -> None:
         """Stop it, and return when all its threads are stopped: the signal alone only asks."""
         assert self._process is not None and self._handle is not None and self._log is not None
-        self._signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # waits without polling (20 µs), and leaves an exit status to be read
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        else:
-            until = time.monotonic() + _ENDING_SECONDS
-            while self._handle.status() not in _AT_REST and time.monotonic() < until:
-                time.sleep(1e-4)
+        system.stop(self._handle)
         if os.fstat(self._log.fileno()).st_size > _MOST_LOG_BYTES:
             os.ftruncate(self._log.fileno(), 0)
-
-    def _signal(self, number: signal.Signals) -> None:
-        """To the worker and all that it started, which share its process group.
-
-        Until it has been waited for, its number cannot be another's.
-        """
-        assert self._process is not None, "start comes first"
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
 
     def _died(self) -> Died:
         assert self._process is not None and self._handle is not None
@@ -373,12 +358,6 @@ def _padding() -> dict[str, str]:
     Mytkowicz et al. 2009, "Producing wrong data without doing anything obviously wrong!".
     """
     return {"ATTNLAB_PADDING": "x" * random.SystemRandom().randrange(4096)}
-
-
-def _widen(pipe: int) -> None:
-    """Let a pipe hold arrays of a megabyte, where the system can: the two sides take turns less often."""
-    with contextlib.suppress(OSError, AttributeError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _close_all(pipes: list[int]) -> None:

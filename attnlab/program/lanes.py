@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TypeVar
 
-from attnlab.measuring.worker import die_with_parent
+from attnlab.measuring.system import die_with_parent
 
 #: a lane that is told to end has this long to end what it started
 _ENDING_SECONDS = 5.0
