@@ -27,6 +27,7 @@ require_compiler()
 LIBRARY = "torch"
 EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 2.1, "outputs": 4.1}
+ON_REQUEST = "it compiles for seconds at every shape"
 
 
 def declines(workload: Workload) -> str | None:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Go on with an interrupted run; its plan stands in its folder, so no other option is taken.",
 )
-@click.option("--backends", metavar="A,B", help="Contenders; all that are there by default.")
+@click.option(
+    "--backends", metavar="A,B", help="Contenders; all by default that set up fast, all for every one."
+)
 @options.workload_options(grid=True)
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders

@@ -28,6 +28,8 @@ A backend file needs no import from attnlab. It holds
     ``"zeros"`` where a query that sees no key gets the output 0 and gradients 0, as the contract says; by device,
     ``{"cpu": "zeros"}``, where it does not everywhere. Otherwise the harness writes the zeros into the output, within
     the call, and gradients of such rows are declined.
+``ON_REQUEST``, optional
+    why it takes part only in runs that name it (or ``all``), in one line of text: set-up that takes long, say.
 ``MEMORY``, optional
     what a call holds at most: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
 ``COMPUTES_IN``, optional

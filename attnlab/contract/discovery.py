@@ -20,6 +20,7 @@ from attnlab.contract.importing import begun
 
 _HOME = "attnlab.implementations"
 _NAME = re.compile(r"[A-Za-z]\w*")
+_ON_REQUEST = re.compile(r"^ON_REQUEST = \"(.+)\"$", re.MULTILINE)
 _BLOCK, _ATTEND = (re.compile(rf"^def {name}\b", re.MULTILINE) for name in ("block", "attend"))
 
 
@@ -37,6 +38,13 @@ def block_only(name: str, folders: Sequence[Path | str] = ()) -> bool:
     file = require(name, folders) or _home_file(name)
     text = file.read_text(encoding="utf-8", errors="replace")
     return bool(_BLOCK.search(text)) and not _ATTEND.search(text)
+
+
+def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
+    """Why the backend `name` races only where it is named (its ``ON_REQUEST``), by its text, or None."""
+    file = require(name, folders) or _home_file(name)
+    found = _ON_REQUEST.search(file.read_text(encoding="utf-8", errors="replace"))
+    return found[1] if found else None
 
 
 def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attnlab.contract.discovery import backends, block_only
+from attnlab.contract.discovery import backends, block_only, on_request
 from attnlab.contract.library import library_names
 from attnlab.contract.result import Ceiling, Outcome
 from attnlab.contract.text import without_home
@@ -20,7 +20,7 @@ from attnlab.program import results_file
 from attnlab.program.environment import environment, unchanged
 from attnlab.program.interrupts import terminable
 from attnlab.program.lock import held
-from attnlab.program.plan import Plan
+from attnlab.program.plan import EVERYBODY, Plan
 from attnlab.program.store import RUN_FILE, Run, claim, read_run, require_run
 
 DEFAULT_FOLDER = Path("reports/latest")
@@ -102,10 +102,9 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
 
     Raises ValueError for an unknown backend.
     """
-    blocks = any(one.d_model is not None for one in plan.workloads)
-    names = list(plan.contenders) or [
-        name for name in backends(plan.folders) if blocks or not block_only(name, plan.folders)
-    ]
+    names = list(plan.contenders)
+    if not names or names == [EVERYBODY]:
+        names = [name for name in _able(plan) if names or on_request(name, plan.folders) is None]
     for one in parse_all(names):
         one.require(plan.folders)
     baseline = plan.baseline or ("torch_eager" if "torch_eager" in names else names[0])
@@ -114,6 +113,21 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
         names.insert(names.index(twice) + 1, twice)
     spelt = Plan(**{**plan.__dict__, "contenders": tuple(names), "baseline": baseline})
     return spelt, parse_all(names)
+
+
+def _able(plan: Plan) -> list[str]:
+    """All backends, but for those that compute blocks alone where no workload is one."""
+    blocks = any(one.d_model is not None for one in plan.workloads)
+    return [name for name in backends(plan.folders) if blocks or not block_only(name, plan.folders)]
+
+
+def _not_asked(record: Run) -> dict[str, str]:
+    """Backends that race only where they are named, and were not, with the reason."""
+    raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
+    reasons = {
+        name: on_request(name, record.plan.folders) for name in _able(record.plan) if name not in raced
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
@@ -136,7 +150,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             if left:
                 found["contenders"] = conductor.facts(plan.workloads[0].device)
                 unchanged(before, found)
-                record.environment = found
+                record.environment = {**found, "raced_only_by_name": _not_asked(record)}
                 record.save()
             for done, workload in enumerate(left, start=total - len(left)):
                 progress.stage(workload.label, done=done, total=total)
@@ -181,7 +195,9 @@ def _experiment(record: Run, progress: Progress) -> None:
 
     total = len(record.plan.workloads)
     measured = (one for one in record.results if one.outcome is Outcome.MEASURED)
-    sound = [one.backend for one in measured if one.computes_in is None]
+    # its experiments ask for hundreds of shapes: not of who compiles for each
+    slow = {name for name in backends(record.plan.folders) if on_request(name, record.plan.folders)}
+    sound = [one.backend for one in measured if one.computes_in is None and one.backend not in slow]
     known = {one.experiment for one in record.findings}
     for name in (one for one in record.plan.experiments if one not in known):
         progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)

@@ -18,13 +18,17 @@ from attnlab.numerics.catalogue import CHAPTER, chosen_experiments
 from attnlab.program.grid import GRID, choices, workloads
 from attnlab.program.presets import preset_workloads
 
+#: stands for every backend, those that race only where they are named included
+EVERYBODY = "all"
 #: what a plan file calls the fields of `Plan` that have another name there
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Contenders x workloads. Empty `contenders` stands for all backends that are available.
+    """Contenders x workloads. Empty `contenders` stands for all backends that are available and do not ask to be named.
+
+    ``all`` alone stands for those too.
 
     `baseline` is the contender that the others are compared with; by default torch_eager where it takes part,
     otherwise the first. With `self_test` the baseline is entered twice. `folders` hold users' backends.
@@ -52,7 +56,7 @@ class Plan:
                 f"origins must be one a workload, {len(self.workloads)}, or none, got {len(self.origins)}"
             )
         object.__setattr__(self, "experiments", chosen_experiments(self.experiments))
-        if self.contenders:
+        if self.contenders and self.contenders != (EVERYBODY,):
             names = [one.name for one in parse_all(self.contenders)]
             if self.baseline is not None and self.baseline not in names:
                 raise ValueError(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnlab.measuring.limits import Limits
+from attnlab.program.execute import resolve
 from attnlab.program.plan import Plan, read_plan
 
 
@@ -117,3 +119,22 @@ def test_an_empty_plan_and_an_unknown_baseline_are_refused() -> None:
         Plan.grid(contenders=("a", "b"), baseline="c")
     with pytest.raises(ValueError, match="queries must be a whole number of at least 1, got 0"):
         Plan.grid(lengths=[0])
+
+
+def test_who_asks_to_be_named_races_only_then(tmp_path: Path) -> None:
+    """A backend that takes long to set up; and one of blocks alone where no block is asked for."""
+    right = "LIBRARY = 'numpy'\ndef attend(query, key, value, *, causal, scale): return query\n"
+    (tmp_path / "slow.py").write_text(right + 'ON_REQUEST = "it compiles for a minute"\n', encoding="utf-8")
+    (tmp_path / "whole.py").write_text(
+        "LIBRARY = 'numpy'\ndef block(parameters, heads): ...\n", encoding="utf-8"
+    )
+    few = {"lengths": (8,), "heads": (1,), "folders": (str(tmp_path),)}
+
+    def raced(**more: Any) -> set[str]:
+        return {one.backend for one in resolve(Plan.grid(**few, **more))[1]}
+
+    assert not {"slow", "whole"} & raced()
+    assert "slow" in raced(contenders=("all",)) and "whole" not in raced(contenders=("all",))
+    assert "whole" in raced(d_model=32) and "slow" not in raced(d_model=32)
+    assert raced(contenders=("slow", "numpy_vectorized")) == {"slow", "numpy_vectorized"}
+    assert "numpy_vectorized" in raced(contenders=("all",), baseline="numpy_vectorized")
