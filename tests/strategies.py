@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -60,5 +61,6 @@ def blocks(draw: st.DrawFn, longest: int = 9) -> Workload:
     """Any multi-head block that can be written down: any core, with a width that its heads need not divide."""
     core = draw(workloads(longest))
     rotary = core.head_dim % 2 == 0 and draw(st.booleans())
-    asked = {"layout": "bhsd", "distribution": "normal", "direction": "forward"}
+    asked: dict[str, Any] = {"layout": "bhsd", "storage": "contiguous", "splits": 1}
+    asked |= {"distribution": "normal", "direction": "forward"}
     return core.with_(d_model=draw(st.integers(1, 9)), rotary=rotary, **asked)

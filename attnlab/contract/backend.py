@@ -171,8 +171,6 @@ class Backend:
             if self.block is not None:
                 return "it computes whole multi-head blocks; give --d-model"
             return None if projection is None else "projection belongs to a multi-head block; give --d-model"
-        if workload.storage != CONTIGUOUS or workload.splits > 1:
-            return "a block is computed on contiguous keys in one piece"
         if self.computes_in is not None:
             return (
                 f"its core computes in {self.computes_in}, and the error budget of a block knows no such core"

@@ -53,9 +53,17 @@ def check(workload: Workload) -> None:
                 "rotary positions belong to a multi-head block, got no d_model; give d_model too"
             )
         return
-    plain = {"layout": "bhsd", "distribution": "normal", "direction": "forward"}
+    plain = {
+        "layout": "bhsd",
+        "storage": "contiguous",
+        "splits": 1,
+        "distribution": "normal",
+        "direction": "forward",
+    }
     why = {
         "layout": "its projections decide how query, key and value lie",
+        "storage": "keys and values come from its projections",
+        "splits": "keys and values come from its projections",
         "distribution": "x is standard normal, as after a layer norm",
         "direction": "its gradients have no error budget here, and nothing is timed that is not checked",
     }

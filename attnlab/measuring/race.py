@@ -154,18 +154,22 @@ class Race:
         self._calibration = disturbance.calibration_seconds()
         for participant in order:
             if participant.ended is None:
-                began = time.monotonic()
-                participant.attempt(turn)
-                if participant.ended is not None:  # up to its deadline: not taken from the others
-                    self._lost += time.monotonic() - began
+                self._attempt(participant, turn)
         self._rounds += 1
+
+    def _attempt(self, participant: Participant, step: Callable[[Participant], None]) -> None:
+        """Take the step; the time of one that ends its participant, up to a deadline, is not taken from the others."""
+        began = time.monotonic()
+        participant.attempt(step)
+        if participant.ended is not None:
+            self._lost += time.monotonic() - began
 
     def _place(self, racing: Sequence[Participant]) -> None:
         """Let everybody's arrays lie elsewhere in memory from now on."""
         started = time.monotonic()
         for participant in racing:
             if participant.ended is None and participant.placeable:
-                participant.attempt(place)
+                self._attempt(participant, place)
         self.account["placing"] += time.monotonic() - started
 
     def _turn(self, participant: Participant, *, crew: int, placement: int, fresh: bool) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from every import every
 
 from attnlab.accuracy.gate import EVERYTHING, Answers, examine
 from attnlab.accuracy.questions import Question
-from attnlab.contract.discovery import backends, load
+from attnlab.contract.discovery import load
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.errors import Unavailable
 from attnlab.measuring.pace import Pace
@@ -14,7 +15,7 @@ from attnlab.measuring.probe import Probe
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_no_false_alarm(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate holds for every correct backend; one that declines everything says why.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from every import every
 
 from attnlab.accuracy import race_check
 from attnlab.contract.block_sizes import PROJECTIONS
-from attnlab.contract.discovery import backends, load
+from attnlab.contract.discovery import load
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.workload import Workload
 
@@ -20,7 +21,7 @@ BLOCKS = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_a_block_around_every_backend_is_right(name: str, block: str, dtype: str) -> None:
     """It is declined only for what its core declines, or because it computes blocks in one piece."""
     workload = BLOCKS[block].with_(dtype=dtype)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab import backends
 from attnlab.contract.directions import GRADIENTS, OUTPUT
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
@@ -123,7 +123,7 @@ def _answer(name: str, problem: Problem, direction: str = "forward") -> dict[str
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_outputs_are_those_of_the_definition(name: str, case: str) -> None:
     problem = _problem(case)
     found = _answer(name, problem)[OUTPUT]
@@ -132,7 +132,7 @@ def test_outputs_are_those_of_the_definition(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("direction", ["backward", "training"])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", [name for name in backends() if name.startswith("torch")])
+@pytest.mark.parametrize("name", [name for name in every() if name.startswith("torch")])
 def test_gradients_are_difference_quotients_of_the_definition(name: str, case: str, direction: str) -> None:
     """Along random directions: enough to tell a wrong gradient, and cheap."""
     problem = _problem(case, "float64")
@@ -155,7 +155,7 @@ def test_gradients_are_difference_quotients_of_the_definition(name: str, case: s
         assert (found[gradient] * along).sum() == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_the_layout_in_memory_changes_no_answer(name: str) -> None:
     workload = Workload(batch=2, heads=3, queries=5, keys=7, head_dim=8)
     try:
@@ -209,7 +209,7 @@ def test_any_question_is_answered_rightly_or_declined(seed: int, dtype: str) -> 
     asked = {name: one for name, one in maybe.items() if rng.random() < 0.3}
     problem = Problem.of(q, k, v, mask=Mask(parts), **asked)
     expected = by_definition(problem)
-    for name in backends():
+    for name in every():
         if name in COMPILED:
             continue
         try:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from every import every
 from operator_vectors import Vector, vectors
 
 from attnlab.accuracy.evidence import IMMATERIAL_ANYWHERE, weigh
 from attnlab.accuracy.reference import refer
 from attnlab.contract.directions import OUTPUT
-from attnlab.contract.discovery import backends, load
+from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.workload import Workload
 from attnlab.measuring.probe import Probe
@@ -62,7 +63,7 @@ def test_the_reference_means_what_the_operator_means() -> None:
     assert [told for vector in vectors() if (told := fault(vector, vector.output))] == []
 
 
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_every_vector_is_answered_rightly_or_declined(name: str) -> None:
     """With nothing done to the inputs either."""
     try:

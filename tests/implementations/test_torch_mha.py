@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,30 +16,27 @@ torch = pytest.importorskip("torch")
 SELF = Workload(batch=2, heads=4, queries=10, keys=10, d_model=32)
 
 
-@pytest.fixture
-def module() -> Iterator[Any]:
-    """The backend's file, set back to its fast path afterwards."""
-    found = importlib.import_module("attnlab.implementations.torch_mha")
-    yield found
-    found.configure(fastpath="on")
+@pytest.fixture(autouse=True)
+def set_back() -> Iterator[None]:
+    """The fast path is a switch of PyTorch's own, for the whole process."""
+    yield
     torch.backends.mha.set_fastpath_enabled(True)
 
 
-def attested(workload: Workload) -> str:
+def attested(workload: Workload, fastpath: str = "on") -> str:
     """What ran."""
-    backend = load("torch_mha")
+    backend = load("torch_mha", settings={"fastpath": fastpath})
     return backend.open("cpu").attest(backend.bind(workload))
 
 
-def test_the_fast_path_is_attested_where_it_ran(module: Any) -> None:
+def test_the_fast_path_is_attested_where_it_ran() -> None:
     """Self-attention with an even number of heads; another memory and the setting do without."""
     assert attested(SELF) == "_native_multi_head_attention"
     assert "_native" not in attested(SELF.with_(keys=12))
     assert "_native" not in attested(
         SELF.with_(heads=1, head_dim=None, kv_heads=None, value_dim=None, scale=None)
     )
-    module.configure(fastpath="off")
-    assert "_scaled_dot_product" in attested(SELF)
+    assert "_scaled_dot_product" in attested(SELF, fastpath="off")
 
 
 @pytest.mark.parametrize("fastpath", ["on", "off"])
@@ -60,10 +56,9 @@ def test_the_fast_path_is_attested_where_it_ran(module: Any) -> None:
     ],
     ids=str,
 )
-def test_it_is_right_with_every_mask_that_it_takes(module: Any, asked: dict[str, Any], fastpath: str) -> None:
+def test_it_is_right_with_every_mask_that_it_takes(asked: dict[str, Any], fastpath: str) -> None:
     """True hides in the module and shows everywhere else."""
-    module.configure(fastpath=fastpath)
-    backend, workload = load("torch_mha"), SELF.with_(**asked)
+    backend, workload = load("torch_mha", settings={"fastpath": fastpath}), SELF.with_(**asked)
     rows = list(range(10))
     assert backend.declines(workload) is None
     answer = backend.named(workload, backend.bind(workload)())["output"]

@@ -57,7 +57,7 @@ def test_a_core_has_no_parts_and_is_not_asked_for_them() -> None:
         SMALL.core, "numpy_vectorized", "numpy_vectorized[projection=loop]", "torch_mha", memory=False
     )
     assert found["numpy_vectorized"].reason is None
-    assert [one.quantity for one in found["numpy_vectorized"].measurements] == ["latency"]
+    assert [one.quantity for one in found["numpy_vectorized"].measurements] == ["latency", "setup"]
     declined = found["numpy_vectorized[projection=loop]"]
     assert declined.outcome is Outcome.DECLINED and "give --d-model" in (declined.reason or "")
     assert found["torch_mha"].outcome is Outcome.DECLINED

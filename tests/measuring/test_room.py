@@ -27,8 +27,8 @@ DECODE = Workload(heads=64, kv_heads=8, queries=1, keys=2**17, head_dim=128)
 @pytest.fixture
 def nothing_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workloads here are too large to be drawn: no answer is held against anything."""
-    monkeypatch.setattr(race_check, "references", lambda workload, rows: {})
-    monkeypatch.setattr("attnlab.measuring.conductor.Conductor._check", lambda self, participant: None)
+    monkeypatch.setattr(race_check, "references", lambda *question: {})
+    monkeypatch.setattr("attnlab.measuring.conductor.Conductor._check", lambda self, *told: None)
 
 
 def fast(workload: Workload, calls: int) -> float:

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from every import every
 
-from attnlab.contract.discovery import backends
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import black_box
 from attnlab.numerics.estimates import log_log_slope, mean_over_clusters
@@ -17,7 +17,7 @@ from attnlab.numerics.survey import one_thread
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_a_backends_own_logits_are_read_from_its_weights(name: str, scale: float) -> None:
     rng = np.random.default_rng(5)
     q, k = rng.standard_normal((2, 2, 7, 100)), rng.standard_normal((2, 2, 9, 100))

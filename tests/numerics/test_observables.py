@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import every
 
-from attnlab.contract.discovery import backends
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.mask_part import Shape
@@ -67,7 +67,7 @@ def assert_agrees(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("scale", [0.125, 1.0], ids=["scaled", "unscaled"])
 @pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_every_backend_in_every_format_agrees_with_direct_sums(
     name: str, dtype: str, scale: float, causal: bool
 ) -> None:
@@ -85,13 +85,13 @@ MASKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[str, Any]) -> None:
     assert_agrees(name, normal(2, 4, 24, 16), normal(2, 2, 40, 16), 0.5, **masks)
 
 
 @pytest.mark.parametrize("offset", [1200.0, -52000.0])
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_logits_far_from_zero_are_observed_as_well_as_their_rounding_allows(name: str, offset: float) -> None:
     q, k = normal(1, 2, 16, 8), normal(1, 2, 32, 8)
     q[..., 0], k[..., 0] = 100.0, offset / 100.0

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import every
 
-from attnlab.contract.discovery import backends, load
+from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.numerics.black_box import black_box
 from attnlab.numerics.identities import violations
@@ -45,7 +46,7 @@ def test_a_derivative_is_of_fourth_order() -> None:
     assert 12 < errors[0] / errors[1] < 20
 
 
-@pytest.mark.parametrize("name", backends())
+@pytest.mark.parametrize("name", every())
 def test_the_gradient_of_each_logit_is_read_through_autograd(name: str) -> None:
     upstream = RNG.standard_normal((1, 2, 5, 6))
     try:
