@@ -215,11 +215,13 @@ CLAIMS = (
         beyond=(Test("rms ‖J‖, unscaled over scaled", "<", 1, {"keys": 1024}),),
     ),
     Claim(
-        id="small-values-vanish", theme=GRADIENTS, experiment="formula", reference="Dao et al. 2022, appendix B",
-        says="Small values make the gradients for the values vanish.",
-        truth="That gradient is dL/dV = PᵀdO. It does not contain V, so that the size of the values says nothing "
-        "about it: the output changes as much with small values as with large ones.",
-        claimed=(Test("change of the output with V, at V/1000 over at V", "=", 1e-3),),
+        id="small-values-vanish", theme=GRADIENTS, experiment="vanishing_gradient",
+        reference="Dao et al. 2022, appendix B", condition="the gradients of queries and keys",
+        says="Small values make the gradients vanish.",
+        truth="Those of queries and keys shrink in proportion to V, as ∂L/∂s_j = p_j(v_j − o)·dO: at V/1000 they are "
+        "1/1000. That of the values, dL/dV = PᵀdO, does not contain V and stays as it was.",
+        claimed=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": ("query", "key")}),),
+        beyond=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": "value"}),),
     ),
     Claim(
         id="heads-split-weights", theme=MANY_HEADS, experiment="multihead", reference=HEADS,

@@ -18,6 +18,8 @@ import numpy as np
 
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined
+from attnlab.contract.problem import Problem
+from attnlab.contract.workload import Workload
 from attnlab.figures.drawing import BLUE, ORANGE, entitle, legend, new_figure, note, points
 from attnlab.numerics.estimates import mean_row, statistic_over_clusters
 from attnlab.numerics.finding import Finding, Row, Where, pick
@@ -38,6 +40,9 @@ _HEADS, _QUERIES, _SLOW_QUERIES, _AUTOGRAD_QUERIES = 32, 96, 8, 16
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
 #: rows of the random energy model drawn for what has no closed form
 _REFERENCE_ROWS = 20_000
+#: of a ratio of two gradients in float64, with room
+_ROUNDING = 1e-10
+_SMALL_SCALE = 0.25
 #: standard deviations of the logits, in units of β_c
 SWEEP = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 3.0, 4.5)
 
@@ -55,7 +60,9 @@ def measure(survey: Survey) -> None:
     Predictions: the exact mean square; for the others rows drawn from the random energy model itself, their own
     sampling error included. Then the gradient of the logits through autograd, its mean square against the same theory.
     """
-    survey.each(_through, partial(_autograd, folders=survey.folders))
+    survey.each(
+        _through, *(partial(measure, folders=survey.folders) for measure in (_autograd, small_values))
+    )
     survey.one(_sweep)
 
 
@@ -144,6 +151,26 @@ def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Ite
         expected = attention_under_random_inputs(_AUTOGRAD_KEYS, _HEAD_DIM, scale).jacobian_norm_squared
         squares = (gradients**2).sum(axis=-1)[0]
         yield mean_row("mean ‖dL/ds‖² by autograd", where, squares, predicted=expected)
+
+
+def small_values(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
+    """Norms of dL/dq, dL/dk and dL/dV with V/1000 over those with V, for the same gradient of the output."""
+    rng = generator(seed, 710)
+    q, k, v, upstream = rng.standard_normal((4, 1, 2, 24, 16))
+    found: list[Mapping[str, Array]] = []
+    for values in (v, v / 1000):
+        problem = Problem.of(q, k, values, scale=_SMALL_SCALE, output_gradient=upstream)
+        workload = Workload.of_problem(problem, direction="backward")
+        try:
+            backend = load(one.name, folders)
+            found.append(backend.named(workload, backend.bind(workload, problem)()))
+        except Declined:
+            return  # no automatic differentiation
+    plain, small = found
+    for of, expected in (("query", 1e-3), ("key", 1e-3), ("value", 1.0)):
+        large, left = (float(np.linalg.norm(one[f"{of} gradient"])) for one in (plain, small))
+        quantity = "norm of the gradient at V/1000 over at V"
+        yield one.row(quantity, {"of": of}, expected, left / large, slack=_ROUNDING * expected)
 
 
 def _sweep(one: OpenBackend, seed: int) -> Iterator[Row]:

@@ -11,9 +11,9 @@ _IDS = {
     "boltzmann temperature-sharpens dot-products-grow variance-proportional-to-d variances-add heads-split-weights "
     "heads-independent output-mixes-heads",
     ClaimVerdict.CONDITIONAL: "same-row-count value-dimension every-token-sees-every match-means-high-score "
-    "magnitude-manageable scale-prevents-vanishing concatenation-is-output half-the-table",
+    "magnitude-manageable scale-prevents-vanishing small-values-vanish concatenation-is-output half-the-table",
     ClaimVerdict.REFUTED: "score-of-own-key next-token no-information-loss plain-exponentials variance-sigma-squared "
-    "scale-for-later-steps no-element-dominates neither-peaked-nor-flat small-values-vanish "
+    "scale-for-later-steps no-element-dominates neither-peaked-nor-flat "
     "dot-product-d-squared heads-cut-cost",
     ClaimVerdict.NOT_MEASURABLE: "heads-learn-syntax stable-learning",
 }
