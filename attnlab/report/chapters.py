@@ -130,23 +130,29 @@ CHAPTERS: Mapping[str, Chapter] = {
         ),
     ),
     "vanishing_gradient": Chapter(
-        theory="The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag p − "
-        "ppᵀ the Jacobian of the softmax. For a g of independent components of unit variance E|Jg|² = ‖J‖_F² = S₂ − "
-        "2S₃ + S₂², S_k = Σp^k. It is small at both ends: about 1/n for equal weights, 0 where one key has all the "
-        "weight, and its mean is largest beyond the freezing point. So the average row of an "
-        "unscaled softmax gets more gradient than that of a scaled one, and a few frozen rows get next to none.",
-        caption="Left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line is "
-        "exact. Middle: root mean square, median and 5 % quantile; bars are predicted. Right: share of the rows "
-        "whose ‖J‖_F is below x; lines are predicted. Lines on the right only join the predictions; vertical "
-        "bars are five standard errors.",
-        lesson='That "without 1/√d_k gradients vanish" is true of a tail of the rows and false of their average. All '
-        "of this is for standard normal queries and keys, a picture of initialisation at best; it says nothing "
-        "about a trained model.",
+        theory="The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag "
+        "p − ppᵀ the Jacobian of the softmax. For a g of independent components of unit variance E|Jg|² = ‖J‖_F² "
+        "= S₂ − 2S₃ + S₂², S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, 0 where one key "
+        "has all the weight; at n = 1024 its mean is largest at 1.5 times the freezing β. So at d_k = 64 the "
+        "unscaled rows have the larger mean square, and some of them next to nothing; with d_k their share grows "
+        "without bound below 1. The mean square is an exact integral. Shares and quantiles have none: they are "
+        "sampled from the random energy model, over strata of its largest logit, and carry the error of that.",
+        caption="Top left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line is "
+        "exact. Top right: root mean square, median and 5 % quantile; bars are predicted. Bottom left: share of "
+        "the rows whose ‖J‖_F is below x; lines join the predictions. Bottom right: share below 1e-3 against "
+        "d_k, without the scale. Vertical bars are five standard errors.",
+        lesson="That gradients vanish without 1/√d_k is true of a share of the rows, 2.6 % at n = 1024 and d_k = "
+        "64 and more than half from d_k ≈ 1,600 on, and false of the mean square at these sizes. And with the "
+        "scale ‖J‖ falls as √(e/n), for every row alike. All of this is for standard normal queries and keys, "
+        "before any training.",
         picks=(
             Pick("mean ‖J‖²", _SIZE),
             Pick("median ‖J‖", _SIZE),
             Pick("5 % quantile of ‖J‖", _SIZE),
             Pick("share of rows below", {**_SIZE, "norm": (1e-3,)}),
+            Pick("share of rows below 1e-3 against d_k"),
+            Pick("median ‖J‖ against d_k"),
+            Pick("median ‖J‖ against n"),
             Pick("mean ‖dL/ds‖² by autograd"),
         ),
     ),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
+import numpy as np
 import pytest
 
 from attnlab.numerics import overflow, vanishing_gradient
 from attnlab.numerics.finding import Row, pick
+from attnlab.numerics.jacobian_sampling import quantile, share_below
 from attnlab.numerics.survey import Measure, Survey
+from attnlab.theory import attention_under_random_inputs, jacobian_norm_squared
 
 
 def rows_of(
@@ -42,3 +46,39 @@ def test_the_sum_of_exponentials_overflows_before_they_do_and_gives_zeros(
     assert limits == pytest.approx({1: of_one, 1024: of_1024}, abs=0.01)
     zero, nan = (pick(rows, f"share of unshifted weights that are {what}") for what in ("0", "NaN"))
     assert [row.measured for row in zero] == [1, 0] and [row.measured for row in nan] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "percent"), [(64, 2.6), (128, 8.4), (256, 18.5), (1024, 45), (1600, 53), (4096, 67.5)]
+)
+def test_the_share_of_rows_without_a_gradient_grows_with_the_head_dimension(
+    head_dim: int, percent: float
+) -> None:
+    share = share_below(1e-3, 1024, head_dim, 1.0)
+    assert 100 * share.value == pytest.approx(percent, abs=1.0 if percent > 10 else 0.15)
+    assert share.error < 3e-4
+    median = quantile(0.5, 1024, head_dim, 1.0)
+    assert (median.value < 1e-3) == (head_dim >= 1600)
+
+
+def test_the_sampled_law_of_the_jacobian_norm_is_that_of_plain_rows() -> None:
+    keys, head_dim, count = 64, 16, 40_000
+    rng = np.random.default_rng(8)
+    logits = np.sqrt(rng.chisquare(head_dim, (count, 1))) * rng.standard_normal((count, keys))
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    norms = np.sqrt(jacobian_norm_squared(weights / weights.sum(axis=1, keepdims=True)))
+    for threshold in (1e-2, 1e-1, 0.3):
+        share, plain = share_below(threshold, keys, head_dim, 1.0), float(np.mean(norms < threshold))
+        error = math.sqrt(plain * (1 - plain) / count)
+        assert abs(share.value - plain) < 5 * math.hypot(share.error, error)
+        assert share.error < error  # from half as many logits
+    plain = float(np.median(norms))
+    assert quantile(0.5, keys, head_dim, 1.0).value == pytest.approx(plain, rel=0.03)
+
+
+def test_scaled_gradients_shrink_with_the_length() -> None:
+    for keys in (1024, 65_536):
+        median, error = quantile(0.5, keys, 64, 1 / 8)
+        root = math.sqrt(attention_under_random_inputs(keys, 64, 1 / 8).jacobian_norm_squared)
+        assert root == pytest.approx(math.sqrt(math.e / keys), rel=0.02)
+        assert 0.95 * root < median < root and error < 0.01 * root
