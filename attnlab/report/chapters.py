@@ -254,17 +254,22 @@ CHAPTERS: Mapping[str, Chapter] = {
     "multihead": Chapter(
         theory="For inputs with |x|² = d_model, as after a layer norm, and independent projection weights of "
         "variance σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w²)² at initialisation: 1 only for "
-        "one of the four usual schemes. H heads of dimension d_model/H together take 4 n² d_model operations for "
-        "QKᵀ and PV, whatever H is, and H n² exponentials. They meet in W_O alone.",
-        caption="Left: variance of the logits at four initialisations; bars are predicted, circles measured. Right: "
-        "operations and processor time of one call against the number of heads at the same d_model, over those of "
-        "one head. The times are of one thread in this process: a tendency, not a benchmark.",
-        lesson="Heads are no saving: arithmetic stays as it was, and time grows with their softmaxes. And the scale "
-        "1/√d_k alone does not make the logits start with variance 1; the initialisation decides.",
+        "one of the four usual schemes. Each of H heads of dimension d_model/H projects the whole embedding and "
+        "takes 1/H of the operations of a full-width head; together they take 4 n² d_model operations for QKᵀ "
+        "and PV, whatever H is, and H n² exponentials. They meet in W_O alone.",
+        caption="Left: variance of the logits at four initialisations; bars are predicted, circles measured. "
+        "Right: operations and processor time of one call against the number of heads at the same d_model, over "
+        "those of one full-width head. The times are of one thread in this process, without a prediction: a "
+        "tendency, not a benchmark.",
+        lesson="Many heads do the same arithmetic as one; their time is another matter and differs by backend. "
+        "And the scale 1/√d_k alone does not make the logits start with variance 1; the initialisation decides.",
         picks=(
             Pick("variance of the logits at initialisation"),
             Pick("elements of other heads changed by one head"),
             Pick("FLOPs / (4 n² d_model)", {"heads": (1, 16), "counted": ("by PyTorch",)}),
+            Pick("FLOPs of one head / (4 n² d_model)", {"heads": (1, 16), "counted": ("by PyTorch",)}),
+            Pick("heads changed by one coordinate of the embedding"),
+            Pick("‖heads after the weighted sum − heads before it‖ / ‖heads before it‖"),
             Pick("time / time of one head", {"heads": (16,)}, every=True),
         ),
     ),

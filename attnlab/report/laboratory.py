@@ -43,7 +43,10 @@ def write(
     drawn = chapter.draw(findings, folder / FIGURES)
     names = {name: file.name for name, file in drawn.items() if file is not None}
     seconds = sum(float(one.facts.get("seconds", 0.0)) for one in findings)
-    about = f"{len(findings)} experiments, {compared(findings)}, {seconds:.0f} s, {environment.get('cpu')}, {datetime.now(UTC).date()}."
+    about = (
+        f"{len(findings)} experiments, {compared(findings)}, {seconds:.0f} s, {environment.get('cpu')}, "
+        f"{datetime.now(UTC).date()}."
+    )
     page = folder / PAGE
     page.write_text(
         layout.fill(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
-from attnlab.numerics import overflow, vanishing_gradient
+from attnlab.numerics import multihead, overflow, vanishing_gradient
+from attnlab.numerics.catalogue import run_experiments
 from attnlab.numerics.finding import Row, pick
 from attnlab.numerics.jacobian_sampling import quantile, share_below
-from attnlab.numerics.survey import Measure, Survey
+from attnlab.numerics.survey import Measure, Survey, agreement
 from attnlab.theory import attention_under_random_inputs, jacobian_norm_squared
 
 
@@ -82,3 +84,23 @@ def test_scaled_gradients_shrink_with_the_length() -> None:
         root = math.sqrt(attention_under_random_inputs(keys, 64, 1 / 8).jacobian_norm_squared)
         assert root == pytest.approx(math.sqrt(math.e / keys), rel=0.02)
         assert 0.95 * root < median < root and error < 0.01 * root
+
+
+def test_one_head_is_cheaper_all_of_them_are_not_and_no_time_is_judged() -> None:
+    (finding,) = run_experiments(["multihead"], ["torch_sdpa"])
+    for heads in multihead.HEAD_COUNTS:
+        (alone,) = pick(finding.rows, "FLOPs of one head / (4 n² d_model)", heads=heads)
+        (together,) = pick(finding.rows, "FLOPs / (4 n² d_model)", heads=heads)
+        assert (alone.measured, together.measured) == (1 / heads, 1.0)
+    times = pick(finding.rows, "time / time of one head")
+    assert times and not any(row.compared for row in times)
+    slow = [replace(row, measured=0.01) for row in times]
+    assert agreement([*finding.rows, *slow], "x") == agreement(finding.rows, "x")
+
+
+def test_every_head_sees_the_whole_embedding_and_branches_before_the_softmax() -> None:
+    rows = rows_of(multihead.projected_heads)
+    (seen,) = pick(rows, "heads changed by one coordinate of the embedding")
+    assert seen.measured == 8
+    (other,) = [row for row in rows if row is not seen]
+    assert other.measured > 0.5
