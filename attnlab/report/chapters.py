@@ -180,6 +180,8 @@ CHAPTERS: Mapping[str, Chapter] = {
                     "do/dβ = Cov_p(v, s)",
                 )
             ),
+            Pick("|Σp − 1| in float32", every=True),
+            Pick("|Σp − 1| / √n·u in float32", every=True),
             *(
                 Pick(name, {"beta / critical": (0.75,)})
                 for name in ("log_partition", "entropy", "heat_capacity")

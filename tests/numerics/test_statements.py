@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from attnlab.numerics import multihead, overflow, vanishing_gradient
+from attnlab.numerics import multihead, overflow, thermodynamics, vanishing_gradient
 from attnlab.numerics.catalogue import run_experiments
 from attnlab.numerics.finding import Row, pick
 from attnlab.numerics.jacobian_sampling import quantile, share_below
@@ -104,3 +105,22 @@ def test_every_head_sees_the_whole_embedding_and_branches_before_the_softmax() -
     assert seen.measured == 8
     (other,) = [row for row in rows if row is not seen]
     assert other.measured > 0.5
+
+
+def test_the_sum_of_the_weights_is_off_by_more_than_independent_roundings_and_less_than_the_bound(
+    tmp_path: Path,
+) -> None:
+    # numbers added one after the other: equal terms are rounded the same way again and again
+    (tmp_path / "one_by_one.py").write_text(
+        'LIBRARY = "numpy"\nimport numpy as np\ndef attend(query, key, value, *, causal, scale):\n'
+        "    s = scale * (query @ key.swapaxes(-1, -2))\n    p = np.exp(s - s.max(axis=-1, keepdims=True))\n"
+        "    p = p / p.sum(axis=-1, keepdims=True)\n"
+        "    return np.cumsum(p[..., None] * value[..., None, :, :], axis=-2, dtype=query.dtype)[..., -1, :]\n"
+    )
+    survey = Survey(("one_by_one", "numpy_vectorized"), folders=[tmp_path])
+    survey.each(thermodynamics.long_sums, dtype="float32")
+    assert all(row.passed for row in survey.rows), survey.rows
+    (equal,) = pick(survey.rows, "|Σp − 1| / √n·u in float32", backend="one_by_one", logits="equal")
+    assert equal.measured > 1 and not equal.compared
+    (bounded,) = pick(survey.rows, "|Σp − 1| in float32", backend="one_by_one", logits="equal")
+    assert 0 < bounded.measured < bounded.predicted < 0.01
