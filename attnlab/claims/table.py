@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 
 from attnlab.claims.claim import Claim, Test
+from attnlab.claims.published import HEADS as HEAD_COUNT
+from attnlab.claims.published import PUBLISHED
 
 FORMULA, SHAPES, REACH, PRECISION = "The formula", "Shapes", "Reach", "Precision"
 TEMPERATURE, VARIANCE, SATURATION = "Temperature", "The variance of the scores", "Saturation"
@@ -29,8 +31,9 @@ CLAIMS = (
     Claim(
         id="weights-sum-to-one", theme=FORMULA, experiment="thermodynamics", reference=VASWANI,
         says="The softmax turns a row of scores into weights that add up to 1.",
-        truth="They do, up to rounding.",
-        claimed=(Test("Σp = 1"),),
+        truth="They do, within what n roundings can do: 2nu for n keys, u being the unit roundoff. √n·u is no "
+        "bound, as the roundings of equal weights are not independent.",
+        claimed=(Test("Σp = 1"), Test("|Σp − 1| in float32")),
     ),
     Claim(
         id="score-of-own-key", theme=FORMULA, experiment="formula", reference=VASWANI,
@@ -303,6 +306,23 @@ CLAIMS = (
         beyond=(Test("FLOPs / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),),
     ),
     Claim(
+        id="typical-head-count", theme=MANY_HEADS, experiment=PUBLISHED, condition="models of 2017 and 2018",
+        reference="Vaswani et al. 2017, table 3; Grattafiori et al. 2024 (2407.21783), table 3",
+        says="A model typically has 8 to 16 heads.",
+        truth="So the first ones had. Of those looked up here the later ones have 12 (GPT-3 small) to 128 (Llama "
+        "3 405B).",
+        claimed=(Test(HEAD_COUNT, "≥", 8, {"year": (2017, 2018)}), Test(HEAD_COUNT, "≤", 16, {"year": (2017, 2018)})),
+        beyond=(Test(HEAD_COUNT, "≤", 16, {"year": (2020, 2022, 2024)}),),
+    ),
+    Claim(
+        id="bert-heads", theme=MANY_HEADS, experiment=PUBLISHED, condition="BERT base",
+        reference="Devlin et al. 2018 (1810.04805), §3",
+        says="BERT has 12 heads a layer.",
+        truth="BERT base has 12, BERT large 16.",
+        claimed=(Test(HEAD_COUNT, "=", 12, {"model": "BERT base"}),),
+        beyond=(Test(HEAD_COUNT, "=", 12, {"model": "BERT large"}),),
+    ),
+    Claim(
         id="heads-learn-syntax", theme=BEYOND,
         reference="Clark et al. 2019 (1906.04341); Michel et al. 2019 (1905.10650)",
         says="Some heads learn syntax, others semantics.",
@@ -312,8 +332,9 @@ CLAIMS = (
     Claim(
         id="stable-learning", theme=BEYOND, reference="Zhai et al. 2023 (2303.06296)",
         says="Scaling and heads make learning more stable.",
-        truth="What scaling does to scores and gradients at the start is measured here. Stability of a training run "
-        "depends on the model, the data and the optimiser.",
+        truth="What scaling does to scores and gradients at the start is measured here. Whether a training run "
+        "stays stable is for training runs to tell, with and without the scale, and depends on model, data and "
+        "optimiser.",
     ),
 )
 
