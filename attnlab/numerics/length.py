@@ -58,7 +58,7 @@ def measure(survey: Survey) -> None:
     The first through one backend, against `random_energy`; the second through each in float64, where two values of the
     logits attain the bound and capped random logits stay below.
     """
-    survey.each(_bounds)
+    survey.each(bounds)
     survey.one(_lengths, "float32")
 
 
@@ -89,7 +89,7 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
     yield one.row(quantity, ends_of, long / short, high / low, standard_error=error, slack=_SLACK)
 
 
-def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
+def bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Logits of two values attain the bound; the gap that a weight of .9 needs, and soft caps."""
     for keys in GAP_LENGTHS:
         for quantity, kind, gap in (
@@ -98,6 +98,10 @@ def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
         ):
             expected, found = largest_possible_weight(keys, gap), _weight_at_gap(one, keys, gap)
             yield one.row(quantity, {"keys": keys, kind: gap}, expected, found, slack=1e-10)
+        for cap in CAPS:
+            expected, found = soft_cap_largest_weight(keys, cap), _weight_at_gap(one, keys, 2 * cap)
+            where = {"keys": keys, "cap": cap}
+            yield one.row("weight at the gap of a soft cap", where, expected, found, slack=1e-10)
     rng = generator(seed, 1100)
     for cap in CAPS:
         logits = cap * np.tanh(8 * rng.standard_normal((64, _CAPPED_KEYS)) / cap)

@@ -92,12 +92,12 @@ CHAPTERS: Mapping[str, Chapter] = {
     "variance_scaling": Chapter(
         theory="A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where "
         "these are independent with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever "
-        "their distribution is. Its kurtosis is 3 + (κ_q κ_k − 3)/d_k, κ being that of the components: the law "
-        "is normal only in the limit of large d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of 1, "
-        "and 1/d_k, the scale of μP, leaves 1/d_k. Logits of one matrix share queries and keys; the standard "
-        "errors allow for that.",
+        "their distribution is. Its kurtosis is 3 + (κ_q κ_k − 3)/d_k, κ being that of the components: it tends "
+        "to the normal law's as d_k grows, and the product of normal queries with keys of ±1 is exactly normal "
+        "at every d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of 1, and 1/d_k, the scale of μP, "
+        "leaves 1/d_k. Logits of one matrix share queries and keys; the standard errors allow for that.",
         caption="Lines are theory, points are measured. Top left: variance of the logits read through each backend, "
-        "at three scales. Top right: excess kurtosis of q·k for six families of components; a normal law has 0. "
+        "at three scales. Top right: excess kurtosis of q·k for seven families of components; a normal law has 0. "
         "Bottom: how far the law of q·k/√d_k is from the normal one, by its characteristic function and its "
         "distribution function, for normal components. Bars are five standard errors.",
         lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
@@ -114,8 +114,9 @@ CHAPTERS: Mapping[str, Chapter] = {
     "saturation": Chapter(
         theory="Given its query, a row of standard normal inputs has n independent normal logits of standard "
         "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
-        "model (Derrida 1981). It freezes at β_c = √(2 ln n): beyond, a few keys keep a fixed share of the weight "
-        "however many keys there are. Unscaled that is d_k > 2 ln n. The curves are exact integrals at this n; at "
+        "model (Derrida 1981). It freezes at β_c = √(2 ln n): beyond, a few keys keep a fixed share of the "
+        "weight however many keys there are, as long as β/β_c stays the same: at a fixed β they lose it again as "
+        "n grows, since β_c grows. Unscaled that is d_k > 2 ln n. The curves are exact integrals at this n; at "
         "any finite n the transition is a gradual one.",
         caption="Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and scaled; "
         "lines are exact, marks are measured through each backend. Bottom left: measured largest weight of unscaled "
@@ -196,13 +197,15 @@ CHAPTERS: Mapping[str, Chapter] = {
         caption="Left and middle: entropy and mean largest weight against n for four rules of scaling; lines are "
         "exact, bars five standard errors; the dashed line is where β = ½ ln n passes √(2 ln n). Right: the largest "
         "weight that a gap Δ allows; each circle is a weight of .9 measured at the gap which .9 needs at that n.",
-        lesson="A scale chosen at one length is too flat at a longer one. A weight of .9 over n keys needs a gap of "
-        "ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131072. Where logits are bounded, as under a soft cap, no "
-        "long sequence can be attended to sharply.",
+        lesson="A scale chosen at one length is too flat at a longer one. A weight of .9 over n keys needs a gap "
+        "of ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131072. A soft cap c keeps logits within 2c of each "
+        "other, so that a weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, "
+        "987,346 at c = 8, and at c = 50, which Gemma 2 uses, no length in use.",
         picks=(
             Pick("entropy", {"keys": (128, 16384)}),
             Pick("largest_weight", {"keys": (128, 16384)}),
             Pick("weight at the gap that .9 needs"),
+            Pick("weight at the gap of a soft cap"),
         ),
     ),
     "overflow": Chapter(

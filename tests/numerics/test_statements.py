@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
-from attnlab.numerics import multihead, overflow, thermodynamics, vanishing_gradient
+from attnlab.numerics import length, multihead, overflow, thermodynamics, vanishing_gradient
 from attnlab.numerics.catalogue import run_experiments
-from attnlab.numerics.finding import Row, pick
+from attnlab.numerics.finding import Finding, Row, pick
 from attnlab.numerics.jacobian_sampling import quantile, share_below
-from attnlab.numerics.survey import Measure, Survey, agreement
+from attnlab.numerics.score_sampling import FAMILIES, sample_pairs
+from attnlab.numerics.survey import Measure, Survey, agreement, generator
+from attnlab.report.laboratory import compared
 from attnlab.theory import attention_under_random_inputs, jacobian_norm_squared
 
 
@@ -124,3 +127,29 @@ def test_the_sum_of_the_weights_is_off_by_more_than_independent_roundings_and_le
     assert equal.measured > 1 and not equal.compared
     (bounded,) = pick(survey.rows, "|Σp − 1| in float32", backend="one_by_one", logits="equal")
     assert 0 < bounded.measured < bounded.predicted < 0.01
+
+
+def test_a_soft_cap_hinders_long_sequences_only_where_it_is_small() -> None:
+    rows = pick(rows_of(length.bounds), "weight at the gap of a soft cap", keys=131_072)
+    weights = {row.where["cap"]: row.measured for row in rows}
+    assert weights[2.0] < 0.001 and weights[5.0] == pytest.approx(0.144, abs=0.001)
+    assert weights[8.0] > 0.9
+    for cap, most in ((2.0, 7), (5.0, 2_448), (8.0, 987_346)):
+        assert math.floor(1 + math.exp(2 * cap) / 9) == most
+
+
+def test_a_product_of_normal_numbers_and_signs_is_normal_at_every_dimension() -> None:
+    family = FAMILIES["normal × Rademacher"]
+    for head_dim in (1, 4):
+        assert family.moments(head_dim).kurtosis == 3
+        scores = np.sort(sample_pairs(family, head_dim, 50_000, generator(3, head_dim))) / math.sqrt(head_dim)
+        below = np.arange(1, 50_001) / 50_000
+        assert np.abs(below - ndtr(scores)).max() * math.sqrt(50_000) < 2.0  # exceeded once in 1500 draws
+
+
+def test_comparisons_on_the_same_draws_are_counted_as_one_question() -> None:
+    backends = ("numpy_blocked", "numpy_vectorized", "torch_sdpa")
+    rows = rows_of(length.bounds, backends=backends)
+    each = len(rows) // len(backends)
+    text = compared([Finding("length", "", "", "", tuple(rows))])
+    assert text.startswith(f"{len(rows)} comparisons on {each} questions")
