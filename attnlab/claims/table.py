@@ -58,6 +58,14 @@ CLAIMS = (
         claimed=(Test("different rows of the output", "=", 1),),
     ),
     Claim(
+        id="unnormalised-sum", theme=FORMULA, experiment="formula", reference=VASWANI,
+        says="The output is Σ_j s_ij v_j: the values times their scores.",
+        truth="It is Σ_j p_ij v_j, the scores after the softmax. Scores as they are have both signs and no sum: "
+        "of standard normal inputs their combination has a root mean square of √n, and the output one of √(E "
+        "Σp²), about √(e/n) for many keys.",
+        claimed=(Test("rms of Σ s v / rms of Σ p v", "=", 1),),
+    ),
+    Claim(
         id="self-and-cross", theme=SHAPES, experiment="formula", reference="Vaswani et al. 2017, §3.2.3",
         says="A sequence may attend to itself, or to another one.",
         truth="Both are the same computation; in cross-attention n_q and n_k are independent of each other.",

@@ -86,6 +86,7 @@ CHAPTERS: Mapping[str, Chapter] = {
             Pick("error / error budget", every=True),
             Pick("‖S − Sᵀ‖² / n²"),
             Pick("share of pairs with a weight"),
+            Pick("rms of Σ s v / rms of Σ p v"),
             Pick("share answered right"),
         ),
     ),

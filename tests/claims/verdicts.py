@@ -13,7 +13,8 @@ _IDS = {
     ClaimVerdict.CONDITIONAL: "same-row-count value-dimension every-token-sees-every match-means-high-score "
     "magnitude-manageable scale-prevents-vanishing small-values-vanish heads-cut-cost typical-head-count "
     "bert-heads concatenation-is-output half-the-table",
-    ClaimVerdict.REFUTED: "score-of-own-key next-token no-information-loss plain-exponentials variance-sigma-squared "
+    ClaimVerdict.REFUTED: "score-of-own-key unnormalised-sum next-token no-information-loss "
+    "plain-exponentials variance-sigma-squared "
     "scale-for-later-steps no-element-dominates neither-peaked-nor-flat "
     "dot-product-d-squared heads-see-chunks heads-after-sum",
     ClaimVerdict.NOT_MEASURABLE: "heads-learn-syntax stable-learning",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from attnlab.numerics import length, multihead, overflow, thermodynamics, vanishing_gradient
+from attnlab.numerics import formula, length, multihead, overflow, thermodynamics, vanishing_gradient
 from attnlab.numerics.catalogue import run_experiments
 from attnlab.numerics.finding import Finding, Row, pick
 from attnlab.numerics.jacobian_sampling import quantile, share_below
@@ -153,3 +153,9 @@ def test_comparisons_on_the_same_draws_are_counted_as_one_question() -> None:
     each = len(rows) // len(backends)
     text = compared([Finding("length", "", "", "", tuple(rows))])
     assert text.startswith(f"{len(rows)} comparisons on {each} questions")
+
+
+def test_scores_without_a_softmax_make_an_output_that_grows_with_the_length() -> None:
+    rows = pick(rows_of(formula.without_softmax), "rms of Σ s v / rms of Σ p v")
+    assert [row.where["keys"] for row in rows] == [16, 128]
+    assert rows[0].measured > 5 and rows[1].measured > 50
