@@ -314,6 +314,15 @@ CLAIMS = (
         beyond=(Test("FLOPs / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),),
     ),
     Claim(
+        id="memory-reasonable", theme=COST, experiment="multihead", reference="Dao et al. 2022 (2205.14135)",
+        says="Attention takes a reasonable amount of memory, so that long inputs are handled efficiently.",
+        condition="a kernel that never holds the table of scores",
+        truth="The formula as it is written holds n² scores a head; a fused kernel needs little beyond its "
+        "output. Which of the two a backend does decides what it takes.",
+        claimed=(Test("peak memory / table of scores", "<", 0.5, {"backend": "torch_sdpa"}),),
+        beyond=(Test("peak memory / table of scores", "<", 0.5, {"backend": "torch_eager"}),),
+    ),
+    Claim(
         id="typical-head-count", theme=MANY_HEADS, experiment=PUBLISHED, condition="models of 2017 and 2018",
         reference="Vaswani et al. 2017, table 3; Grattafiori et al. 2024 (2407.21783), table 3",
         says="A model typically has 8 to 16 heads.",

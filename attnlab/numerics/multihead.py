@@ -13,13 +13,17 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.figures.drawing import BLACK, BLUE, backend_styles, entitle, legend, new_figure, powers_of_two
+from attnlab.measuring.contender import in_this_process
+from attnlab.measuring.instruments import PEAK_MEMORY
 from attnlab.numerics.estimates import mean_row
 from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.panels import numbers, of_first_backend
@@ -36,6 +40,7 @@ MODEL_DIM, HEAD_DIM = 256, 32
 _DRAWS, _TOKENS = 48, 24
 HEAD_COUNTS = (1, 2, 4, 8, 16)
 _COST_LENGTH = 384
+MEMORY_LENGTH, MEMORY_HEADS = 2048, 16
 #: rounding of a sum of d_model products in float64, with room
 _ROUNDING = 1e-12
 
@@ -68,6 +73,7 @@ def measure(survey: Survey) -> None:
     """
     survey.facts["d_model"] = MODEL_DIM
     survey.each(_initialisation, _structure, projected_heads, _cost)
+    survey.each(partial(memory, folders=survey.folders), dtype="float32")
 
 
 def _heads_of(x: NDArray[Any], count: int) -> NDArray[Any]:
@@ -193,6 +199,24 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
             yield Row.only_measured("time / time of one head", where, ratio)
 
 
+def memory(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
+    """Peak memory of a call in float32, its inputs not counted, and over that of the table of scores, 4Hn² bytes.
+
+    Nothing is predicted of it. Nothing of a slow backend.
+    """
+    if one.slow:
+        return
+    rng, n = generator(seed, 1550), MEMORY_LENGTH
+    shape = (3, 1, MEMORY_HEADS, n, MODEL_DIM // 4)
+    problem = Problem.of(*rng.standard_normal(shape, dtype=np.float32), dtype="float32")
+    backend, workload = in_this_process(one.name, folders), Workload.of_problem(problem)
+    readings = PEAK_MEMORY.measure(backend.open("cpu"), backend.bind(workload, problem))
+    where: Where = {"backend": one.name, "heads": MEMORY_HEADS, "length": n}
+    peak = min(readings.samples)
+    yield Row.only_measured("peak memory, MiB", where, peak / 2**20)
+    yield Row.only_measured("peak memory / table of scores", where, peak / (4 * MEMORY_HEADS * n * n))
+
+
 def _counted_flops(one: OpenBackend, workload: Workload, x: NDArray[Any]) -> int:
     """What PyTorch's own counter sees in one call; 0 where the backend does not compute with PyTorch."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -221,8 +245,16 @@ def conclusion(rows: Sequence[Row]) -> str:
         if many
         else ""
     )
+    peaks = pick(rows, "peak memory, MiB")
+    low, high = (side(peaks, key=lambda row: row.measured) if peaks else None for side in (min, max))
+    kept = (
+        f" At n = {MEMORY_LENGTH} with {MEMORY_HEADS} heads a call in float32 takes {low.measured:.3g} MiB "
+        f"({low.where['backend']}) to {high.measured:.3g} MiB ({high.where['backend']})."
+        if low and high
+        else ""
+    )
     return (
-        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{untouched}{cost} "
+        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{untouched}{cost}{kept} "
         f"{agreement(rows, 'theory')}."
     )
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
@@ -34,6 +33,7 @@ from attnlab.figures.drawing import (
     share_axis,
     smooth,
 )
+from attnlab.measuring.contender import in_this_process
 from attnlab.numerics.estimates import mean_over_clusters, mean_row, statistic_over_clusters
 from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.jacobian_sampling import Estimate, quantile, share_below
@@ -174,7 +174,7 @@ def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Ite
     upstream = np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1))
     for scaling, scale in _SCALES.items():
         try:
-            gradients = logit_gradients(load(one.name, folders), q, k, v, upstream, scale=scale)
+            gradients = logit_gradients(in_this_process(one.name, folders), q, k, v, upstream, scale=scale)
         except Declined:
             return  # no automatic differentiation: nothing to measure, and nothing wrong
         sizes: Where = {"keys": _AUTOGRAD_KEYS, "head_dim": _HEAD_DIM}
@@ -193,7 +193,7 @@ def small_values(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> 
         problem = Problem.of(q, k, values, scale=_SMALL_SCALE, output_gradient=upstream)
         workload = Workload.of_problem(problem, direction="backward")
         try:
-            backend = load(one.name, folders)
+            backend = in_this_process(one.name, folders)
             found.append(backend.named(workload, backend.bind(workload, problem)()))
         except Declined:
             return  # no automatic differentiation

@@ -277,6 +277,7 @@ CHAPTERS: Mapping[str, Chapter] = {
             Pick("heads changed by one coordinate of the embedding"),
             Pick("‖heads after the weighted sum − heads before it‖ / ‖heads before it‖"),
             Pick("time / time of one head", {"heads": (16,)}, every=True),
+            Pick("peak memory, MiB", every=True),
         ),
     ),
 }

@@ -159,3 +159,11 @@ def test_scores_without_a_softmax_make_an_output_that_grows_with_the_length() ->
     rows = pick(rows_of(formula.without_softmax), "rms of Σ s v / rms of Σ p v")
     assert [row.where["keys"] for row in rows] == [16, 128]
     assert rows[0].measured > 5 and rows[1].measured > 50
+
+
+def test_a_table_of_scores_costs_memory_that_a_fused_kernel_does_not_need() -> None:
+    backends = ("torch_eager", "torch_sdpa")
+    rows = rows_of(partial(multihead.memory, folders=()), backends=backends, dtype="float32")
+    peaks = {str(row.where["backend"]): row.measured for row in pick(rows, "peak memory, MiB")}
+    table = 4 * 16 * 2048**2 / 2**20
+    assert peaks["torch_eager"] > table > 10 * peaks["torch_sdpa"]
