@@ -231,19 +231,23 @@ CHAPTERS: Mapping[str, Chapter] = {
     ),
     "error_growth": Chapter(
         theory="Rounding to nearest has a relative error of root mean square 0.42 u, u being 2⁻²⁴ in float32, "
-        "2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. Carried through the softmax, this gives the error that an "
-        "implementation must have if it rounds to its input's format only the output (full precision inside), "
-        "the weights as well, or the scores as well. The three differ in 16 bits and nearly coincide in float32. "
-        "In the worst case, which grows with n, all roundings would conspire. A comparison passes where the "
-        "error is covered by one of the three budgets, at most a quarter above it; the tightest one that covers "
-        "it is shown as predicted. With large logits, where few weights count, that may be a tighter one than "
-        "the backend has elsewhere.",
+        "2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits these roundings outweigh all others, and carried "
+        "through the softmax they predict the error of an implementation that rounds to its input's format only "
+        "the output (full precision inside), the weights as well, or the scores as well. A comparison there is "
+        "two-sided: the error must lie within five standard errors or a quarter of the nearest of the three "
+        "predictions; a quarter, because roundings of numbers with similar mantissas differ from the average one "
+        "by up to 1.36. The rounding of the output is no estimate but the exact output rounded: with large "
+        "logits one weight is near 1 and the output nearly a value, which the format holds already, so that it "
+        "is smaller there. In float32 the roundings inside count as much as the others, and the budget adds them "
+        "up as sums taken in order: a bound for the root mean square, which blocked or wider sums stay below. In "
+        "the worst case, which grows with n, all roundings would conspire: a bound for every element.",
         caption="Relative error ‖output − truth‖/‖truth‖ of each backend in three formats, against the number of "
-        "keys, the head dimension and the size of the logits; the truth is float64 on the inputs as cast. Lines are "
-        "the three predictions and the worst case. The naive loop computes in float64 and rounds once.",
-        lesson="A tolerance can be derived instead of chosen, and the error then tells what a backend rounds. "
-        "With large logits it matters: rounding the scores costs an error that grows with them, rounding the "
-        "weights does not.",
+        "keys, the head dimension and the size of the logits; the truth is float64 on the inputs as cast. In 16 "
+        "bits the three upper lines are predictions; in float32 one line bounds all classes. The naive loop, "
+        "where it is shown, computes in float64 and rounds once.",
+        lesson="A tolerance can be derived instead of chosen, and in 16 bits the error then tells what a backend "
+        "rounds. With large logits it matters: rounding the scores costs an error that grows with them, rounding "
+        "the weights does not.",
         picks=(
             Pick(
                 "relative error",

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from attnlab.numerics import formula, length, multihead, overflow, thermodynamics, vanishing_gradient
+from attnlab.numerics import (
+    error_growth,
+    formula,
+    length,
+    multihead,
+    overflow,
+    thermodynamics,
+    vanishing_gradient,
+)
 from attnlab.numerics.catalogue import run_experiments
 from attnlab.numerics.finding import Finding, Row, pick
 from attnlab.numerics.jacobian_sampling import quantile, share_below
@@ -167,3 +175,16 @@ def test_a_table_of_scores_costs_memory_that_a_fused_kernel_does_not_need() -> N
     peaks = {str(row.where["backend"]): row.measured for row in pick(rows, "peak memory, MiB")}
     table = 4 * 16 * 2048**2 / 2**20
     assert peaks["torch_eager"] > table > 10 * peaks["torch_sdpa"]
+
+
+def test_an_error_is_predicted_on_both_sides_in_16_bits_and_bounded_in_float32() -> None:
+    (finding,) = run_experiments(["error_growth"], ["torch_sdpa_math", "torch_sdpa", "torch_eager"])
+    errors = pick(finding.rows, "relative error")
+    assert finding.passed
+    relations = {(row.where["dtype"] in error_growth.PREDICTED, row.relation) for row in errors}
+    assert relations == {(True, "="), (False, "≤")}
+    # a weight near 1 makes the output a value, which bfloat16 holds already: no rounding, and none is predicted
+    (sharp,) = pick(errors, dtype="bfloat16", axis="logit_std", value=16.0, backend="torch_sdpa_math")
+    assert sharp.measured == pytest.approx(sharp.predicted, rel=0.03)
+    too_good = replace(sharp, measured=0.5 * sharp.predicted)
+    assert not Row.compare("", {}, too_good.predicted, too_good.measured, slack=too_good.slack).passed
