@@ -268,6 +268,6 @@ def draw(finding: Finding) -> Figure:
             if line.get_label() in _DASHES
         }
         named = {f"predicted: {name}" if name in CLASSES else name: line for name, line in lines.items()}
-        figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, **look)
+        figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=5, **look)
         figure.legend(*panels[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **look)
     return figure

@@ -188,12 +188,14 @@ def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
             f"Δ = {gap:g}", at, (-5, -3), textcoords="offset points", color=colour, fontsize=9.5, ha="right"
         )
     for keys, row in {float(row.where["keys"]): row for row in rows}.items():
+        allowed = 1 / (1 + (line - 1) * math.exp(-float(row.where["gap"])))
+        panel.plot(line, allowed, "--", color=GREY, linewidth=1.0)
         panel.plot([keys], [row.measured], "ko", markersize=5, mfc="none")
         text = f"{float(row.where['gap']):.1f}"
         panel.annotate(
             text, (keys, row.measured), (0, -15), textcoords="offset points", fontsize=9, ha="center"
         )
-    text = "○ the gap Δ\nthat a weight\nof .9 needs\nover n keys"
+    text = "○ on its curve:\nthe gap Δ that\na weight of .9\nneeds over n keys"
     panel.text(0.02, 0.2, text, transform=panel.transAxes, fontsize=9)
     panel.set_ylim(0, 1.05)
     powers_of_two(panel, [2.0**power for power in range(1, 21, 3)])

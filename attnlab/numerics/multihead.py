@@ -267,7 +267,7 @@ def draw(finding: Finding) -> Figure:
     title = "Initialisation sets the variance (bars: predicted)"
     entitle(start, title, "variance of a logit at initialisation", "")
     x, y = f"heads, at d_model = {MODEL_DIM}", "time, or FLOPs, over those of one head"
-    entitle(cost, "Many heads: the same arithmetic, not the same time", x, y)
+    entitle(cost, "More heads: equal FLOPs, not equal time", x, y)
     return figure
 
 

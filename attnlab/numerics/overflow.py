@@ -183,7 +183,9 @@ def draw(finding: Finding) -> Figure:
             mine, lift = pick(rows, dtype=dtype, keys=keys), 0.14 if keys == KEYS[0] else -0.14
             heights = [names.index(str(row.where["backend"])) + lift for row in mine]
             panel.plot([row.measured for row in mine], heights, marker, color=colour, label=f"n = {keys}")
-            panel.axvline(underflow_threshold(dtype) - math.log(keys - 1), color=colour, linewidth=1.2)
+            # broad and pale: in bfloat16 the one of 64 keys lies under the line where e^x overflows
+            kept = underflow_threshold(dtype) - math.log(keys - 1)
+            panel.axvline(kept, color=colour, linewidth=4, alpha=0.35, zorder=1)
         flushed = -math.log(float_format(dtype).smallest_normal)
         panel.axvline(flushed, color=GREY, linestyle=":", linewidth=1.6)
         panel.axvline(overflow_threshold(dtype), color=RED, linestyle="--", linewidth=1.2)
@@ -191,7 +193,7 @@ def draw(finding: Finding) -> Figure:
         panel.set_yticks(range(len(names)), names)
         panel.set_ylim(-0.6, len(names) - 0.2)
     figure.suptitle("The gap at which a key loses all its weight", fontsize=13, fontweight="bold")
-    panels[-1].plot([], [], color=BLACK, linewidth=1.2, label="predicted, subnormals kept")
+    panels[-1].plot([], [], color=BLACK, linewidth=4, alpha=0.35, label="predicted, subnormals kept")
     panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, flushed to zero")
     panels[-1].plot([], [], color=RED, linestyle="--", label="e^x overflows: ln(max)")
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}

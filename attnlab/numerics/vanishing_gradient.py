@@ -161,7 +161,8 @@ def _norms_of(
     """‖J‖_F, (heads, queries)."""
     q, k = (rng.standard_normal((1, heads, n, _FEW_DIMS)) for n in (queries, keys))
     q *= np.sqrt(rng.chisquare(head_dim, (1, heads, queries, 1))) / np.linalg.norm(q, axis=-1, keepdims=True)
-    return np.sqrt(observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0])
+    squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
+    return np.asarray(np.sqrt(squares))
 
 
 def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
