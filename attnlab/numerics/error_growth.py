@@ -261,13 +261,12 @@ def draw(finding: Finding) -> Figure:
         entitle(panel, f"{dtype}: {change}", label, "relative error" if axis == "keys" else "")
     if errors:
         look: dict[str, Any] = {"fontsize": 9, "frameon": False}
-        lines = {
-            str(line.get_label()): line
-            for panel in (panels[1], panels[4])
-            for line in panel.get_lines()
-            if line.get_label() in _DASHES
+        drawn = {
+            str(line.get_label()): line for panel in (panels[1], panels[4]) for line in panel.get_lines()
         }
-        named = {f"predicted: {name}" if name in CLASSES else name: line for name, line in lines.items()}
-        figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=5, **look)
+        shown = [name for name in drawn if name in _DASHES]
+        names = [f"predicted: {name}" if name in CLASSES else name for name in shown]
+        handles = [drawn[name] for name in shown]
+        figure.legend(handles, names, loc="outside upper center", ncols=5, **look)
         figure.legend(*panels[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **look)
     return figure

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from attnlab.figures.drawing import new_figure, points
 from attnlab.numerics import (
     error_growth,
     formula,
@@ -20,7 +21,7 @@ from attnlab.numerics import (
     thermodynamics,
     vanishing_gradient,
 )
-from attnlab.numerics.catalogue import run_experiments
+from attnlab.numerics.catalogue import figure, run_experiments
 from attnlab.numerics.finding import Finding, Row, pick
 from attnlab.numerics.jacobian_sampling import quantile, share_below
 from attnlab.numerics.score_sampling import FAMILIES, sample_pairs
@@ -188,3 +189,22 @@ def test_an_error_is_predicted_on_both_sides_in_16_bits_and_bounded_in_float32()
     assert sharp.measured == pytest.approx(sharp.predicted, rel=0.03)
     too_good = replace(sharp, measured=0.5 * sharp.predicted)
     assert not Row.compare("", {}, too_good.predicted, too_good.measured, slack=too_good.slack).passed
+
+
+def test_figures_show_what_can_be_and_all_that_they_compare() -> None:
+    assert list(error_growth.budget_lines("float32", "keys", 0)) == [error_growth.BOUND, error_growth.WORST]
+    assert len(error_growth.budget_lines("bfloat16", "head_dim", 0)) == 4
+    one, (panel,) = new_figure()
+    points(panel, [1.0, 2.0], [0.5, 0.98], [0.01, 0.01], "black", within=(0.0, 1.0))
+    one.canvas.draw()
+    assert panel.dataLim.y1 == 1.0 and panel.dataLim.y0 == pytest.approx(0.45)
+
+
+def test_every_circle_lies_on_the_curve_of_its_gap() -> None:
+    (finding,) = run_experiments(["length"], ["torch_sdpa"])
+    curves = [line for line in figure(finding).axes[2].get_lines() if line.get_linestyle() == "--"]
+    circles = pick(finding.rows, "weight at the gap that .9 needs")
+    assert len(curves) == len(circles) == 3
+    for row, curve in zip(circles, curves, strict=True):
+        at = np.interp(float(row.where["keys"]), *map(np.asarray, curve.get_data()))
+        assert at == pytest.approx(row.measured, abs=0.01)
