@@ -116,7 +116,8 @@ class Statement:
     """What is said of attention, in our own words, and what is right.
 
     says : the claim. truth : the right statement. condition : under which the claim holds, where it needs one.
-    reference : where to read more. experiment : whose quantities decide it; empty where no measurement can.
+    reference : where to read more. experiment : whose quantities decide it, `PUBLISHED` where it was
+    looked up; empty where only trained models could tell.
     """
 
     id: str

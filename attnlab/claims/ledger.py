@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.claims.claim import Check, Claim, ClaimVerdict, Statement, Unmeasured, decide
+from attnlab.claims.published import PUBLISHED, published
 from attnlab.claims.table import chosen
 from attnlab.numerics.catalogue import EXPERIMENTS, check_request, run_experiments
 from attnlab.numerics.finding import Finding
 
-NO_EXPERIMENT, NOT_RUN = "no measurement can settle it", "its experiment was not run"
+NO_EXPERIMENT = "a question about trained models, and no experiment here trains one"
+NOT_RUN = "its experiment was not run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,8 @@ def run_claims(
 
 
 def judged(claims: Iterable[Claim], found: Mapping[str, Finding], seed: int = 0) -> Ledger:
-    """The ledger of `claims` from findings by name of their experiment."""
+    """The ledger of `claims` from findings by name of their experiment, and from what was published."""
+    found = {PUBLISHED: published(), **found}
     entries = tuple(LedgerEntry.of(claim, found.get(claim.experiment)) for claim in claims)
     used = [found[name] for name in dict.fromkeys(entry.experiment for entry in entries) if name in found]
     facts: dict[str, str | float] = {"seed": seed}

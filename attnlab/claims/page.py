@@ -37,15 +37,14 @@ def introduction(ledger: Ledger) -> str:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in ledger.counts.items() if count)
     return (
         f"{len(ledger.entries)} claims that are often made about attention, in our own words: {counts}. "
-        "No verdict is written down anywhere; each follows from figures of the experiments:\n\n"
-        "- ✓ *confirmed*: the claim meets every test.\n"
-        "- ~ *conditional*: it meets those within the condition that is named, and fails beyond it.\n"
-        "- ✗ *refuted*: it fails, and the right statement meets its own tests.\n"
-        "- · *not measurable*: no experiment settles it, or none did in this run.\n\n"
-        "A statistic must lie within five standard errors of what is claimed, a computed number within the error "
-        "that its roundings allow. The deciding figure is the first test that the claim fails, or its first where "
-        "it fails none; where several backends or sizes were tested, it is the one that comes out worst for the claim. "
-        "All are folded below each table."
+        "No verdict is written down anywhere; each follows from figures of the experiments, or from published "
+        "ones that are named with their source:\n\n- ✓ *confirmed*: the claim meets every test.\n- ~ "
+        "*conditional*: it meets those within the condition that is named, and fails beyond it.\n- ✗ *refuted*: "
+        "it fails, and the right statement meets its own tests.\n- · *not measurable*: no experiment here "
+        "settles it, or none did in this run.\n\nA statistic must lie within five standard errors of what is "
+        "claimed, a computed number within the error that its roundings allow. The deciding figure is the first "
+        "test that the claim fails, or its first where it fails none; where several backends or sizes were "
+        "tested, it is the one that comes out worst for the claim. All are folded below each table."
     )
 
 

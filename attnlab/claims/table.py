@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 
 from attnlab.claims.claim import Claim, Test
+from attnlab.claims.published import HEADS as HEAD_COUNT
+from attnlab.claims.published import PUBLISHED
 
 FORMULA, SHAPES, REACH, PRECISION = "The formula", "Shapes", "Reach", "Precision"
 TEMPERATURE, VARIANCE, SATURATION = "Temperature", "The variance of the scores", "Saturation"
@@ -29,8 +31,9 @@ CLAIMS = (
     Claim(
         id="weights-sum-to-one", theme=FORMULA, experiment="thermodynamics", reference=VASWANI,
         says="The softmax turns a row of scores into weights that add up to 1.",
-        truth="They do, up to rounding.",
-        claimed=(Test("Σp = 1"),),
+        truth="They do, within what n roundings can do: 2nu for n keys, u being the unit roundoff. √n·u is no "
+        "bound, as the roundings of equal weights are not independent.",
+        claimed=(Test("Σp = 1"), Test("|Σp − 1| in float32")),
     ),
     Claim(
         id="score-of-own-key", theme=FORMULA, experiment="formula", reference=VASWANI,
@@ -43,7 +46,8 @@ CLAIMS = (
         id="output-expectation", theme=FORMULA, experiment="thermodynamics",
         reference="Kubo 1966 for fluctuation and dissipation",
         says="What attention puts out is an expectation: of the values, under the weights.",
-        truth="Exactly so, and its response to a score is a covariance: ∂o/∂s_j = p_j(v_j − o), do/dβ = Cov_p(v, s).",
+        truth="Exactly so, and its response to a score is a covariance: ∂o/∂s_j = p_j(v_j − o), do/dβ = Cov_p(v, "
+        "s).",
         claimed=(Test("∂o/∂s_j = p_j (v_j − o)"), Test("do/dβ = Cov_p(v, s)")),
     ),
     Claim(
@@ -52,6 +56,14 @@ CLAIMS = (
         truth="It puts out one vector for every query position; a next token is predicted from the last of them, "
         "after many layers and an output projection.",
         claimed=(Test("different rows of the output", "=", 1),),
+    ),
+    Claim(
+        id="unnormalised-sum", theme=FORMULA, experiment="formula", reference=VASWANI,
+        says="The output is Σ_j s_ij v_j: the values times their scores.",
+        truth="It is Σ_j p_ij v_j, the scores after the softmax. Scores as they are have both signs and no sum: "
+        "of standard normal inputs their combination has a root mean square of √n, and the output one of √(E "
+        "Σp²), about √(e/n) for many keys.",
+        claimed=(Test("rms of Σ s v / rms of Σ p v", "=", 1),),
     ),
     Claim(
         id="self-and-cross", theme=SHAPES, experiment="formula", reference="Vaswani et al. 2017, §3.2.3",
@@ -99,8 +111,8 @@ CLAIMS = (
     Claim(
         id="no-information-loss", theme=REACH, experiment="length", reference=LENGTH,
         says="Attention reaches over any distance without losing information.",
-        truth="No weight exceeds 1/(1 + (n − 1)e^−Δ), Δ the gap from the largest to the smallest logit: with bounded "
-        "logits what one token sends fades as 1/n. A weight of .9 needs a gap of ln 9(n − 1).",
+        truth="No weight exceeds 1/(1 + (n − 1)e^−Δ), Δ the gap from the largest to the smallest logit: with "
+        "bounded logits what one token sends fades as 1/n. A weight of .9 needs a gap of ln 9(n − 1).",
         claimed=(Test("weight at a fixed gap", "≥", 0.9),),
         right=(Test("weight at the gap that .9 needs"),),
     ),
@@ -116,10 +128,16 @@ CLAIMS = (
         id="plain-exponentials", theme=PRECISION, experiment="overflow",
         reference="Blanchard, Higham, Higham 2021; Milakov, Gimelshein 2018",
         says="The softmax can be computed as exp(s)/Σ exp(s).",
-        truth="That overflows, and gives NaN from a logit of ln(max) on: 709.8 in float64, 88.7 in float32, 11.1 in "
-        "float16. Subtracting the row's largest logit first changes nothing else and cures it.",
+        truth="That overflows. The sum of n equal exponentials does so above a logit of ln(max) − ln n, and the "
+        "weights are then 0 without a warning: at n = 1024 from 4.16 on in float16, 81.79 in float32, 702.85 in "
+        "float64. Above ln(max) each exponential does, and the weights are NaN: 11.09, 88.72, 709.78. "
+        "Subtracting the row's largest logit first changes nothing else and cures both.",
         claimed=(Test("unshifted softmax overflows above", "=", math.inf),),
-        right=(Test("weight of two equal logits at twice ln(max)"),),
+        right=(
+            Test("share of unshifted weights that are 0"),
+            Test("share of unshifted weights that are NaN"),
+            Test("weight of two equal logits at twice ln(max)"),
+        ),
     ),
     Claim(
         id="boltzmann", theme=TEMPERATURE, experiment="thermodynamics", reference="Jaynes 1957",
@@ -203,23 +221,28 @@ CLAIMS = (
     ),
     Claim(
         id="scale-prevents-vanishing", theme=GRADIENTS, experiment="vanishing_gradient",
-        reference="Derrida 1981; Pitman and Yor 1997", condition="for a tail of the rows",
+        reference="Derrida 1981; Pitman and Yor 1997", condition="for a share of the rows, which grows with d_k",
         says="Without 1/√d_k the gradient of the softmax vanishes.",
-        truth="It does for a tail of saturated rows, not on average. Theory gives, at n = 1024 and d_k = 64, a root "
-        "mean square of ‖∂p/∂s‖ of .292 unscaled against .051 scaled, while 2.8 % of the unscaled rows lie under "
-        "1e-3 and none of the scaled. For standard normal queries and keys.",
+        truth="It does for saturated rows, not on average. Standard normal queries and keys at n = 1024: "
+        "unscaled, ‖∂p/∂s‖ is under 1e-3 for 2.6 % of the rows at d_k = 64, 19 % at 256, 45 % at 1024, and from "
+        "about 1,600 on for the median row; its root mean square at d_k = 64 is .292 against .051 scaled. Scaled "
+        "rows shrink as well, as √(e/n): their median is .050 at n = 1024 and .0064 at 65,536.",
         claimed=(
             Test("share of rows below", ">", 0, {"scaling": "unscaled", "keys": 1024, "norm": 1e-3}),
+            Test("share of rows below 1e-3 against d_k", ">", 0),
             Test("share of rows below", "=", 0, {"scaling": "scaled", "keys": 1024, "norm": 1e-3}),
         ),
         beyond=(Test("rms ‖J‖, unscaled over scaled", "<", 1, {"keys": 1024}),),
+        right=(Test("median ‖J‖ against d_k"), Test("median ‖J‖ against n")),
     ),
     Claim(
-        id="small-values-vanish", theme=GRADIENTS, experiment="formula", reference="Dao et al. 2022, appendix B",
-        says="Small values make the gradients for the values vanish.",
-        truth="That gradient is dL/dV = PᵀdO. It does not contain V, so that the size of the values says nothing "
-        "about it: the output changes as much with small values as with large ones.",
-        claimed=(Test("change of the output with V, at V/1000 over at V", "=", 1e-3),),
+        id="small-values-vanish", theme=GRADIENTS, experiment="vanishing_gradient",
+        reference="Dao et al. 2022, appendix B", condition="the gradients of queries and keys",
+        says="Small values make the gradients vanish.",
+        truth="Those of queries and keys shrink in proportion to V, as ∂L/∂s_j = p_j(v_j − o)·dO: at V/1000 they "
+        "are 1/1000. That of the values, dL/dV = PᵀdO, does not contain V and stays as it was.",
+        claimed=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": ("query", "key")}),),
+        beyond=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": "value"}),),
     ),
     Claim(
         id="heads-split-weights", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
@@ -233,6 +256,20 @@ CLAIMS = (
         says="Heads work independently of each other; their outputs are concatenated and mapped.",
         truth="So it is, to the last bit: what changes one head's input leaves the output of the others as it was.",
         claimed=(Test("elements of other heads changed by one head", "=", 0),),
+    ),
+    Claim(
+        id="heads-see-chunks", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
+        says="Each head sees its own chunk of the embedding.",
+        truth="Each head projects the whole embedding; what is cut into chunks is the projection. Moving one "
+        "coordinate of the tokens changes every head.",
+        claimed=(Test("heads changed by one coordinate of the embedding", "=", 1),),
+    ),
+    Claim(
+        id="heads-after-sum", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
+        says="Heads branch off after the weighted sum of the values.",
+        truth="They branch before the softmax, and each has weights of its own. One softmax whose output is "
+        "split into heads is another function.",
+        claimed=(Test("‖heads after the weighted sum − heads before it‖ / ‖heads before it‖", "=", 0),),
     ),
     Claim(
         id="concatenation-is-output", theme=MANY_HEADS, experiment="multihead", reference=HEADS, condition="W_O = I",
@@ -266,10 +303,41 @@ CLAIMS = (
     ),
     Claim(
         id="heads-cut-cost", theme=COST, experiment="multihead", reference="Vaswani et al. 2017, table 1",
+        condition="one head alone",
         says="Working in smaller dimensions, head by head, cuts the cost of attention.",
-        truth="The heads together take 4n²·d_model operations, however many there are; and more heads mean more "
-        "softmaxes.",
-        claimed=(Test("FLOPs / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),),
+        truth="One head of dimension d_model/h takes 1/h of the operations of a full-width one. The h of them "
+        "together take 4n²·d_model, however many they are, and h softmaxes. Their time follows from no count of "
+        "operations; it was measured and differs by backend.",
+        claimed=(
+            Test("FLOPs of one head / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),
+        ),
+        beyond=(Test("FLOPs / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),),
+    ),
+    Claim(
+        id="memory-reasonable", theme=COST, experiment="multihead", reference="Dao et al. 2022 (2205.14135)",
+        says="Attention takes a reasonable amount of memory, so that long inputs are handled efficiently.",
+        condition="a kernel that never holds the table of scores",
+        truth="The formula as it is written holds n² scores a head; a fused kernel needs little beyond its "
+        "output. Which of the two a backend does decides what it takes.",
+        claimed=(Test("peak memory / table of scores", "<", 0.5, {"backend": "torch_sdpa"}),),
+        beyond=(Test("peak memory / table of scores", "<", 0.5, {"backend": "torch_eager"}),),
+    ),
+    Claim(
+        id="typical-head-count", theme=MANY_HEADS, experiment=PUBLISHED, condition="models of 2017 and 2018",
+        reference="Vaswani et al. 2017, table 3; Grattafiori et al. 2024 (2407.21783), table 3",
+        says="A model typically has 8 to 16 heads.",
+        truth="So the first ones had. Of those looked up here the later ones have 12 (GPT-3 small) to 128 (Llama "
+        "3 405B).",
+        claimed=(Test(HEAD_COUNT, "≥", 8, {"year": (2017, 2018)}), Test(HEAD_COUNT, "≤", 16, {"year": (2017, 2018)})),
+        beyond=(Test(HEAD_COUNT, "≤", 16, {"year": (2020, 2022, 2024)}),),
+    ),
+    Claim(
+        id="bert-heads", theme=MANY_HEADS, experiment=PUBLISHED, condition="BERT base",
+        reference="Devlin et al. 2018 (1810.04805), §3",
+        says="BERT has 12 heads a layer.",
+        truth="BERT base has 12, BERT large 16.",
+        claimed=(Test(HEAD_COUNT, "=", 12, {"model": "BERT base"}),),
+        beyond=(Test(HEAD_COUNT, "=", 12, {"model": "BERT large"}),),
     ),
     Claim(
         id="heads-learn-syntax", theme=BEYOND,
@@ -281,8 +349,9 @@ CLAIMS = (
     Claim(
         id="stable-learning", theme=BEYOND, reference="Zhai et al. 2023 (2303.06296)",
         says="Scaling and heads make learning more stable.",
-        truth="What scaling does to scores and gradients at the start is measured here. Stability of a training run "
-        "depends on the model, the data and the optimiser.",
+        truth="What scaling does to scores and gradients at the start is measured here. Whether a training run "
+        "stays stable is for training runs to tell, with and without the scale, and depends on model, data and "
+        "optimiser.",
     ),
 )
 

@@ -7,6 +7,7 @@ Matplotlib loads when a figure is asked for, never with this module.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,12 +112,22 @@ def backend_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def points(
-    axes: Axes, x: ArrayLike, y: ArrayLike, standard_errors: ArrayLike, colour: str, **options: Any
+    axes: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    standard_errors: ArrayLike,
+    colour: str,
+    within: tuple[float, float] = (-math.inf, math.inf),
+    **options: Any,
 ) -> None:
-    """Measured points with bars of `STANDARD_ERRORS` standard errors; `options` go to ``Axes.errorbar``."""
+    """Measured points with bars of `STANDARD_ERRORS` standard errors; `options` go to ``Axes.errorbar``.
+
+    Bars end at the limits of `within`, beyond which the quantity cannot be.
+    """
     import numpy as np
 
-    bars = STANDARD_ERRORS * np.asarray(standard_errors, np.float64)
+    values, bars = np.asarray(y, np.float64), STANDARD_ERRORS * np.asarray(standard_errors, np.float64)
+    bars = np.clip([bars, bars], 0, np.maximum([values - within[0], within[1] - values], 0))
     style = {"fmt": "o", "color": colour, "markersize": 4.5, "linewidth": 1, **options}
     axes.errorbar(x, y, bars, **style)
 

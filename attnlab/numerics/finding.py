@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 # what a bar shows is what a row is judged by
 from attnlab.figures.drawing import STANDARD_ERRORS as STANDARD_ERRORS
 
+#: the relation of a figure that nothing is predicted of
+MEASURED = "measured"
 #: what `Row.relation` may be; < and > must hold beyond the error
-RELATIONS = ("=", "≤", "≥", "<", ">")
+RELATIONS = ("=", "≤", "≥", "<", ">", MEASURED)
 
 
 def meets(measured: float, relation: str, expected: float, room: float) -> bool:
@@ -20,6 +23,8 @@ def meets(measured: float, relation: str, expected: float, room: float) -> bool:
     """
     if relation not in RELATIONS:
         raise ValueError(f"relation must be one of {' '.join(RELATIONS)}, got {relation!r}")
+    if relation == MEASURED:
+        return math.isfinite(measured)
     if measured == expected:
         return relation in "=≤≥"
     above = measured - expected
@@ -64,6 +69,20 @@ class Row:
         measured, predicted = float(measured), float(predicted)
         passed = meets(measured, relation, predicted, max(STANDARD_ERRORS * standard_error, slack))
         return cls(quantity, where, predicted, measured, standard_error, passed, relation, slack)
+
+    @classmethod
+    def only_measured(
+        cls, quantity: str, where: Mapping[str, str | float], measured: float, *, standard_error: float = 0.0
+    ) -> Row:
+        """A figure without a prediction; it passes where it is finite, and is counted in no comparison."""
+        return cls.compare(
+            quantity, where, measured, measured, standard_error=standard_error, relation=MEASURED
+        )
+
+    @property
+    def compared(self) -> bool:
+        """Whether anything was predicted of it."""
+        return self.relation != MEASURED
 
 
 def pick(rows: Iterable[Row], quantity: str = "", **where: str | float) -> list[Row]:

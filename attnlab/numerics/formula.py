@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from attnlab.contract.errors import Declined
 from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
-from attnlab.numerics.estimates import mean_row
+from attnlab.numerics.estimates import mean_over_clusters, mean_row
 from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.responses import read_logits, weights_of
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
-from attnlab.theory import precision_classes
+from attnlab.theory import attention_under_random_inputs, precision_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +33,8 @@ _SCALE = _DIM**-0.5
 _ROUNDING, _DIFFERENCE = 1e-13, 1e-9
 #: what an honest error may be above its budget, which is a root mean square
 _ABOVE_BUDGET = 0.25
+#: keys over which scores are summed without a softmax
+UNNORMALISED_KEYS = (16, 128)
 #: queries, keys, value dimension
 SHAPES: Mapping[str, Sequence[tuple[int, int, int]]] = {
     "n_q = n_k": ((12, 12, _DIM),),
@@ -45,7 +47,7 @@ def measure(survey: Survey) -> None:
     """Errors over their budgets in two formats, properties that hold exactly, and the shapes that are taken."""
     for dtype in ("float64", "float32"):
         survey.each(partial(_errors, dtype=dtype), dtype=dtype)
-    survey.each(_properties, _causal_properties, _scores, _shapes)
+    survey.each(_properties, _causal_properties, _scores, without_softmax, _shapes)
 
 
 def _drawn(
@@ -126,6 +128,37 @@ def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
         weight = weights_of(one.attend, two[:, :, :1], two, scale=1.0)[0, 0, 0, 0]
         quantity, expected = "weight of the better aligned of two keys", 1 / (1 + math.exp(long / 2 - 1))
         yield one.row(quantity, {"lengths": lengths}, expected, float(weight), slack=_ROUNDING)
+
+
+def without_softmax(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """How large Σ_j s_ij v_j is, the sum with the scaled scores for weights, beside the output, both as mean squares.
+
+    Standard normal inputs: every term has variance 1 and is uncorrelated with the others, so that the sum has n; and
+    the output has E Σp².
+    """
+    heads, n_q = 32, 24
+    for keys in UNNORMALISED_KEYS:
+        rng = generator(seed, 1650, keys)
+        q, k, v = (rng.standard_normal((1, heads, n, _DIM)) for n in (n_q, keys, keys))
+        scores = read_logits(one.attend, q, k, scale=_SCALE)
+        output = one.attend(q, k, v, causal=False, scale=_SCALE)
+        where: Where = {"backend": one.name, "keys": keys}
+        exact = attention_under_random_inputs(keys, _DIM, _SCALE).participation
+        for quantity, vectors, expected in (
+            ("mean square of Σ s v", scores @ v, float(keys)),
+            ("mean square of Σ p v", output, exact),
+        ):
+            yield mean_row(quantity, where, (vectors[0] ** 2).mean(axis=-1), predicted=expected)
+        ratio = math.sqrt(float(np.mean((scores @ v) ** 2) / np.mean(output**2)))
+        error = 0.5 * ratio * math.hypot(*(_relative_error(vectors) for vectors in (scores @ v, output)))
+        quantity = "rms of Σ s v / rms of Σ p v"
+        yield Row.compare(quantity, where, math.sqrt(keys / exact), ratio, standard_error=error)
+
+
+def _relative_error(vectors: Array) -> float:
+    """Standard error of the mean square, relative to it: by heads, which are independent."""
+    mean, error = mean_over_clusters((vectors[0] ** 2).mean(axis=-1))
+    return error / mean
 
 
 def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:

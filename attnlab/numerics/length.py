@@ -58,7 +58,7 @@ def measure(survey: Survey) -> None:
     The first through one backend, against `random_energy`; the second through each in float64, where two values of the
     logits attain the bound and capped random logits stay below.
     """
-    survey.each(_bounds)
+    survey.each(bounds)
     survey.one(_lengths, "float32")
 
 
@@ -89,7 +89,7 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
     yield one.row(quantity, ends_of, long / short, high / low, standard_error=error, slack=_SLACK)
 
 
-def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
+def bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Logits of two values attain the bound; the gap that a weight of .9 needs, and soft caps."""
     for keys in GAP_LENGTHS:
         for quantity, kind, gap in (
@@ -98,6 +98,10 @@ def _bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
         ):
             expected, found = largest_possible_weight(keys, gap), _weight_at_gap(one, keys, gap)
             yield one.row(quantity, {"keys": keys, kind: gap}, expected, found, slack=1e-10)
+        for cap in CAPS:
+            expected, found = soft_cap_largest_weight(keys, cap), _weight_at_gap(one, keys, 2 * cap)
+            where = {"keys": keys, "cap": cap}
+            yield one.row("weight at the gap of a soft cap", where, expected, found, slack=1e-10)
     rng = generator(seed, 1100)
     for cap in CAPS:
         logits = cap * np.tanh(8 * rng.standard_normal((64, _CAPPED_KEYS)) / cap)
@@ -184,12 +188,14 @@ def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
             f"Δ = {gap:g}", at, (-5, -3), textcoords="offset points", color=colour, fontsize=9.5, ha="right"
         )
     for keys, row in {float(row.where["keys"]): row for row in rows}.items():
+        allowed = 1 / (1 + (line - 1) * math.exp(-float(row.where["gap"])))
+        panel.plot(line, allowed, "--", color=GREY, linewidth=1.0)
         panel.plot([keys], [row.measured], "ko", markersize=5, mfc="none")
         text = f"{float(row.where['gap']):.1f}"
         panel.annotate(
             text, (keys, row.measured), (0, -15), textcoords="offset points", fontsize=9, ha="center"
         )
-    text = "○ the gap Δ\nthat a weight\nof .9 needs\nover n keys"
+    text = "○ on its curve:\nthe gap Δ that\na weight of .9\nneeds over n keys"
     panel.text(0.02, 0.2, text, transform=panel.transAxes, fontsize=9)
     panel.set_ylim(0, 1.05)
     powers_of_two(panel, [2.0**power for power in range(1, 21, 3)])

@@ -1,9 +1,10 @@
 """What do heads do, and what do they cost? Initialisation, independence, concatenation and arithmetic.
 
 With |x|² = d_model, as after a layer norm, the variance of the logits at initialisation follows from the projections
-alone, (d_model σ_w²)². Heads neither see each other nor save arithmetic: 4 n² d_model operations at any number of
-them, and n² exponentials for each. And what joins them is W_O: without it a block's output is their concatenation
-and nothing else.
+alone, (d_model σ_w²)². Every head projects the whole embedding, and none sees another's answer. One head of dimension
+d_model/H takes 1/H of the operations of a full-width one, and H of them as many: 4 n² d_model, with n² exponentials for
+each. How long they take is measured, and nothing predicts it. What joins the heads is W_O: without it a block's output
+is their concatenation and nothing else.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.figures.drawing import BLACK, BLUE, backend_styles, entitle, legend, new_figure, powers_of_two
+from attnlab.measuring.contender import in_this_process
+from attnlab.measuring.instruments import PEAK_MEMORY
 from attnlab.numerics.estimates import mean_row
 from attnlab.numerics.finding import Finding, Row, Where, pick
-from attnlab.numerics.panels import numbers
+from attnlab.numerics.panels import numbers, of_first_backend
 from attnlab.numerics.responses import read_logits
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import initial_logit_variance
@@ -35,8 +40,7 @@ MODEL_DIM, HEAD_DIM = 256, 32
 _DRAWS, _TOKENS = 48, 24
 HEAD_COUNTS = (1, 2, 4, 8, 16)
 _COST_LENGTH = 384
-#: many heads that take less than this share of the time of one would be a saving
-_LEAST_TIME = 0.5
+MEMORY_LENGTH, MEMORY_HEADS = 2048, 16
 #: rounding of a sum of d_model products in float64, with room
 _ROUNDING = 1e-12
 
@@ -64,11 +68,12 @@ def measure(survey: Survey) -> None:
     """Var(logit) at four initialisations, and what heads do to one another and to the cost, by backend.
 
     Variances: `initial_logit_variance`, the spread over independent projections being the error. Structure: exact,
-    up to rounding. FLOPs from `Workload` against 4 n² d_model, and the measured time of 16 heads over that of one,
-    which passes where it is not below half: heads do not cut the cost.
+    up to rounding. FLOPs of one head and of all against 4 n² d_model, and the measured time of all over that of one
+    full-width head, of which nothing is predicted.
     """
     survey.facts["d_model"] = MODEL_DIM
-    survey.each(_initialisation, _structure, _cost)
+    survey.each(_initialisation, _structure, projected_heads, _cost)
+    survey.each(partial(memory, folders=survey.folders), dtype="float32")
 
 
 def _heads_of(x: NDArray[Any], count: int) -> NDArray[Any]:
@@ -132,6 +137,30 @@ def _structure(one: OpenBackend, seed: int) -> Iterator[Row]:
     yield Row.compare("‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", where, math.sqrt(2), distance, slack=error)
 
 
+def projected_heads(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """What a head sees of the embedding, and what becomes of heads that branch after the weighted sum."""
+    rng = generator(seed, 1450)
+    count, length = MODEL_DIM // HEAD_DIM, 12
+    x = rng.standard_normal((1, length, MODEL_DIM))
+    projections = rng.standard_normal((3, MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
+
+    def heads(tokens: NDArray[Any], dims: int) -> NDArray[Any]:
+        q, k, v = (_heads_of(tokens @ w, MODEL_DIM // dims) for w in projections)
+        return one.attend(q, k, v, causal=False, scale=dims**-0.5)
+
+    before = heads(x, HEAD_DIM)
+    moved = x.copy()
+    moved[..., 5] += 1.0
+    changed = (heads(moved, HEAD_DIM) != before).any(axis=(0, 2, 3)).sum()
+    where: Where = {"backend": one.name, "heads": count}
+    yield Row.compare("heads changed by one coordinate of the embedding", where, count, changed)
+    # one softmax for all, whose output is split: every head then has the same weights
+    after, side_by_side = _joined(heads(x, MODEL_DIM)), _joined(before)
+    distance = float(np.linalg.norm(after - side_by_side) / np.linalg.norm(side_by_side))
+    quantity = "‖heads after the weighted sum − heads before it‖ / ‖heads before it‖"
+    yield Row.compare(quantity, where, 0.0, distance, slack=_ROUNDING, relation=">")
+
+
 def _exact(quantity: str, where: Mapping[str, str | float], found: float) -> Row:
     return Row.compare(quantity, where, 0.0, found, slack=_ROUNDING)
 
@@ -160,8 +189,32 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
         counted = {**where, "counted": "by PyTorch" if flops else "by arithmetic"}
         share = (flops or workload.flops) / (4 * n * n * MODEL_DIM)
         yield Row.compare("FLOPs / (4 n² d_model)", counted, 1.0, share, slack=1e-12)
-        ratio = min(seconds[count]) / min(seconds[1])
-        yield Row.compare("time / time of one head", where, _LEAST_TIME, ratio, relation="≥")
+        alone = Workload(heads=1, queries=n, keys=n, head_dim=MODEL_DIM // count)
+        flops = _counted_flops(one, alone, x[..., : MODEL_DIM // count])
+        counted = {**where, "counted": "by PyTorch" if flops else "by arithmetic"}
+        share = (flops or alone.flops) / (4 * n * n * MODEL_DIM)
+        yield Row.compare("FLOPs of one head / (4 n² d_model)", counted, 1 / count, share, slack=1e-12)
+        if count > 1:
+            ratio = min(seconds[count]) / min(seconds[1])
+            yield Row.only_measured("time / time of one head", where, ratio)
+
+
+def memory(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
+    """Peak memory of a call in float32, its inputs not counted, and over that of the table of scores, 4Hn² bytes.
+
+    Nothing is predicted of it. Nothing of a slow backend.
+    """
+    if one.slow:
+        return
+    rng, n = generator(seed, 1550), MEMORY_LENGTH
+    shape = (3, 1, MEMORY_HEADS, n, MODEL_DIM // 4)
+    problem = Problem.of(*rng.standard_normal(shape, dtype=np.float32), dtype="float32")
+    backend, workload = in_this_process(one.name, folders), Workload.of_problem(problem)
+    readings = PEAK_MEMORY.measure(backend.open("cpu"), backend.bind(workload, problem))
+    where: Where = {"backend": one.name, "heads": MEMORY_HEADS, "length": n}
+    peak = min(readings.samples)
+    yield Row.only_measured("peak memory, MiB", where, peak / 2**20)
+    yield Row.only_measured("peak memory / table of scores", where, peak / (4 * MEMORY_HEADS * n * n))
 
 
 def _counted_flops(one: OpenBackend, workload: Workload, x: NDArray[Any]) -> int:
@@ -192,8 +245,16 @@ def conclusion(rows: Sequence[Row]) -> str:
         if many
         else ""
     )
+    peaks = pick(rows, "peak memory, MiB")
+    low, high = (side(peaks, key=lambda row: row.measured) if peaks else None for side in (min, max))
+    kept = (
+        f" At n = {MEMORY_LENGTH} with {MEMORY_HEADS} heads a call in float32 takes {low.measured:.3g} MiB "
+        f"({low.where['backend']}) to {high.measured:.3g} MiB ({high.where['backend']})."
+        if low and high
+        else ""
+    )
     return (
-        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{untouched}{cost} "
+        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{untouched}{cost}{kept} "
         f"{agreement(rows, 'theory')}."
     )
 
@@ -206,7 +267,7 @@ def draw(finding: Finding) -> Figure:
     title = "Initialisation sets the variance (bars: predicted)"
     entitle(start, title, "variance of a logit at initialisation", "")
     x, y = f"heads, at d_model = {MODEL_DIM}", "time, or FLOPs, over those of one head"
-    entitle(cost, "Heads do not cut the cost", x, y)
+    entitle(cost, "More heads: equal FLOPs, not equal time", x, y)
     return figure
 
 
@@ -227,7 +288,10 @@ def _by_heads(panel: Axes, rows: Sequence[Row]) -> None:
         mine = pick(times, backend=name)
         panel.plot(numbers(mine, "heads"), [row.measured for row in mine], label=name, mfc="none", **style)
     y = [row.measured for row in flops]
-    panel.plot(numbers(flops, "heads"), y, "_", color=BLACK, ms=22, mew=2, label="FLOPs")
+    panel.plot(numbers(flops, "heads"), y, "_", color=BLACK, ms=22, mew=2, label="FLOPs, all heads")
+    alone = of_first_backend(pick(rows, "FLOPs of one head / (4 n² d_model)"))
+    share = [row.measured for row in alone]
+    panel.plot(numbers(alone, "heads"), share, ":", color=BLACK, label="FLOPs, one of them")
     powers_of_two(panel, HEAD_COUNTS)
     panel.set_ylim(bottom=0)
     legend(panel, fontsize=8.5)

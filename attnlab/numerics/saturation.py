@@ -264,7 +264,7 @@ def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
     ):
         curve = [exact(keys, critical_beta(keys) / t).entropy / unit for t in fine]
         panel.plot(fine, curve, line, color=colour, linewidth=width)
-    measured(panel, rows, "temperature / freezing", BLUE, unit, linewidth=1.5)
+    measured(panel, rows, "temperature / freezing", BLUE, unit, linewidth=1.5, within=(0.0, 1.0))
     panel.set_ylim(-0.03, 1.03)
     _temperatures(panel)
     note(panel, 2.3, 0.62, "limit far above:\nln n − β²/2 + …", GREEN)
@@ -303,7 +303,7 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
     cold = [t for t in fine if critical / t > extreme_level(keys) * 1.02]
     panel.plot(cold, [frozen_fraction(keys, critical / t) for t in cold], "--", color=ORANGE, linewidth=1.8)
     for found, colour in ((weights, BLUE), (frozen, ORANGE)):
-        measured(panel, found, "temperature / freezing", colour, linewidth=1.5)
+        measured(panel, found, "temperature / freezing", colour, linewidth=1.5, within=(0.0, 1.0))
     _temperatures(panel)
     note(panel, 1.15, 0.45, "mean largest weight", BLUE)
     note(panel, 0.12, 0.2, "share of rows in which\none key has over half\n(frozen limit)", ORANGE)

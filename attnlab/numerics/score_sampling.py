@@ -149,6 +149,10 @@ def correlated(rho: float) -> Family:
     return Family(f"correlated, ρ = {rho:g}", draw, lambda d: dot_product_moments(d, correlation=rho))
 
 
+def _normal_by_sign(rng: np.random.Generator, count: int, dim: int) -> tuple[Single, Single]:
+    return _normal(rng, (count, dim)), _rademacher(rng, (count, dim))
+
+
 def _of_kurtosis(label: str, draw: Callable[..., Any], kurtosis: float) -> Family:
     both = {"query_kurtosis": kurtosis, "key_kurtosis": kurtosis}
     return Family(label, _independent(draw), lambda d: dot_product_moments(d, **both))
@@ -169,6 +173,12 @@ FAMILIES: Mapping[str, Family] = {
     "uniform": _of_kurtosis("uniform", _uniform, 1.8),
     "Rademacher": _of_kurtosis("Rademacher", _rademacher, 1.0),
     "Laplace": _of_kurtosis("Laplace", _laplace, 6.0),
+    # a sum of normal numbers with random signs: exactly normal at every dimension
+    "normal × Rademacher": Family(
+        "normal × Rademacher",
+        _normal_by_sign,
+        lambda d: dot_product_moments(d, query_kurtosis=3.0, key_kurtosis=1.0),
+    ),
     "shifted means": Family(
         "shifted means",
         _independent(lambda rng, shape: _normal(rng, shape) + np.float32(_MEAN)),

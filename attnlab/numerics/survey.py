@@ -136,10 +136,11 @@ def reference_backend(opened: Sequence[OpenBackend]) -> OpenBackend | None:
 def agreement(rows: Sequence[Row], prediction: str) -> str:
     """The last sentence of a conclusion, without the stop: whether all `rows` meet `prediction`, or who does not."""
     failed = [row for row in rows if not row.passed]
+    count = sum(row.compared for row in rows)
     if not failed:
-        return f"All {len(rows)} comparisons meet {prediction}"
+        return f"All {count} comparisons meet {prediction}"
     names = sorted({str(row.where.get("backend", row.quantity)) for row in failed})
-    return f"{len(failed)} of {len(rows)} comparisons miss {prediction} ({', '.join(names)})"
+    return f"{len(failed)} of {count} comparisons miss {prediction} ({', '.join(names)})"
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:

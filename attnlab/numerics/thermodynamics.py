@@ -32,7 +32,7 @@ from attnlab.numerics.observables import observe
 from attnlab.numerics.panels import boundary, measured, numbers
 from attnlab.numerics.responses import Array, derivative, energy_variance
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
-from attnlab.theory import critical_beta, random_energy
+from attnlab.theory import critical_beta, random_energy, unit_roundoff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #: heads, queries, keys, head dimension of the identities; β is the logits' standard deviation
 _HEADS, _QUERIES, _KEYS, _HEAD_DIM = 4, 8, 48, 16
 BETAS = (0.5, 2.0)
+#: the row whose weights are added up
+SUM_KEYS, SUM_DTYPE = 49_152, "float32"
 CURVE_KEYS = 256
 #: inverse temperatures of the curves, in units of the freezing one
 CURVE = (0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.25, 1.5, 1.8, 2.2, 2.8)
@@ -53,6 +55,7 @@ def measure(survey: Survey) -> None:
     And ln Z, energy, entropy and heat capacity against β, on the exact curves of the random energy model.
     """
     survey.each(_identities)
+    survey.each(long_sums, dtype=SUM_DTYPE)
     survey.one(_curves)
 
 
@@ -62,6 +65,25 @@ def _identities(one: OpenBackend, seed: int) -> Iterator[Row]:
         q, k, v = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (_QUERIES, _KEYS, _KEYS))
         for found in violations(one.attend, q, k, v, beta / np.sqrt(_HEAD_DIM)):
             yield one.row(found.identity, {"beta": beta}, 0.0, found.largest, slack=found.tolerance)
+
+
+def long_sums(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """How far the weights of a long row are from adding up to 1, with ones for values: against what roundings can do.
+
+    The output is a sum of n weights over another sum of them, each with a relative error of at most γ_{n−1} in whatever
+    order it is taken (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. Independent
+    roundings would add up to about √n·u, which is no bound: those of equal terms are not independent.
+    """
+    rng, roundoff = generator(seed, 960), unit_roundoff(SUM_DTYPE)
+    k = rng.standard_normal((1, 1, SUM_KEYS, 8), dtype=np.float32)
+    bound = 2 * SUM_KEYS * roundoff / (1 - 2 * SUM_KEYS * roundoff)
+    for logits, length in (("equal", 0.0), ("normal", 1.0)):
+        q = np.full((1, 1, 2, 8), length / math.sqrt(8), np.float32)
+        sums = one.attend(q, k, np.ones_like(k), causal=False, scale=1.0).astype(np.float64)
+        off = float(np.abs(sums - 1).max())
+        where: Where = {"backend": one.name, "keys": SUM_KEYS, "logits": logits}
+        yield Row.compare("|Σp − 1| in float32", where, bound, off, relation="≤")
+        yield Row.only_measured("|Σp − 1| / √n·u in float32", where, off / (math.sqrt(SUM_KEYS) * roundoff))
 
 
 def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -105,7 +127,21 @@ def conclusion(rows: Sequence[Row]) -> str:
     worst = max(checked, key=lambda row: row.measured)
     return (
         f"Of {identities} identities of a Boltzmann distribution, tried through {through} backends, the largest "
-        f"violation is {worst.measured:.1e} ({worst.quantity}, {worst.where['backend']}). {agreement(rows, 'theory')}."
+        f"violation is {worst.measured:.1e} ({worst.quantity}, {worst.where['backend']}). {_sums(rows)}"
+        f"{agreement(rows, 'theory')}."
+    )
+
+
+def _sums(rows: Sequence[Row]) -> str:
+    """How far the weights of the longest row are from adding up to 1."""
+    sums, sizes = pick(rows, "|Σp − 1| in float32"), pick(rows, "|Σp − 1| / √n·u in float32")
+    if not (sums and sizes):
+        return ""
+    worst, most = (max(found, key=lambda row: row.measured) for found in (sums, sizes))
+    return (
+        f"Over {SUM_KEYS} keys in float32 the weights add up to 1 within {worst.measured:.1e} "
+        f"({worst.where['backend']}, {worst.where['logits']} logits; bound {worst.predicted:.1e}), at most "
+        f"{most.measured:.2f} times √n·u. "
     )
 
 

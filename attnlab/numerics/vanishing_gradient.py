@@ -1,31 +1,47 @@
-"""Do gradients vanish without 1/√d_k? In a tail of the rows, and not on average.
+"""Do gradients vanish without 1/√d_k? In a share of the rows that grows with d_k, and not on average.
 
 What reaches the logits is Jg, with J = diag p − ppᵀ the softmax Jacobian and g the gradient of the weights; for a g
 of independent unit components E‖Jg‖² = ‖J‖_F². Its mean square is larger at the freezing point than at either end, so
-that the average says the opposite of what is often claimed, while a share of frozen rows does receive nothing.
+that the average says the opposite of what is often claimed, while frozen rows do receive nothing: few of them at
+d_k = 64, more than half from d_k ≈ 1,600 on at n = 1024. With the scale ‖J‖ shrinks too, with the length, as √(e/n).
 Measured through the backends in float64, and by automatic differentiation through those that have it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined
-from attnlab.figures.drawing import BLUE, ORANGE, entitle, legend, new_figure, note, points
-from attnlab.numerics.estimates import mean_row, statistic_over_clusters
+from attnlab.contract.problem import Problem
+from attnlab.contract.workload import Workload
+from attnlab.figures.drawing import (
+    BLUE,
+    GREY,
+    ORANGE,
+    entitle,
+    legend,
+    new_figure,
+    note,
+    points,
+    powers_of_two,
+    share_axis,
+    smooth,
+)
+from attnlab.measuring.contender import in_this_process
+from attnlab.numerics.estimates import mean_over_clusters, mean_row, statistic_over_clusters
 from attnlab.numerics.finding import Finding, Row, Where, pick
+from attnlab.numerics.jacobian_sampling import Estimate, quantile, share_below
 from attnlab.numerics.observables import Array, observe
 from attnlab.numerics.panels import boundary, by_backend, measured, numbers, of_first_backend
 from attnlab.numerics.responses import logit_gradients
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
-from attnlab.theory import attention_under_random_inputs, critical_beta, jacobian_norm_squared, random_energy
+from attnlab.theory import attention_under_random_inputs, critical_beta, random_energy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,15 +52,22 @@ SMALL = 1e-3
 _HEAD_DIM, _KEYS, _SLOW_KEYS, _AUTOGRAD_KEYS = 64, 1024, 64, 192
 _HEADS, _QUERIES, _SLOW_QUERIES, _AUTOGRAD_QUERIES = 32, 96, 8, 16
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
-#: rows of the random energy model drawn for what has no closed form
-_REFERENCE_ROWS = 20_000
+#: where the share of rows without a gradient is followed: over d_k unscaled, and over n scaled
+HEAD_DIMS, LENGTHS = (64, 128, 256, 512, 1024, 1600, 4096), (256, 1024, 16384, 65536)
+#: dimensions that the queries of these rows really have: their lengths alone make the law
+_FEW_DIMS = 8
+#: a square norm is read from a backend to about 1e-12
+_NORM_SLACK = 2e-6
+#: of a ratio of two gradients in float64, with room
+_ROUNDING = 1e-10
+_SMALL_SCALE = 0.25
 #: standard deviations of the logits, in units of β_c
 SWEEP = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 3.0, 4.5)
 
-STATISTICS: Mapping[str, Callable[[Array], float]] = {
-    "median ‖J‖": lambda norms: float(np.median(norms)),
-    "5 % quantile of ‖J‖": lambda norms: float(np.quantile(norms, 0.05)),
-}
+#: quantiles by name
+QUANTILES: Mapping[str, float] = {"median ‖J‖": 0.5, "5 % quantile of ‖J‖": 0.05}
+AGAINST_DIM = tuple(f"{name} against d_k" for name in ("share of rows below 1e-3", "median ‖J‖"))
+AGAINST_LENGTH = "median ‖J‖ against n"
 #: share of rows below these Jacobian norms, the third of them `SMALL`
 THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 
@@ -52,11 +75,14 @@ THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 def measure(survey: Survey) -> None:
     """‖J‖_F of the rows through each backend: mean square, median, 5 % quantile, share below 1e-3.
 
-    Predictions: the exact mean square; for the others rows drawn from the random energy model itself, their own
-    sampling error included. Then the gradient of the logits through autograd, its mean square against the same theory.
+    Predictions: the exact mean square; for the others `attnlab.numerics.jacobian_sampling`, its own error included.
+    Then the gradient of the logits through autograd, its mean square against the same theory, and through one
+    backend what becomes of the rows with d_k, unscaled, and with n, scaled.
     """
-    survey.each(_through, partial(_autograd, folders=survey.folders))
-    survey.one(_sweep)
+    survey.each(
+        _through, *(partial(measure, folders=survey.folders) for measure in (_autograd, small_values))
+    )
+    survey.one(lambda one, seed: [*_sweep(one, seed), *against_size(one, seed)])
 
 
 def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -64,21 +90,18 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
     rng = generator(seed, keys)
     q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (queries, keys))
     means = []
-    for number, (scaling, scale) in enumerate(_SCALES.items()):
+    for scaling, scale in _SCALES.items():
         squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
         where: Where = {"backend": one.name, "scaling": scaling, "keys": keys, "head_dim": _HEAD_DIM}
         expected = attention_under_random_inputs(keys, _HEAD_DIM, scale).jacobian_norm_squared
         means.append(mean_row("mean ‖J‖²", where, squares, predicted=expected, slack=1e-12))
         yield means[-1]
-        reference = _reference(keys, scale, (seed, keys, 600 + number))
-        norms = np.sqrt(squares)
-        for quantity, statistic in STATISTICS.items():
-            yield _against(quantity, where, norms, reference, statistic)
+        norms, row = np.sqrt(squares), (keys, _HEAD_DIM, scale)
+        for quantity, level in QUANTILES.items():
+            yield _quantile(quantity, where, norms, level, quantile(level, *row))
         for threshold in THRESHOLDS:
             at = {**where, "norm": threshold}
-            yield _against(
-                "share of rows below", at, norms, reference, partial(_share_below, threshold), share=True
-            )
+            yield _share("share of rows below", at, norms, threshold, share_below(threshold, *row))
     unscaled, scaled = means
     ratio = math.sqrt(unscaled.measured / scaled.measured)
     expected = math.sqrt(unscaled.predicted / scaled.predicted)
@@ -87,43 +110,59 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
     yield one.row("rms ‖J‖, unscaled over scaled", where, expected, ratio, standard_error=error)
 
 
-def _share_below(threshold: float, norms: Array) -> float:
-    return float(np.mean(norms < threshold))
+def _quantile(quantity: str, where: Where, norms: Array, level: float, expected: Estimate) -> Row:
+    """A quantile of the measured norms against the predicted one, which has an error of its own."""
+    found, error = statistic_over_clusters(norms, lambda values: float(np.quantile(values, level)))
+    error = math.hypot(error, expected.error)
+    return Row.compare(quantity, where, expected.value, found, standard_error=error, slack=_NORM_SLACK)
 
 
-def _against(
-    quantity: str,
-    where: Mapping[str, str | float],
-    norms: Array,
-    reference: Array,
-    statistic: Callable[[Array], float],
-    share: bool = False,
-) -> Row:
-    """A statistic of the measured norms against that of the reference rows, which has an error of its own.
+def _share(quantity: str, where: Where, norms: Array, threshold: float, expected: Estimate) -> Row:
+    """The share of the measured norms below `threshold` against the predicted one.
 
-    Where a `share` of rows is small, few were seen or none, and their spread says nothing of what might have been: the
-    error is then that of the predicted share, and some four rows are too few to judge by.
+    Where it is small, few rows were seen or none, and their spread says nothing of what might have been: the error is
+    then that of the predicted share, and some four rows are too few to judge by.
     """
-    found, error = statistic_over_clusters(norms, statistic)
-    predicted, own_error = statistic_over_clusters(reference, statistic)
-    if share:
-        error = max(error, float(np.sqrt(predicted * (1 - predicted) / norms.size)))
-    error, slack = math.hypot(error, own_error), 4 / norms.size if share else 0.0
-    return Row.compare(quantity, where, predicted, found, standard_error=error, slack=slack)
+    found, error = mean_over_clusters((norms < threshold).astype(np.float64))
+    independent = math.sqrt(expected.value * (1 - expected.value) / norms.size)
+    error = math.hypot(max(error, independent), expected.error)
+    return Row.compare(quantity, where, expected.value, found, standard_error=error, slack=4 / norms.size)
 
 
-@lru_cache(maxsize=8)
-def _reference(keys: int, scale: float, stream: tuple[int, ...]) -> Array:
-    """‖J‖_F of rows of independent normal logits with the standard deviation scale·χ_d, in 100 groups."""
-    rng = generator(*stream)
-    norms = np.empty((100, _REFERENCE_ROWS // 100))
-    for group in norms:
-        beta = scale * np.sqrt(rng.chisquare(_HEAD_DIM, group.size))
-        logits = beta[:, None] * rng.standard_normal((group.size, keys))
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        group[:] = np.sqrt(jacobian_norm_squared(weights))
-    return norms
+def against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """Rows without a gradient against d_k, unscaled over 1024 keys; the median norm against n, scaled at d_k = 64.
+
+    Given its query a row has independent normal logits, whose size follows from the query's length alone. So queries of
+    a few dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
+    """
+    for head_dim in HEAD_DIMS:
+        norms = _norms_of(one, generator(seed, 820, head_dim), _KEYS, head_dim, 1.0, heads=48, queries=48)
+        where: Where = {"backend": one.name, "scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
+        share, median = AGAINST_DIM
+        yield _share(share, where, norms, SMALL, share_below(SMALL, _KEYS, head_dim, 1.0))
+        yield _quantile(median, where, norms, 0.5, quantile(0.5, _KEYS, head_dim, 1.0))
+    for keys in LENGTHS:
+        scale, heads = _SCALES["scaled"], 24
+        norms = _norms_of(one, generator(seed, 830, keys), keys, _HEAD_DIM, scale, heads=heads, queries=16)
+        where = {"backend": one.name, "scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
+        yield _quantile(AGAINST_LENGTH, where, norms, 0.5, quantile(0.5, keys, _HEAD_DIM, scale))
+
+
+def _norms_of(
+    one: OpenBackend,
+    rng: np.random.Generator,
+    keys: int,
+    head_dim: int,
+    scale: float,
+    *,
+    heads: int,
+    queries: int,
+) -> Array:
+    """‖J‖_F, (heads, queries)."""
+    q, k = (rng.standard_normal((1, heads, n, _FEW_DIMS)) for n in (queries, keys))
+    q *= np.sqrt(rng.chisquare(head_dim, (1, heads, queries, 1))) / np.linalg.norm(q, axis=-1, keepdims=True)
+    squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
+    return np.asarray(np.sqrt(squares))
 
 
 def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
@@ -136,7 +175,7 @@ def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Ite
     upstream = np.ones((1, _HEADS, _AUTOGRAD_QUERIES, 1))
     for scaling, scale in _SCALES.items():
         try:
-            gradients = logit_gradients(load(one.name, folders), q, k, v, upstream, scale=scale)
+            gradients = logit_gradients(in_this_process(one.name, folders), q, k, v, upstream, scale=scale)
         except Declined:
             return  # no automatic differentiation: nothing to measure, and nothing wrong
         sizes: Where = {"keys": _AUTOGRAD_KEYS, "head_dim": _HEAD_DIM}
@@ -144,6 +183,26 @@ def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Ite
         expected = attention_under_random_inputs(_AUTOGRAD_KEYS, _HEAD_DIM, scale).jacobian_norm_squared
         squares = (gradients**2).sum(axis=-1)[0]
         yield mean_row("mean ‖dL/ds‖² by autograd", where, squares, predicted=expected)
+
+
+def small_values(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
+    """Norms of dL/dq, dL/dk and dL/dV with V/1000 over those with V, for the same gradient of the output."""
+    rng = generator(seed, 710)
+    q, k, v, upstream = rng.standard_normal((4, 1, 2, 24, 16))
+    found: list[Mapping[str, Array]] = []
+    for values in (v, v / 1000):
+        problem = Problem.of(q, k, values, scale=_SMALL_SCALE, output_gradient=upstream)
+        workload = Workload.of_problem(problem, direction="backward")
+        try:
+            backend = in_this_process(one.name, folders)
+            found.append(backend.named(workload, backend.bind(workload, problem)()))
+        except Declined:
+            return  # no automatic differentiation
+    plain, small = found
+    for of, expected in (("query", 1e-3), ("key", 1e-3), ("value", 1.0)):
+        large, left = (float(np.linalg.norm(one[f"{of} gradient"])) for one in (plain, small))
+        quantity = "norm of the gradient at V/1000 over at V"
+        yield one.row(quantity, {"of": of}, expected, left / large, slack=_ROUNDING * expected)
 
 
 def _sweep(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -171,24 +230,43 @@ def conclusion(rows: Sequence[Row]) -> str:
 
     rms = {scaling: average(squares, scaling) ** 0.5 for scaling in _SCALES}
     tail = {scaling: 100 * average(below, scaling) for scaling in _SCALES}
-    expected = pick(below, scaling="unscaled")[0]
+    error = 100 * pick(below, scaling="unscaled")[0].standard_error
+    expected = share_below(SMALL, _KEYS, _HEAD_DIM, 1.0)
     direction = "larger" if rms["unscaled"] > rms["scaled"] else "smaller"
     return (
         f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "
         f"scaled one (rms {rms['unscaled']:.3f} against {rms['scaled']:.3f}), while {tail['unscaled']:.1f} ± "
-        f"{100 * expected.standard_error:.1f} % of its rows (predicted: {100 * expected.predicted:.1f} %) lie below "
-        f"{SMALL:g}, against {tail['scaled']:.1f} %. {agreement(rows, 'the predictions')}."
+        f"{error:.1f} % of its rows (sampled from theory: {100 * expected.value:.2f} ± {100 * expected.error:.2f} %) "
+        f"lie below {SMALL:g}, against {tail['scaled']:.1f} %. {_sizes(rows)}{agreement(rows, 'the predictions')}."
+    )
+
+
+def _sizes(rows: Sequence[Row]) -> str:
+    """What becomes of the share and of the median at other sizes."""
+    shares, medians = (pick(rows, quantity) for quantity in AGAINST_DIM)
+    long = pick(rows, AGAINST_LENGTH)
+    if not (shares and medians and long):
+        return ""
+    first = next((row for row in medians if row.measured < SMALL), None)
+    told = ", ".join(f"{100 * row.measured:.0f}" for row in shares)
+    median = f"; from {first.where['head_dim']} on the median row does" if first else ""
+    return (
+        f"Unscaled, {told} % do at d_k = {', '.join(str(row.where['head_dim']) for row in shares)}{median}. "
+        f"Scaled, the median falls with the length, from {long[0].measured:.3f} at n = {long[0].where['keys']} to "
+        f"{long[-1].measured:.4f} at {long[-1].where['keys']}. "
     )
 
 
 def draw(finding: Finding) -> Figure:
-    """Root mean square against β; rms, median and 5 % quantile by scaling; the share of rows below 1e-3."""
-    figure, (average, spread, tail) = new_figure(3, 1, width=14.0, height=4.6)
+    """Root mean square against β; rms, median and 5 % quantile by scaling; shares of rows by norm and by d_k."""
+    figure, (average, spread, tail, size) = new_figure(2, 2, width=12.0, height=9.0)
     _average(average, pick(finding.rows, "mean ‖J‖² against β"))
-    compared = [row for row in finding.rows if "scaling" in row.where and row.where.get("head_dim")]
+    shown = ("mean ‖J‖²", *QUANTILES, "share of rows below")
+    compared = [row for row in finding.rows if row.quantity in shown]
     compared = pick(compared, keys=max((int(row.where["keys"]) for row in compared), default=0))
     _spread(spread, compared)
     _tail(tail, pick(compared, "share of rows below"))
+    _against_dim(size, finding.rows)
     return figure
 
 
@@ -212,10 +290,16 @@ def _average(panel: Axes, rows: Sequence[Row]) -> None:
     panel.plot(fine, curve, color=BLUE, linewidth=1.8)
     root = np.sqrt([row.measured for row in rows])
     points(panel, x, root, np.array([row.standard_error for row in rows]) / (2 * root), BLUE)
-    for beta, label, lift in ((1.0, "scaled, any d_k", -13), (8.0, "unscaled, d_k = 64", 7)):
+    for beta, label, offset in (
+        (1.0, "β = 1: scaled, d_k = 64", (66, -6)),
+        (8.0, "β = 8: unscaled, d_k = 64", (12, 6)),
+    ):
         at = beta / critical, exact(beta / critical)
         panel.plot(*([one] for one in at), "D", color=ORANGE, markersize=8, zorder=5)
-        panel.annotate(label, at, (9, lift), textcoords="offset points", color=ORANGE, fontsize=9.5)
+        look: dict[str, Any] = {"color": ORANGE, "fontsize": 9.5}
+        if beta < critical:  # beyond the dashed line, which it would cross
+            look["arrowprops"] = {"arrowstyle": "-", "color": ORANGE, "shrinkB": 5}
+        panel.annotate(label, at, offset, textcoords="offset points", **look)
     boundary(panel, 1.0)
     note(panel, 0.6 * x[-1], 0.75 * max(curve), f"exact, n = {keys}", BLUE)
 
@@ -223,7 +307,7 @@ def _average(panel: Axes, rows: Sequence[Row]) -> None:
 def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "Unscaled rows differ by orders of magnitude", "", "‖J‖_F of a row")
     for scaling, colour, shift in (("scaled", BLUE, -0.12), ("unscaled", ORANGE, 0.12)):
-        for place, (quantity, power) in enumerate((("mean ‖J‖²", 0.5), *((one, 1.0) for one in STATISTICS))):
+        for place, (quantity, power) in enumerate((("mean ‖J‖²", 0.5), *((one, 1.0) for one in QUANTILES))):
             mine, x = pick(rows, quantity, scaling=scaling), place + shift
             by_backend(panel, mine, x, colour, form=lambda one, power=power: one**power, named=False)  # type: ignore[misc]
             for row in of_first_backend(mine):  # all are given the same rows: one error bar stands for all
@@ -255,3 +339,24 @@ def _tail(panel: Axes, rows: Sequence[Row]) -> None:
     note(panel, 2e-3, 1.5e-4, "scaled", BLUE)
     panel.set_ylim(-2e-4, 1.3)
     legend(panel, fontsize=8, title="through", title_fontsize=8, loc="upper left")
+
+
+def _against_dim(panel: Axes, rows: Sequence[Row]) -> None:
+    entitle(
+        panel,
+        "... and the tail becomes the bulk as d_k grows",
+        "head dimension d_k",
+        "share of rows with ‖J‖_F < 1e-3",
+    )
+    mine = pick(rows, AGAINST_DIM[0])
+    powers_of_two(panel, HEAD_DIMS)
+    share_axis(panel)
+    if not mine:
+        return
+    x = list(numbers(mine, "head_dim"))
+    panel.plot(*smooth(x, [row.predicted for row in mine]), color=ORANGE, linewidth=1.8)
+    measured(panel, mine, "head_dim", ORANGE)
+    panel.axhline(0.5, color=GREY, linestyle="--", linewidth=1.2)
+    note(panel, x[0], 0.515, "above this line the median row is among them", GREY)
+    note(panel, 1.3 * x[2], 0.15, f"unscaled, n = {_KEYS}", ORANGE)
+    panel.set_ylim(0, 0.8)

@@ -33,7 +33,7 @@ FAMILY_HEAD_DIMS = (4, 32, 256)
 LAW_HEAD_DIMS = (1, 4, 16, 64)
 WIDE_HEAD_DIMS, WIDE_BLOCKS = (16, 256), 10
 #: independent blocks of BLOCK² dot products a point
-BLOCKS = 40
+BLOCKS = 36
 #: dot products drawn in blocks in one run
 DOT_PRODUCTS = BLOCK**2 * (
     (len(HEAD_DIMS) + len(FAMILY_HEAD_DIMS) * (len(FAMILIES) - 1)) * BLOCKS

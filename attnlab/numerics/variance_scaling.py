@@ -101,6 +101,8 @@ def conclusion(rows: Sequence[Row]) -> str:
     )
 
 
+#: excess kurtosis up to which its axis is linear
+_LINEAR = 0.03
 _LINES = (
     ("unscaled", ORANGE, 1.0, "q·k:  Var = d_k", 0.05),
     ("scaled", BLUE, 0.0, "q·k/√d_k:  Var = 1", 1.6),
@@ -118,9 +120,12 @@ def draw(finding: Finding) -> Figure:
     title, dim = "The scale 1/√d_k keeps the variance of the logits at 1", "head dimension d_k"
     entitle(variance, title, dim, "variance of the logits")
     entitle(
-        kurtosis, "The tails become normal, unless anisotropic", dim, "excess kurtosis of q·k (normal: 0)"
+        kurtosis,
+        "The tails become normal, unless anisotropic",
+        dim,
+        "excess kurtosis of q·k\n(dotted: linear within, logarithmic beyond)",
     )
-    title = "The law of s = q·k/√d_k is normal only as d_k grows"
+    title = "The law of s = q·k/√d_k becomes normal as d_k grows"
     entitle(characteristic, title, "t", "E cos(t s) − exp(−t²/2)")
     entitle(distribution, "The same law, as a distribution function", "x", "P(s ≤ x) − Φ(x)")
     return figure
@@ -147,9 +152,11 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
         panel.plot(dims, exact, color=colour, linewidth=1.4)
         excess, errors = [row.measured - 3 for row in mine], [row.standard_error for row in mine]
         points(panel, numbers(mine, "head_dim"), excess, errors, colour, markersize=4, label=family)
-    panel.set_yscale("symlog", linthresh=0.03)
+    panel.set_yscale("symlog", linthresh=_LINEAR)
     powers_of_two(panel, [2.0**power for power in range(9)])
     panel.axhline(0, color=BLACK, linewidth=0.8)
+    for edge in (-_LINEAR, _LINEAR):
+        panel.axhline(edge, color=GREY, linestyle=":", linewidth=0.8)
     legend(panel, title="components", ncols=2, loc="lower right")
 
 
@@ -162,17 +169,19 @@ def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
         x = np.linspace(min(at.min(), 0.0), at.max(), 241)
         law = score_characteristic_function if variable == "t" else score_cdf
         curve = law(x, head_dim, head_dim**-0.5) - _normal(variable, x)
-        panel.plot(x, curve, color=colour, linewidth=1.4)
+        panel.plot(x, curve, color=colour, linewidth=1.4, label=f"{head_dim}")
         beyond = np.array([row.measured for row in mine]) - _normal(variable, at)
         points(panel, at, beyond, [row.standard_error for row in mine], colour, markersize=4)
         if variable == "x" and head_dim > 4:
-            continue  # too close to 0 and to each other for labels; the colours are those of the other panel
+            continue  # too close to 0 and to each other for labels at the curve: they are in the legend
         top = int(np.argmax(curve))
         lift = 0.025 * (panel.get_ylim()[1] - panel.get_ylim()[0])
         # the lowest has no room for a label between its curve and the next
         y, side = (-2 * lift, "top") if head_dim == 64 else (curve[top] + lift, "bottom")
         note(panel, x[top], y, f"d_k = {head_dim}", colour, ha="center", va=side)
     panel.axhline(0, color=GREY, linewidth=1.2)
+    if variable == "x":
+        legend(panel, title="d_k", loc="lower right")
     low, high = panel.get_ylim()
     panel.set_ylim(low - 0.03 * (high - low), high + 0.08 * (high - low))
 

@@ -35,7 +35,8 @@ def content(findings: Sequence[Finding], figures: Mapping[str, str]) -> list[dic
 
 
 def _content(one: Finding, figure: str | None) -> dict[str, Any]:
-    passed = sum(row.passed for row in one.rows)
+    compared = [row for row in one.rows if row.compared]
+    passed = sum(row.passed for row in compared)
     chapter = CHAPTERS.get(one.experiment, Chapter("", "", "", ()))
     chosen = picked(one.rows, chapter)
     return {
@@ -49,7 +50,7 @@ def _content(one: Finding, figure: str | None) -> dict[str, Any]:
         "facts": conditions(one.facts),
         "chosen": table(chosen) if chosen else "",
         "partial": len(chosen) < len(one.rows),
-        "summary": f"{passed} of {wording.counted(len(one.rows), 'comparison')} passed",
+        "summary": f"{passed} of {wording.counted(len(compared), 'comparison')} passed",
         "table": table(one.rows),
     }
 
@@ -113,7 +114,7 @@ def table(rows: Iterable[Row]) -> str:
             _predicted(row),
             units.figures(row.measured, 4),
             units.figures(row.standard_error, 2) if row.standard_error else NONE,
-            "pass" if row.passed else "**FAIL**",
+            NONE if row.passed and not row.compared else "pass" if row.passed else "**FAIL**",
         ]
         for row in rows
     ]
@@ -122,7 +123,9 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def _predicted(row: Row) -> str:
-    """The predicted figure, or the bound that it is: ``≤ 1.000``."""
+    """The predicted figure, or the bound that it is: ``≤ 1.000``; a dash where nothing is predicted."""
+    if not row.compared:
+        return NONE
     figure = units.figures(row.predicted, 4)
     return figure if row.relation == "=" else f"{row.relation} {figure}"
 

@@ -17,6 +17,9 @@ from attnlab.report.layout import markdown
 
 PAGE, STORE, CLAIMS, FIGURES = "numerics.md", "numerics.json", "claims.json", "figures"
 
+#: conditions of a row that do not belong to the question: who answered, and what the answer showed
+ANSWERS = ("backend", "precision", "subnormals", "counted", "reason")
+
 
 def write(
     findings: Sequence[Finding],
@@ -41,8 +44,8 @@ def write(
     names = {name: file.name for name, file in drawn.items() if file is not None}
     seconds = sum(float(one.facts.get("seconds", 0.0)) for one in findings)
     about = (
-        f"{len(findings)} experiments, {sum(len(one.rows) for one in findings)} comparisons, "
-        f"{seconds:.0f} s, {environment.get('cpu')}, {datetime.now(UTC).date()}."
+        f"{len(findings)} experiments, {compared(findings)}, {seconds:.0f} s, {environment.get('cpu')}, "
+        f"{datetime.now(UTC).date()}."
     )
     page = folder / PAGE
     page.write_text(
@@ -61,6 +64,23 @@ def write(
     return page
 
 
+def compared(findings: Sequence[Finding]) -> str:
+    """How many comparisons there are, and of how many questions: all backends are asked the same, on the same draws."""
+    rows = [(one.experiment, row) for one in findings for row in one.rows if row.compared]
+    questions = {
+        (
+            name,
+            row.quantity,
+            *sorted((key, str(value)) for key, value in row.where.items() if key not in ANSWERS),
+        )
+        for name, row in rows
+    }
+    return (
+        f"{len(rows):,} comparisons on {len(questions):,} questions (every backend is given the same inputs, so that "
+        "its sampling error is that of the others)"
+    )
+
+
 def summary(findings: Sequence[Finding]) -> str:
     """How many experiments held, and which did not."""
     failed = [one.title for one in findings if not one.passed]
@@ -73,7 +93,8 @@ def summary(findings: Sequence[Finding]) -> str:
 def overview(findings: Sequence[Finding]) -> str:
     """A row an experiment."""
     rows = [
-        [one.title, one.question, f"{sum(row.passed for row in one.rows)} of {len(one.rows)}"]
+        [one.title, one.question, f"{sum(row.passed for row in rows)} of {len(rows)}"]
         for one in findings
+        for rows in [[row for row in one.rows if row.compared]]
     ]
     return markdown(["experiment", "question", "comparisons passed"], rows, left=2)

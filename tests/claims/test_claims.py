@@ -16,6 +16,7 @@ from attnlab.claims import CLAIMS, ClaimVerdict, Ledger, ledger, run_claims
 from attnlab.claims.claim import Check, Role, decide
 from attnlab.claims.ledger import judged
 from attnlab.claims.page import deciding, render
+from attnlab.claims.published import PUBLISHED, published
 from attnlab.numerics.catalogue import EXPERIMENTS
 from attnlab.numerics.finding import Finding
 
@@ -42,7 +43,9 @@ def test_every_claim_is_whole_and_has_a_known_verdict() -> None:
     for claim in CLAIMS:
         assert claim.says.endswith(".") and claim.truth.endswith(".") and claim.reference, claim.id
         assert bool(claim.condition) == (VERDICTS[claim.id] is CONDITIONAL) == bool(claim.beyond), claim.id
-        assert claim.experiment in EXPERIMENTS if claim.claimed else not claim.experiment, claim.id
+        assert claim.experiment in (*EXPERIMENTS, PUBLISHED) if claim.claimed else not claim.experiment, (
+            claim.id
+        )
 
 
 @pytest.mark.parametrize("claim", MEASURED, ids=lambda claim: claim.id)
@@ -108,6 +111,21 @@ def test_the_page_holds_every_claim_with_its_verdict_and_the_figure_that_decides
     for line in page.splitlines():
         if line.startswith("|"):  # a bar in a cell would break its row
             assert line.replace("\\|", "").count("|") in (7, 8), line
+
+
+def test_what_was_looked_up_gets_a_verdict_and_each_figure_has_a_source() -> None:
+    entries = run_claims(["typical-head-count", "bert-heads"], backends=[])
+    assert [entry.verdict for entry in entries.entries] == [CONDITIONAL, CONDITIONAL]
+    counts = [row.measured for row in published().rows]
+    assert (min(counts), max(counts)) == (8, 128) and all(row.where["source"] for row in published().rows)
+    assert "128" in deciding(entries["typical-head-count"]).where + str(
+        deciding(entries["typical-head-count"]).measured
+    )
+
+
+def test_what_training_could_decide_is_not_called_undecidable() -> None:
+    for entry in run_claims(["stable-learning", "heads-learn-syntax"], backends=[]).entries:
+        assert entry.verdict is NOT_MEASURABLE and "trains one" in entry.note
 
 
 def test_only_the_experiments_that_are_needed_run_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,210 @@
+"""Each statement of the laboratory that was found too wide, with the figure that bounds it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from attnlab.figures.drawing import new_figure, points
+from attnlab.numerics import (
+    error_growth,
+    formula,
+    length,
+    multihead,
+    overflow,
+    thermodynamics,
+    vanishing_gradient,
+)
+from attnlab.numerics.catalogue import figure, run_experiments
+from attnlab.numerics.finding import Finding, Row, pick
+from attnlab.numerics.jacobian_sampling import quantile, share_below
+from attnlab.numerics.score_sampling import FAMILIES, sample_pairs
+from attnlab.numerics.survey import Measure, Survey, agreement, generator
+from attnlab.report.laboratory import compared
+from attnlab.theory import attention_under_random_inputs, jacobian_norm_squared
+
+
+def rows_of(
+    *measures: Measure, backends: tuple[str, ...] = ("torch_sdpa",), dtype: str = "float64"
+) -> list[Row]:
+    """What the measures find through the backends; every row must pass."""
+    survey = Survey(backends)
+    survey.each(*measures, dtype=dtype)
+    assert survey.rows and all(row.passed for row in survey.rows), survey.rows
+    return survey.rows
+
+
+def test_small_values_shrink_the_gradients_of_queries_and_keys_alone() -> None:
+    rows = rows_of(
+        partial(vanishing_gradient.small_values, folders=()), backends=("torch_sdpa", "torch_eager")
+    )
+    ratio = {str(row.where["of"]): row.measured for row in rows}
+    assert ratio == pytest.approx({"query": 1e-3, "key": 1e-3, "value": 1.0}, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_1024", "of_one"),
+    [("float16", 4.16, 11.09), ("float32", 81.79, 88.72), ("float64", 702.85, 709.78)],
+)
+def test_the_sum_of_exponentials_overflows_before_they_do_and_gives_zeros(
+    dtype: str, of_1024: float, of_one: float
+) -> None:
+    rows = list(overflow.textbook_overflow(dtype))
+    assert all(row.passed for row in rows), rows
+    limits = {row.where["keys"]: row.measured for row in pick(rows, "unshifted softmax overflows above")}
+    assert limits == pytest.approx({1: of_one, 1024: of_1024}, abs=0.01)
+    zero, nan = (pick(rows, f"share of unshifted weights that are {what}") for what in ("0", "NaN"))
+    assert [row.measured for row in zero] == [1, 0] and [row.measured for row in nan] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "percent"), [(64, 2.6), (128, 8.4), (256, 18.5), (1024, 45), (1600, 53), (4096, 67.5)]
+)
+def test_the_share_of_rows_without_a_gradient_grows_with_the_head_dimension(
+    head_dim: int, percent: float
+) -> None:
+    share = share_below(1e-3, 1024, head_dim, 1.0)
+    assert 100 * share.value == pytest.approx(percent, abs=1.0 if percent > 10 else 0.15)
+    assert share.error < 3e-4
+    median = quantile(0.5, 1024, head_dim, 1.0)
+    assert (median.value < 1e-3) == (head_dim >= 1600)
+
+
+def test_the_sampled_law_of_the_jacobian_norm_is_that_of_plain_rows() -> None:
+    keys, head_dim, count = 64, 16, 40_000
+    rng = np.random.default_rng(8)
+    logits = np.sqrt(rng.chisquare(head_dim, (count, 1))) * rng.standard_normal((count, keys))
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    norms = np.sqrt(jacobian_norm_squared(weights / weights.sum(axis=1, keepdims=True)))
+    for threshold in (1e-2, 1e-1, 0.3):
+        share, plain = share_below(threshold, keys, head_dim, 1.0), float(np.mean(norms < threshold))
+        error = math.sqrt(plain * (1 - plain) / count)
+        assert abs(share.value - plain) < 5 * math.hypot(share.error, error)
+        assert share.error < error  # from half as many logits
+    plain = float(np.median(norms))
+    assert quantile(0.5, keys, head_dim, 1.0).value == pytest.approx(plain, rel=0.03)
+
+
+def test_scaled_gradients_shrink_with_the_length() -> None:
+    for keys in (1024, 65_536):
+        median, error = quantile(0.5, keys, 64, 1 / 8)
+        root = math.sqrt(attention_under_random_inputs(keys, 64, 1 / 8).jacobian_norm_squared)
+        assert root == pytest.approx(math.sqrt(math.e / keys), rel=0.02)
+        assert 0.95 * root < median < root and error < 0.01 * root
+
+
+def test_one_head_is_cheaper_all_of_them_are_not_and_no_time_is_judged() -> None:
+    (finding,) = run_experiments(["multihead"], ["torch_sdpa"])
+    for heads in multihead.HEAD_COUNTS:
+        (alone,) = pick(finding.rows, "FLOPs of one head / (4 n² d_model)", heads=heads)
+        (together,) = pick(finding.rows, "FLOPs / (4 n² d_model)", heads=heads)
+        assert (alone.measured, together.measured) == (1 / heads, 1.0)
+    times = pick(finding.rows, "time / time of one head")
+    assert times and not any(row.compared for row in times)
+    slow = [replace(row, measured=0.01) for row in times]
+    assert agreement([*finding.rows, *slow], "x") == agreement(finding.rows, "x")
+
+
+def test_every_head_sees_the_whole_embedding_and_branches_before_the_softmax() -> None:
+    rows = rows_of(multihead.projected_heads)
+    (seen,) = pick(rows, "heads changed by one coordinate of the embedding")
+    assert seen.measured == 8
+    (other,) = [row for row in rows if row is not seen]
+    assert other.measured > 0.5
+
+
+def test_the_sum_of_the_weights_is_off_by_more_than_independent_roundings_and_less_than_the_bound(
+    tmp_path: Path,
+) -> None:
+    # numbers added one after the other: equal terms are rounded the same way again and again
+    (tmp_path / "one_by_one.py").write_text(
+        'LIBRARY = "numpy"\nimport numpy as np\ndef attend(query, key, value, *, causal, scale):\n'
+        "    s = scale * (query @ key.swapaxes(-1, -2))\n    p = np.exp(s - s.max(axis=-1, keepdims=True))\n"
+        "    p = p / p.sum(axis=-1, keepdims=True)\n"
+        "    return np.cumsum(p[..., None] * value[..., None, :, :], axis=-2, dtype=query.dtype)[..., -1, :]\n"
+    )
+    survey = Survey(("one_by_one", "numpy_vectorized"), folders=[tmp_path])
+    survey.each(thermodynamics.long_sums, dtype="float32")
+    assert all(row.passed for row in survey.rows), survey.rows
+    (equal,) = pick(survey.rows, "|Σp − 1| / √n·u in float32", backend="one_by_one", logits="equal")
+    assert equal.measured > 1 and not equal.compared
+    (bounded,) = pick(survey.rows, "|Σp − 1| in float32", backend="one_by_one", logits="equal")
+    assert 0 < bounded.measured < bounded.predicted < 0.01
+
+
+def test_a_soft_cap_hinders_long_sequences_only_where_it_is_small() -> None:
+    rows = pick(rows_of(length.bounds), "weight at the gap of a soft cap", keys=131_072)
+    weights = {row.where["cap"]: row.measured for row in rows}
+    assert weights[2.0] < 0.001 and weights[5.0] == pytest.approx(0.144, abs=0.001)
+    assert weights[8.0] > 0.9
+    for cap, most in ((2.0, 7), (5.0, 2_448), (8.0, 987_346)):
+        assert math.floor(1 + math.exp(2 * cap) / 9) == most
+
+
+def test_a_product_of_normal_numbers_and_signs_is_normal_at_every_dimension() -> None:
+    family = FAMILIES["normal × Rademacher"]
+    for head_dim in (1, 4):
+        assert family.moments(head_dim).kurtosis == 3
+        scores = np.sort(sample_pairs(family, head_dim, 50_000, generator(3, head_dim))) / math.sqrt(head_dim)
+        below = np.arange(1, 50_001) / 50_000
+        assert np.abs(below - ndtr(scores)).max() * math.sqrt(50_000) < 2.0  # exceeded once in 1500 draws
+
+
+def test_comparisons_on_the_same_draws_are_counted_as_one_question() -> None:
+    backends = ("numpy_blocked", "numpy_vectorized", "torch_sdpa")
+    rows = rows_of(length.bounds, backends=backends)
+    each = len(rows) // len(backends)
+    text = compared([Finding("length", "", "", "", tuple(rows))])
+    assert text.startswith(f"{len(rows)} comparisons on {each} questions")
+
+
+def test_scores_without_a_softmax_make_an_output_that_grows_with_the_length() -> None:
+    rows = pick(rows_of(formula.without_softmax), "rms of Σ s v / rms of Σ p v")
+    assert [row.where["keys"] for row in rows] == [16, 128]
+    assert rows[0].measured > 5 and rows[1].measured > 50
+
+
+def test_a_table_of_scores_costs_memory_that_a_fused_kernel_does_not_need() -> None:
+    backends = ("torch_eager", "torch_sdpa")
+    rows = rows_of(partial(multihead.memory, folders=()), backends=backends, dtype="float32")
+    peaks = {str(row.where["backend"]): row.measured for row in pick(rows, "peak memory, MiB")}
+    table = 4 * 16 * 2048**2 / 2**20
+    assert peaks["torch_eager"] > table > 10 * peaks["torch_sdpa"]
+
+
+def test_an_error_is_predicted_on_both_sides_in_16_bits_and_bounded_in_float32() -> None:
+    (finding,) = run_experiments(["error_growth"], ["torch_sdpa_math", "torch_sdpa", "torch_eager"])
+    errors = pick(finding.rows, "relative error")
+    assert finding.passed
+    relations = {(row.where["dtype"] in error_growth.PREDICTED, row.relation) for row in errors}
+    assert relations == {(True, "="), (False, "≤")}
+    # a weight near 1 makes the output a value, which bfloat16 holds already: no rounding, and none is predicted
+    (sharp,) = pick(errors, dtype="bfloat16", axis="logit_std", value=16.0, backend="torch_sdpa_math")
+    assert sharp.measured == pytest.approx(sharp.predicted, rel=0.03)
+    too_good = replace(sharp, measured=0.5 * sharp.predicted)
+    assert not Row.compare("", {}, too_good.predicted, too_good.measured, slack=too_good.slack).passed
+
+
+def test_figures_show_what_can_be_and_all_that_they_compare() -> None:
+    assert list(error_growth.budget_lines("float32", "keys", 0)) == [error_growth.BOUND, error_growth.WORST]
+    assert len(error_growth.budget_lines("bfloat16", "head_dim", 0)) == 4
+    one, (panel,) = new_figure()
+    points(panel, [1.0, 2.0], [0.5, 0.98], [0.01, 0.01], "black", within=(0.0, 1.0))
+    one.canvas.draw()
+    assert panel.dataLim.y1 == 1.0 and panel.dataLim.y0 == pytest.approx(0.45)
+
+
+def test_every_circle_lies_on_the_curve_of_its_gap() -> None:
+    (finding,) = run_experiments(["length"], ["torch_sdpa"])
+    curves = [line for line in figure(finding).axes[2].get_lines() if line.get_linestyle() == "--"]
+    circles = pick(finding.rows, "weight at the gap that .9 needs")
+    assert len(curves) == len(circles) == 3
+    for row, curve in zip(circles, curves, strict=True):
+        at = np.interp(float(row.where["keys"]), *map(np.asarray, curve.get_data()))
+        assert at == pytest.approx(row.measured, abs=0.01)
