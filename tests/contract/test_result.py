@@ -120,7 +120,7 @@ def test_a_line_of_a_newer_version_is_refused_where_it_means_something_else() ->
         Result.from_json(json.dumps({**plain, "outcome": "melted"}))
     with pytest.raises(ValueError, match="unknown workload field"):
         Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "rotation": 3}}))
-    assert Result.from_json(json.dumps({**plain, "further": "calm"})) == Result.from_json(json.dumps(plain))
+    assert Result.from_json(json.dumps({**plain, "further": "calm"})).to_json() == json.dumps(plain)
 
 
 def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
