@@ -54,8 +54,6 @@ _HEADS, _QUERIES, _SLOW_QUERIES, _AUTOGRAD_QUERIES = 32, 96, 8, 16
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
 #: where the share of rows without a gradient is followed: over d_k unscaled, and over n scaled
 HEAD_DIMS, LENGTHS = (64, 128, 256, 512, 1024, 1600, 4096), (256, 1024, 16384, 65536)
-#: dimensions that the queries of these rows really have: their lengths alone make the law
-_FEW_DIMS = 8
 #: a square norm is read from a backend to about 1e-12
 _NORM_SLACK = 2e-6
 #: of a ratio of two gradients in float64, with room
@@ -136,14 +134,18 @@ def against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
     a few dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
     """
     for head_dim in HEAD_DIMS:
-        norms = _norms_of(one, generator(seed, 820, head_dim), _KEYS, head_dim, 1.0, heads=48, queries=48)
+        norms = _norms_of(
+            one, generator(seed, 820, head_dim), _KEYS, head_dim, 1.0, dims=32, heads=160, queries=16
+        )
         where: Where = {"backend": one.name, "scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
         share, median = AGAINST_DIM
         yield _share(share, where, norms, SMALL, share_below(SMALL, _KEYS, head_dim, 1.0))
         yield _quantile(median, where, norms, 0.5, quantile(0.5, _KEYS, head_dim, 1.0))
     for keys in LENGTHS:
-        scale, heads = _SCALES["scaled"], 24
-        norms = _norms_of(one, generator(seed, 830, keys), keys, _HEAD_DIM, scale, heads=heads, queries=16)
+        scale = _SCALES["scaled"]
+        norms = _norms_of(
+            one, generator(seed, 830, keys), keys, _HEAD_DIM, scale, dims=8, heads=24, queries=16
+        )
         where = {"backend": one.name, "scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
         yield _quantile(AGAINST_LENGTH, where, norms, 0.5, quantile(0.5, keys, _HEAD_DIM, scale))
 
@@ -155,11 +157,12 @@ def _norms_of(
     head_dim: int,
     scale: float,
     *,
+    dims: int,
     heads: int,
     queries: int,
 ) -> Array:
-    """‖J‖_F, (heads, queries)."""
-    q, k = (rng.standard_normal((1, heads, n, _FEW_DIMS)) for n in (queries, keys))
+    """‖J‖_F, (heads, queries), of queries of `dims` dimensions as long as those of `head_dim`."""
+    q, k = (rng.standard_normal((1, heads, n, dims)) for n in (queries, keys))
     q *= np.sqrt(rng.chisquare(head_dim, (1, heads, queries, 1))) / np.linalg.norm(q, axis=-1, keepdims=True)
     squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
     return np.asarray(np.sqrt(squares))

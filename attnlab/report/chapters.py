@@ -115,10 +115,10 @@ CHAPTERS: Mapping[str, Chapter] = {
     "saturation": Chapter(
         theory="Given its query, a row of standard normal inputs has n independent normal logits of standard "
         "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
-        "model (Derrida 1981). It freezes at β_c = √(2 ln n): beyond, a few keys keep a fixed share of the "
-        "weight however many keys there are, as long as β/β_c stays the same: at a fixed β they lose it again as "
-        "n grows, since β_c grows. Unscaled that is d_k > 2 ln n. The curves are exact integrals at this n; at "
-        "any finite n the transition is a gradual one.",
+        "model (Derrida 1981). It freezes at β_c = √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a "
+        "fixed β/β_c, a few keys keep a fixed share of the weight however many keys there are. At a fixed β they "
+        "lose it again as n grows, since β_c grows. The curves are exact integrals at this n; at any finite n the "
+        "transition is a gradual one.",
         caption="Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and scaled; "
         "lines are exact, marks are measured through each backend. Bottom left: measured largest weight of unscaled "
         "attention over n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard "
@@ -136,17 +136,17 @@ CHAPTERS: Mapping[str, Chapter] = {
         "p − ppᵀ the Jacobian of the softmax. For a g of independent components of unit variance E|Jg|² = ‖J‖_F² "
         "= S₂ − 2S₃ + S₂², S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, 0 where one key "
         "has all the weight; at n = 1024 its mean is largest at 1.5 times the freezing β. So at d_k = 64 the "
-        "unscaled rows have the larger mean square, and some of them next to nothing; with d_k their share grows "
-        "without bound below 1. The mean square is an exact integral. Shares and quantiles have none: they are "
-        "sampled from the random energy model, over strata of its largest logit, and carry the error of that.",
+        "unscaled rows have the larger mean square, and some of them next to nothing; with d_k their share grows. "
+        "The mean square is an exact integral. Shares and quantiles are sampled from the random energy model, "
+        "over strata of its largest logit, and carry the error of that.",
         caption="Top left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line is "
         "exact. Top right: root mean square, median and 5 % quantile; bars are predicted. Bottom left: share of "
         "the rows whose ‖J‖_F is below x; lines join the predictions. Bottom right: share below 1e-3 against "
         "d_k, without the scale. Vertical bars are five standard errors.",
         lesson="That gradients vanish without 1/√d_k is true of a share of the rows, 2.6 % at n = 1024 and d_k = "
         "64 and more than half from d_k ≈ 1,600 on, and false of the mean square at these sizes. And with the "
-        "scale ‖J‖ falls as √(e/n), for every row alike. All of this is for standard normal queries and keys, "
-        "before any training.",
+        "scale ‖J‖ falls as √(e/n), the median's as much as the mean's. All of this is for standard normal "
+        "queries and keys, before any training.",
         picks=(
             Pick("mean ‖J‖²", _SIZE),
             Pick("median ‖J‖", _SIZE),
