@@ -6,7 +6,7 @@ import os
 
 from attnlab.contract.discovery import backends, on_request
 
-#: set, those too that compile for seconds at every shape: hours for all tests, so that `tox -e all` alone does
+#: set, those too that compile for seconds at every shape, which makes these tests take hours
 COMPILED_TOO = "ATTNLAB_TEST_COMPILED"
 
 
