@@ -98,7 +98,7 @@ def soak(asked: argparse.Namespace) -> Figures:
     return {**figures, "kills": dict(kills), "cells": len(whole)}
 
 
-_ATTNLAB = [sys.executable, "-m", "attnlab"]
+_ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
 
 
 def _finish(run: Path, strike: Callable[[], Callable[[int], bool] | None]) -> None:

@@ -145,27 +145,14 @@ def test_a_request_to_terminate_keeps_what_is_measured(tmp_path: Path) -> None:
     """As Ctrl-C does: a report, a line that says how to go on, no process left."""
     folder = tmp_path / "run"
     words = ["run", "--backends", "numpy_vectorized", "--lengths", "8,16,32,64,128", "--heads", "1,2,4"]
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "attnlab",
-            *words,
-            "--seconds",
-            "1",
-            "--experiments",
-            "none",
-            "--out",
-            str(folder),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    assert any(line.startswith("[2/") for line in process.stderr)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    command = [sys.executable, "-P", "-m", "attnlab", *words, "--seconds", "1", "--experiments", "none"]
+    with subprocess.Popen(
+        [*command, "--out", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("[2/") for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        errors = process.stderr.read()
     assert process.returncode == 130
     assert f"Go on with: attnlab run --resume {folder}" in errors
     assert (folder / "report.md").exists()

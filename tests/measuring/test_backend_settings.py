@@ -160,7 +160,7 @@ def test_check_puts_its_questions_to_the_backend_with_its_settings(tmp_path: Pat
     folders = written(tmp_path)
     assert check("mine[more=1]", folders, dtypes=("float32",)).passed is False
     found = subprocess.run(
-        [sys.executable, "-m", "attnlab", "check", "mine[more=3]", "--implementations", *folders],
+        [sys.executable, "-P", "-m", "attnlab", "check", "mine[more=3]", "--implementations", *folders],
         capture_output=True,
         text=True,
         check=False,
