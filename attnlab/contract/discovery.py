@@ -47,6 +47,15 @@ def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
     return found[1] if found else None
 
 
+def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
+    """The backends that take part where nobody is named: those of cores that do not ask to be named."""
+    return [
+        name
+        for name in backends(folders)
+        if on_request(name, folders) is None and not block_only(name, folders)
+    ]
+
+
 def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:
     """The backend `name`, its file imported now, with these of its own `settings` and the defaults of the others.
 

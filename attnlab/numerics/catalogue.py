@@ -126,13 +126,13 @@ def run_experiments(
     seconds that it took. Raises ValueError for an unknown experiment or backend or a bad
     seed, before any has run.
     """
-    from attnlab.contract.discovery import backends as all_backends
+    from attnlab.contract.discovery import unasked
 
     chosen = tuple(dict.fromkeys(names or EXPERIMENTS))
     for name in chosen:
         known(name)
     check_request(backends, seed, folders)
-    asked = all_backends(folders) if backends is None else backends
+    asked = unasked(folders) if backends is None else backends
     with one_thread():
         return [_run(name, Survey(asked, seed=seed, folders=folders)) for name in chosen]
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from attnlab.contract.discovery import backends
+from attnlab.contract.discovery import unasked
 from attnlab.contract.result import Result
 from attnlab.contract.units import seconds_text
 from attnlab.contract.workload import Workload
@@ -122,7 +122,7 @@ def selftest(
     for condition in conditions:
         if condition not in CONDITIONS:
             raise ValueError(f"conditions are {', '.join(CONDITIONS)}, got {condition!r}")
-    chosen = list(names) or backends()
+    chosen = list(names) or unasked()
     for one in parse_all(chosen):
         one.require()
     bench = _Bench(workload, Limits(workload_seconds=seconds, most_processes=8), on_event)
