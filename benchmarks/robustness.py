@@ -192,7 +192,10 @@ def _readers() -> Iterator[tuple[Callable[[bytes], Any], bytes]]:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    found = json.loads(data.decode(errors="replace"))
+    try:
+        found = json.loads(data.decode(errors="replace"))
+    except RecursionError:  # this script's own reading, not attnlab's
+        raise ValueError("nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("not an object")
     return found

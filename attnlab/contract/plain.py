@@ -68,6 +68,9 @@ def _plainly(fault: str, data: Any) -> str:
     expected, path = match[1], match[2] or "it"
     for word, plain in _WORDS.items():
         expected = expected.replace(word, plain)
-    for name, index in re.findall(r"(\w+)|\[(\d+)\]", match[2] or ""):
-        data = data[name if isinstance(data, Mapping) else int(index or name)]
+    try:
+        for name, index in re.findall(r"(\w+)|\[(\d+)\]", match[2] or ""):
+            data = data[name if isinstance(data, Mapping) else int(index or name)]
+    except (LookupError, TypeError, ValueError):  # a key that the path does not spell
+        return f"{path} must be {expected}"
     return f"{path} must be {expected}, got {data!r}"

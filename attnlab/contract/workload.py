@@ -240,8 +240,11 @@ class Workload:
 
     def _check_mask(self) -> None:
         for name in ("window", "key_lengths"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+            given = getattr(self, name)
+            if given is not None:
+                if not isinstance(given, list | tuple):
+                    raise ValueError(f"{name} must be whole numbers, got {given!r}")
+                object.__setattr__(self, name, tuple(given))
         if not isinstance(self.mask, str):
             raise ValueError(
                 f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"

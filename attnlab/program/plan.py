@@ -113,6 +113,8 @@ def read_plan(file: Path) -> dict[str, Any]:
         raise ValueError(f"the plan file {file} cannot be read: {fault.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"the plan file {file} cannot be read: it is not UTF-8 text") from None
+    except RecursionError:
+        raise ValueError(f"the plan file {file} is not a plan: it is nested too deeply") from None
     except tomllib.TOMLDecodeError as fault:
         raise ValueError(f"the plan file {file} is not valid TOML: {fault}") from None
     found: Any = decode(data, _plan_file(), str(file))
