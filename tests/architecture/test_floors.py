@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("claims",),
     ("program",),
     ("report",),
-    ("commands", "pytest_plugin"),
+    ("commands", "pytest_plugin", "routing"),
 )
 FLOOR = {package: height for height, floor in enumerate(FLOORS) for package in floor}
 
