@@ -9,12 +9,14 @@ from attnlab.commands import (
     check,
     claims,
     compare,
+    completion,
     doctor,
     numerics,
     plans,
     report,
     run,
     selftest,
+    show,
 )
 
 
@@ -33,7 +35,9 @@ for _command in (
     backends.backends,
     plans.plans,
     report.report,
+    show.show,
     selftest.selftest,
     doctor.doctor,
+    completion.completion,
 ):
     app.add_command(_command)
