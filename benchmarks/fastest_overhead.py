@@ -51,7 +51,7 @@ def added(found: Fastest, arrays: tuple[Any, ...], repeats: int, calls: int) -> 
 
 def choosing(found: Fastest, arrays: tuple[Any, ...], repeats: int, calls: int) -> list[float]:
     """The same with a backend that computes nothing: the time of choosing and of the call itself."""
-    question = _question(*arrays, None, 0.0, False, None, False)
+    question = _question(arrays[0], arrays[1], arrays[2], None, 0.0, False, None, False)
     kept = found._remembered.get(question)
     found._remembered[question] = _Found(lambda query, key, value, attn_mask: query, "nobody", "")
     try:

@@ -63,7 +63,7 @@ def right_ones() -> dict[str, Callable[[], Ask]]:
             load(name).open("cpu")
         except Unavailable:
             continue
-        found[f"`{name}`"] = lambda name=name: backend_asked(name)
+        found[f"`{name}`"] = partial(backend_asked, name)
     return found | {name: partial(asked, one) for name, one in RIGHT.items()}
 
 

@@ -315,8 +315,8 @@ def store(asked: argparse.Namespace) -> Figures:
     """
     reference = read_run(HOME.parent / "reports" / "reference")
     by_workload: dict[Workload, list[Result]] = {}
-    for one in reference.results:
-        by_workload.setdefault(one.workload, []).append(one)
+    for result in reference.results:
+        by_workload.setdefault(result.workload, []).append(result)
     workloads, kept = list(by_workload), 0
     with tempfile.TemporaryDirectory(prefix="attnlab-store-") as folder:
         planned = [

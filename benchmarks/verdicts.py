@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -246,7 +246,7 @@ def _claimed(pair: Row) -> bool:
     return pair["kind"] in (Kind.FASTER, Kind.SLOWER)
 
 
-def markdown(table: list[tuple[str, ...]]) -> str:
+def markdown(table: Sequence[tuple[str, ...]]) -> str:
     """A Markdown table, its first row the header."""
     head, *rows = table
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, tuple("---" for _ in head), *rows))

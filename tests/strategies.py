@@ -25,7 +25,7 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
     rng, shape = np.random.default_rng(draw(st.integers(0, 2**16))), Shape(batch, kv_heads, queries, keys)
     kinds = draw(st.sets(st.sampled_from(sorted(set(Part.kinds) - {GIVEN}))))
     parts = [Part.kinds[kind].drawn(rng, shape) for kind in sorted(kinds)]
-    fields = {
+    fields: dict[str, st.SearchStrategy[Any]] = {
         "batch": st.just(batch),
         "heads": st.sampled_from([kv_heads, 2 * kv_heads]),
         "kv_heads": st.just(kv_heads),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from attnlab.contract.problem import Alibi, Problem
 GRADIENTS = ("query gradient", "key gradient", "value gradient")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 RNG = np.random.default_rng(1)
-FEATURES = {
+FEATURES: dict[str, dict[str, Any]] = {
     "grouped heads": {},
     "value_dim": {"value_dim": 5},
     "causal": {"causal": "bottom_right"},
@@ -66,8 +67,8 @@ def eager(problem: Problem, dtype: str | None = None) -> dict[str, np.ndarray]:
         weights = torch.where(torch.tensor(seen.any(-1, keepdims=True)), weights, 0.0)
     output = weights[..., : k.shape[2]] @ v
     found = torch.autograd.grad(output, leaves, torch.tensor(problem.output_gradient).to(kind))
-    found = (torch.nan_to_num(x.detach().double()).numpy() for x in (output, *found))
-    return dict(zip(("output", *GRADIENTS), found, strict=True))
+    arrays = (torch.nan_to_num(x.detach().double()).numpy() for x in (output, *found))
+    return dict(zip(("output", *GRADIENTS), arrays, strict=True))
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -128,6 +129,7 @@ def test_rows_are_those_of_the_whole(feature: str) -> None:
     """And an output gradient that is 0 elsewhere leaves the same, for less."""
     rows = [0, 7, 30]
     problem = draw("bfloat16", **FEATURES[feature])
+    assert problem.output_gradient is not None
     cut = np.zeros_like(problem.output_gradient)
     cut[:, :, rows] = problem.output_gradient[:, :, rows]
     problem = problem.with_(output_gradient=cut)

@@ -13,7 +13,7 @@ from verdicts import VERDICTS, found
 
 from attnlab.__main__ import main
 from attnlab.claims import CLAIMS, ClaimVerdict, Ledger, ledger, run_claims
-from attnlab.claims.claim import Check, Role, decide
+from attnlab.claims.claim import Check, Claim, Role, decide
 from attnlab.claims.ledger import judged
 from attnlab.claims.page import deciding, render
 from attnlab.claims.published import PUBLISHED, published
@@ -49,7 +49,7 @@ def test_every_claim_is_whole_and_has_a_known_verdict() -> None:
 
 
 @pytest.mark.parametrize("claim", MEASURED, ids=lambda claim: claim.id)
-def test_the_verdict_turns_with_the_figures(claim: object) -> None:
+def test_the_verdict_turns_with_the_figures(claim: Claim) -> None:
     assert verdict(claim, found(claim)) is CONFIRMED
     assert verdict(claim, found(claim, claimed=False)) is REFUTED
     if claim.beyond:

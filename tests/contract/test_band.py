@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from attnlab.contract.band import band
 from attnlab.contract.mask_kinds import Causal, Window
-from attnlab.contract.mask_part import Shape
+from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
 
 WINDOWS = st.none() | st.tuples(st.integers(-1, 12), st.integers(-1, 12))
@@ -30,7 +30,7 @@ def test_the_band_holds_the_pairs_that_all_the_masks_keep(
     window: tuple[int, int] | None,
     window_bottom_right: tuple[int, int] | None,
 ) -> None:
-    parts = [Causal()] * causal + [Causal("bottom_right")] * causal_bottom_right
+    parts: list[Part] = [*[Causal()] * causal, *[Causal("bottom_right")] * causal_bottom_right]
     sides = ((window, "top_left"), (window_bottom_right, "bottom_right"))
     parts += [Window.of(one, alignment) for one, alignment in sides if one is not None]
     seen = Mask(tuple(parts)).array(Shape(1, 1, n_q, n_k))

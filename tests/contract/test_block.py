@@ -54,9 +54,9 @@ def written_out(problem: Problem) -> np.ndarray:
             pairs = pairs * np.exp(1j * np.outer(positions, frequencies))
             projected[name] = np.concatenate([pairs.real, pairs.imag], axis=-1)
     core = problem.with_(**projected, block=None)
-    heads = attnlab.theory.error_budget(core).output
+    of_core = attnlab.theory.error_budget(core).output
     return (
-        np.concatenate(list(heads.swapaxes(0, 1)), axis=-1) @ block.parameters["out_proj.weight"].T
+        np.concatenate(list(of_core.swapaxes(0, 1)), axis=-1) @ block.parameters["out_proj.weight"].T
         + block.parameters["out_proj.bias"]
     )
 

@@ -128,7 +128,7 @@ def test_who_asks_to_be_named_races_only_then(tmp_path: Path) -> None:
     (tmp_path / "whole.py").write_text(
         "LIBRARY = 'numpy'\ndef block(parameters, heads): ...\n", encoding="utf-8"
     )
-    few = {"lengths": (8,), "heads": (1,), "folders": (str(tmp_path),)}
+    few: dict[str, Any] = {"lengths": (8,), "heads": (1,), "folders": (str(tmp_path),)}
 
     def raced(**more: Any) -> set[str]:
         return {one.backend for one in resolve(Plan.grid(**few, **more))[1]}

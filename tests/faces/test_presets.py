@@ -151,7 +151,7 @@ def test_a_window_that_somebody_asks_for_stays() -> None:
 
 
 def test_options_go_before_what_a_preset_says() -> None:
-    said = {"lengths": (16, 32), "dtypes": ("float32", "bfloat16"), "kv_heads": 4}
+    said: dict[str, Any] = {"lengths": (16, 32), "dtypes": ("float32", "bfloat16"), "kv_heads": 4}
     plan = Plan.grid(preset="llama3-8b/decode", **said)
     assert [one.label for one in plan.workloads] == [
         "b1 h32/4 n1x16 d128 float32 cpu",

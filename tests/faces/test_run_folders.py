@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,13 @@ QUICK = Limits(min_rounds=6, max_rounds=6, workload_seconds=2, turn_seconds=1e-4
 
 def plan(**fields: object) -> Plan:
     """Two small workloads, one contender, nothing beside the race."""
-    chosen = {"contenders": ("numpy_vectorized",), "self_test": False, "memory": False, "ceilings": False}
-    chosen |= {"experiments": ("none",), "limits": QUICK, **fields}
+    chosen: dict[str, Any] = {
+        "contenders": ("numpy_vectorized",),
+        "self_test": False,
+        "memory": False,
+        "ceilings": False,
+    }
+    chosen |= {"ceilings": False, "experiments": ("none",), "limits": QUICK, **fields}
     return Plan.grid(lengths=(8, 16), heads=(1,), head_dim=4, **chosen)
 
 

@@ -52,7 +52,7 @@ def test_every_field_and_every_kind_of_mask_is_a_feature() -> None:
 
 
 def test_a_new_kind_of_mask_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dotted(Part.kinds["prefix"]):  # type: ignore[name-defined,misc]
+    class Dotted(Part.kinds["prefix"]):  # type: ignore[name-defined,misc,valid-type]
         kind = "dotted"
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from zoo.parts import Answers, Attention, Remembering
@@ -35,7 +36,8 @@ def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
         return {name: np.array(found[name]) for name in names}
 
     def ask(question: Question) -> Answers:
-        problem, around = question.problem, []
+        problem = question.problem
+        around: list[Any] = []
         arrays = (problem.query, problem.key, problem.value)
         held = str(problem.query.dtype)
         given = laid_out(library, arrays, held, question.layout, around)

@@ -95,7 +95,7 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
     assert found.passed is True and found.reason is None
     assert found.no_dtypes["float64"] == "its answers have the precision of float32"
     assert "float64" not in found.precision
-    shown = [cell for column in check_table([found]).columns for cell in column.cells]
+    shown = [str(cell) for column in check_table([found]).columns for cell in column.cells]
     assert any("no float64: its answers have the precision of float32" in cell for cell in shown)
 
 

@@ -116,4 +116,4 @@ def test_what_it_declines_and_what_it_does_wrong_is_noted() -> None:
     assert (budget.declined, budget.refusal, budget.asked) == (1, "not one", 0)
     assert budget.put(Size(2)) == "it changed its query array"
     with pytest.raises(ZeroDivisionError):
-        QuestionBudget(lambda question: 1 // 0).put(Size(1))
+        QuestionBudget[Size, int](lambda question: 1 // 0).put(Size(1))

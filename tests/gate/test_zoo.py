@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -30,12 +31,14 @@ def in_turn(*dtypes: str, at: int) -> str:
     return dtypes[at % len(dtypes)]
 
 
+def by_dtype(asked: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Names and dtypes in the order of the dtypes: what is right in one is worked out once."""
+    return sorted(asked, key=lambda one: one[1])
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    sorted(
-        ((fault.name, in_turn(*fault.dtypes, at=at)) for at, fault in enumerate(FAULTS.values())),
-        key=lambda one: one[1],
-    ),
+    by_dtype(((fault.name, in_turn(*fault.dtypes, at=at)) for at, fault in enumerate(FAULTS.values()))),
 )
 def test_fault_is_caught(name: str, dtype: str) -> None:
     """The gate names a question and a reason, in one line."""
@@ -47,10 +50,7 @@ def test_fault_is_caught(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    sorted(
-        ((name, in_turn(*DTYPES, at=at + more)) for at, name in enumerate(RIGHT) for more in (0, 1)),
-        key=lambda one: one[1],
-    ),
+    by_dtype(((name, in_turn(*DTYPES, at=at + more)) for at, name in enumerate(RIGHT) for more in (0, 1))),
 )
 def test_right_variant_passes(name: str, dtype: str) -> None:
     """Whatever is rounded, stored, blocked or added in another order; however slow."""

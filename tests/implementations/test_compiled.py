@@ -145,9 +145,12 @@ def test_a_block_is_whole_in_part_or_left_out_as_its_pairs_are(asked: dict[str, 
     workload = SMALL.with_(batch=2, queries=300, keys=400, **asked)
     found: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            flex, "_compiled", lambda asked, arrays, arguments, own: found.append(arguments[5]) or arrays[0]
-        )
+
+        def compiled(asked: Any, arrays: Any, arguments: Any, own: bool) -> Any:
+            found.append(arguments[5])
+            return arrays[0]
+
+        patch.setattr(flex, "_compiled", compiled)
         load("torch_flex").bind(workload)()
     (blocks,) = found
     seen = workload.masked.array(workload.shape)

@@ -31,7 +31,8 @@ def by_definition(problem: Problem) -> NDArray[np.float64]:
     b_n, h_n, n_q, n_k = problem.shape
     found = problem.mask.array(problem.shape)
     seen = np.broadcast_to(True if found is None else found, problem.shape)
-    bias = np.broadcast_to(0.0 if problem.bias is None else problem.bias_array, problem.shape)
+    added = problem.bias_array
+    bias = np.broadcast_to(np.asarray(0.0 if added is None else added), problem.shape)
     output = np.zeros(problem.output_shape)
     for b, h, i in np.ndindex(b_n, h_n, n_q):
         kept = [j for j in range(n_k) if seen[b, h, i, j]]
@@ -107,7 +108,7 @@ def _problem(case: str, dtype: str = "float32", **more: Any) -> Problem:
     rng = np.random.default_rng(len(case))
     shapes = ((batch, heads, queries, dim), (batch, kv_heads, keys, dim), (batch, kv_heads, keys, value_dim))
     q, k, v = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
-    cast = {
+    cast: dict[str, Any] = {
         name: one.astype(dtype) if isinstance(one, np.ndarray) and one.dtype.kind == "f" else one
         for name, one in asked.items()
     }

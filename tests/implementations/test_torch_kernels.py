@@ -72,7 +72,7 @@ def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: st
             before = state()
             seen = load(name).open("cpu").attest(call)
             assert state() == before
-        assert load(name).kernel in seen
+        assert (load(name).kernel or "none") in seen
     assert state() == [True, True, True, True]
 
 

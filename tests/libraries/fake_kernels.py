@@ -82,8 +82,12 @@ def flash_attn() -> ModuleType:
         if alibi_slopes is not None:
             assert alibi_slopes.dtype == torch.float32 and alibi_slopes.shape == (q.shape[2],)
             bias = -alibi_slopes[:, None, None] * distances(n_q, n_k).abs()
-        wide = (one.float().transpose(1, 2) for one in (q, k, v))
-        return attention(*wide, softmax_scale, seen, bias, softcap).transpose(1, 2).to(q.dtype)
+        wide = [one.float().transpose(1, 2) for one in (q, k, v)]
+        return (
+            attention(wide[0], wide[1], wide[2], softmax_scale, seen, bias, softcap)
+            .transpose(1, 2)
+            .to(q.dtype)
+        )
 
     def flash_attn_with_kvcache(
         q: Tensor, k_cache: Tensor, v_cache: Tensor, *, cache_seqlens: Tensor, **asked: Any
@@ -162,9 +166,10 @@ def flashinfer() -> ModuleType:
             seen |= torch.tensor(self.asked["window_left"] < 0)
             if self.asked["causal"]:
                 seen &= distances(len(q), len(k)) <= 0
-            wide = (one.float().transpose(0, 1)[None] for one in (q, k, v))
+            wide = [one.float().transpose(0, 1)[None] for one in (q, k, v)]
             cap = self.asked["logits_soft_cap"] or 0.0
-            return attention(*wide, self.asked["sm_scale"], seen, cap=cap)[0].transpose(0, 1).to(q.dtype)
+            output = attention(wide[0], wide[1], wide[2], self.asked["sm_scale"], seen, cap=cap)
+            return output[0].transpose(0, 1).to(q.dtype)
 
     return module(
         "flashinfer",
@@ -216,8 +221,8 @@ def xformers() -> dict[str, ModuleType]:
         elif attn_bias is not None:
             diagonal = n_k - n_q if attn_bias.shifted else 0
             seen = torch.ones(n_q, n_k, dtype=torch.bool).tril(diagonal)
-        wide = (one.flatten(2, -2).float().transpose(1, 2) for one in (query, key, value))
-        output = attention(*wide, scale, seen, bias).transpose(1, 2).unflatten(2, lead)
+        wide = [one.flatten(2, -2).float().transpose(1, 2) for one in (query, key, value)]
+        output = attention(wide[0], wide[1], wide[2], scale, seen, bias).transpose(1, 2).unflatten(2, lead)
         return output.to(query.dtype)
 
     masks = module(

@@ -185,7 +185,7 @@ def test_a_tensor_that_was_changed_in_place_is_made_anew() -> None:
 
 def test_an_old_version_is_unavailable(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose causal mask would be another one."""
-    old = fake_kernels.flash_attn()
+    old: Any = fake_kernels.flash_attn()
     old.__version__ = "2.0.9.post1"
     monkeypatch.setattr(fake_kernels, "flash_attn", lambda: old)
     with pytest.raises(

@@ -7,6 +7,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_workers import QUICK, SMALL
@@ -95,7 +96,8 @@ def test_it_has_its_outcome_and_the_others_are_measured(
 def test_one_that_hangs_on_import_is_told_by_name(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as its time is over: here at once, when it has told what it imports."""
     install(numba=HANGS)
-    received, real = [], protocol.receive
+    received: list[Any] = []
+    real = protocol.receive
 
     def receive(pipe: int, deadline: float | None = None) -> object:
         if any("importing" in message for message in received):

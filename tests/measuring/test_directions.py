@@ -95,7 +95,7 @@ def test_keys_that_are_cut_are_raced_and_judged_with_their_ln_z() -> None:
 def test_a_backward_turn_neither_computes_the_output_anew_nor_adds_to_gradients() -> None:
     """Of a call that is prepared once: the graph is there, and every turn's gradients are the first's."""
     torch = pytest.importorskip("torch")
-    calls = []
+    calls: list[Any] = []
 
     def attend(query: Any, key: Any, value: Any) -> Any:
         calls.append(None)

@@ -177,6 +177,7 @@ def test_a_worker_killed_between_workloads_is_a_crash_of_the_next(folder: Path) 
     with conducting(folder, "good", "good") as conductor:
         victim = conductor.crews.workers[1]
         conductor.race(SMALL)
+        assert victim.number is not None
         os.kill(victim.number, signal.SIGKILL)
         second, third = conductor.race(SMALL), conductor.race(SMALL)
     assert [result.outcome for result in second] == ["measured", "crashed"]
@@ -364,6 +365,7 @@ def test_a_process_that_is_gone_says_how_it_ended_and_can_be_ended_twice(folder:
     with pytest.raises(Refused, match="prepare comes first") as refusal:
         worker.ask("check", seconds=60, rows=[0])
     assert refusal.value.kind == "raised"
+    assert worker.number is not None
     os.kill(worker.number, signal.SIGKILL)
     with pytest.raises(Died, match="killed by SIGKILL"):
         worker.ask("release", seconds=60)

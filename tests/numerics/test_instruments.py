@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,8 +33,8 @@ def test_a_wrong_scale_shows_in_the_logits_read() -> None:
     right = black_box("numpy_vectorized")
     q, k = np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3))
 
-    def doubled(*arrays: np.ndarray, causal: bool, scale: float) -> np.ndarray:
-        return right(*arrays, causal=causal, scale=2 * scale)
+    def doubled(q: Any, k: Any, v: Any, **rest: Any) -> Any:
+        return right(q, k, v, **{**rest, "scale": 2 * rest["scale"]})
 
     assert np.allclose(read_logits(doubled, q, k, scale=1.0), 6.0)
 
@@ -51,7 +52,7 @@ def test_a_slope_and_its_standard_error_cover_the_truth() -> None:
     for seed in range(200):
         error = 0.01 * x**1.5
         y = x**1.5 + error * np.random.default_rng(seed).standard_normal(5)
-        slope, slope_error = log_log_slope(x, y, error)
+        slope, slope_error = log_log_slope(x.tolist(), y.tolist(), error.tolist())
         z.append((slope - 1.5) / slope_error)
     assert abs(np.mean(z)) < 0.3
     assert 0.85 < np.std(z) < 1.15

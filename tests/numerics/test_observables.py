@@ -188,7 +188,7 @@ def test_an_unknown_backend_names_the_near_ones() -> None:
 
 
 def test_a_backend_whose_answer_is_not_finite_is_refused() -> None:
-    def broken(q: Any, k: Any, v: Any, *, causal: bool, scale: float) -> Any:
+    def broken(q: Any, k: Any, v: Any, **rest: Any) -> Any:
         return np.full((*q.shape[:3], v.shape[-1]), np.nan)
 
     with pytest.raises(ValueError, match="the output must be finite"):
@@ -196,7 +196,7 @@ def test_a_backend_whose_answer_is_not_finite_is_refused() -> None:
 
 
 def test_a_backend_that_gives_all_weight_to_one_key_is_refused() -> None:
-    def first_value(q: Any, k: Any, v: Any, *, causal: bool, scale: float) -> Any:
+    def first_value(q: Any, k: Any, v: Any, **rest: Any) -> Any:
         return np.broadcast_to(v[..., :1, :], (*q.shape[:3], v.shape[-1])).copy()
 
     with pytest.raises(ValueError, match="got no weight"):

@@ -206,5 +206,6 @@ def test_every_circle_lies_on_the_curve_of_its_gap() -> None:
     circles = pick(finding.rows, "weight at the gap that .9 needs")
     assert len(curves) == len(circles) == 3
     for row, curve in zip(circles, curves, strict=True):
-        at = np.interp(float(row.where["keys"]), *map(np.asarray, curve.get_data()))
+        gaps, weights = map(np.asarray, curve.get_data())
+        at = np.interp(float(row.where["keys"]), gaps, weights)
         assert at == pytest.approx(row.measured, abs=0.01)

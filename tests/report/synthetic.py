@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def synthetic(
     ceiling_flops: float = 240e9,
     seed: int = 0,
     variants: tuple[Mapping[str, object], ...] = ({},),
-    **grid: object,
+    **grid: Any,
 ) -> Run:
     """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
 
@@ -153,7 +154,11 @@ def variance() -> Finding:
                 truth = float(d**power)
                 where = {"head_dim": d, "scaling": scaled, "backend": backend}
                 measured = truth + float(generator.normal(0, 0.02 * truth))
-                told = {"predicted": truth, "measured": measured, "standard_error": 0.02 * truth}
+                told: dict[str, Any] = {
+                    "predicted": truth,
+                    "measured": measured,
+                    "standard_error": 0.02 * truth,
+                }
                 rows.append(Row.compare("variance", where, **told))
     return Finding(
         "variance_scaling",

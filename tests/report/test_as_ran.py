@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import synthetic
@@ -25,7 +26,7 @@ COSTS = {
 }
 
 
-def told(one: Result, **changes: object) -> Result:
+def told(one: Result, **changes: Any) -> Result:
     """A result of `LOW` as it is filed: in bfloat16, with its error; others as they are."""
     if one.contender != LOW or one.latency is None:
         return one
@@ -33,7 +34,7 @@ def told(one: Result, **changes: object) -> Result:
     return replace(one, computes_in="bfloat16", accuracy=accuracy, **changes)
 
 
-def run_of(folder: Path, contenders: tuple[str, ...] = (), **options: object) -> Run:
+def run_of(folder: Path, contenders: tuple[str, ...] = (), **options: Any) -> Run:
     run = synthetic(folder, costs=COSTS, contenders=contenders, heads=(4,), lengths=(256, 1024), **options)
     run.results = [told(one) for one in run.results]
     return run

@@ -40,7 +40,7 @@ def parted(result: Result) -> Result:
     parts["output_s"][waited] *= 100
     noted = {**parts, "process": np.arange(15) // 3, "waited": 0.5 * waited}
     columns = {name: tuple(map(float, one)) for name, one in noted.items()}
-    samples = tuple(map(float, sum(parts.values())))
+    samples = tuple(map(float, np.sum(list(parts.values()), axis=0)))
     return replace(
         result, measurements=(*result.measurements, Measurement("block_parts", "s", samples, columns))
     )
@@ -73,7 +73,7 @@ def ratio_of(row: str, column: int) -> tuple[float, float, float]:
 
 def test_every_way_of_projecting_is_told_against_one_matrix(run: Run) -> None:
     """With the interval of the pair; a contender with other settings is a family of its own."""
-    (group,) = blocks.content(analyse(run))["groups"]
+    (group,) = (blocks.content(analyse(run)) or {})["groups"]
     rows = [row for row in group["projections"].splitlines() if "`torch_sdpa`" in row]
     assert len(rows) == 4 and "threads" not in group["projections"]
     for row, (heads, n) in zip(rows, [(4, 128), (4, 512), (12, 128), (12, 512)], strict=True):
@@ -85,7 +85,7 @@ def test_every_way_of_projecting_is_told_against_one_matrix(run: Run) -> None:
 
 def test_the_cost_of_heads_is_told_at_one_width(run: Run) -> None:
     """Over the fewest heads, process by process."""
-    (group,) = blocks.content(analyse(run))["groups"]
+    (group,) = (blocks.content(analyse(run)) or {})["groups"]
     row = next(
         one
         for one in group["heads"].splitlines()

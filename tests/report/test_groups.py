@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from attnlab.report.winners import find_crossovers
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
 B_BACKWARD = {"a": lambda workload: 2e-4, "b": lambda workload: 1e-4 if workload.backward else 3e-4}
-MIXED = (
+MIXED: tuple[dict[str, Any], ...] = (
     {},
     {"causal": "bottom_right", "window": (63, 0)},
     {"kv_heads": 2},

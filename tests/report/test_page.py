@@ -234,7 +234,7 @@ def test_every_chapter_is_whole_and_has_an_experiment():
 
 
 def test_backends_that_were_left_out_are_gathered_by_reason():
-    facts = {
+    facts: dict[str, str | float] = {
         "seed": 0,
         "dtype": "float64",
         "without a in float16": "a declines b1 h1 scale=1: no kernel",

@@ -48,6 +48,7 @@ def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made):
         ((name, groups),) = storages.families(analysis)
         assert name == "" and list(groups) == list(READING)
         plain, grown = (groups[one].cells[8, 16384].measured["a"].latency for one in ("contiguous", "grown"))
+        assert plain is not None and grown is not None
         low, high = storages.ratio_range(grown, plain) or (1.0, 1.0)
         true = cost(Workload(heads=8, keys=16384, storage="grown")) / cost(Workload(heads=8, keys=16384))
         assert low < true < high
@@ -68,7 +69,7 @@ def test_one_process_has_no_range_and_scatter_no_slope(made):
     analysis = analyse(made(processes=1, noise=0.02, **flat))
     ((_, groups),) = storages.families(analysis)
     one, other = (group.cells[8, 1024].measured["a"].latency for group in groups.values())
-    assert storages.ratio_range(one, other) is None
+    assert one is not None and other is not None and storages.ratio_range(one, other) is None
     analysis = analyse(made(noise=0.05, **flat))
     assert (
         storages.per_token(analysis, storages.families(analysis)[0][1]).count("no more than the scatter") == 2

@@ -129,7 +129,8 @@ def test_a_race_claims_what_is_not_so_less_often_than_its_level(noise: Noise, ra
 
 def test_a_difference_far_above_the_noise_is_always_told() -> None:
     """30 % among rounds that scatter by 3 % is not left undecided, let alone told the wrong way round."""
-    assert rates(independent, 1.3, trials=200) == Rates(0.0, pytest.approx(0, abs=allowed(ALPHA, 200)), 1.0)
+    found = rates(independent, 1.3, trials=200)
+    assert (found.false, found.decided) == (0.0, 1.0) and found.missed <= allowed(ALPHA, 200)
 
 
 def test_a_decided_race_is_not_looked_at_again() -> None:

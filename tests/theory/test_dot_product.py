@@ -1,6 +1,7 @@
 """Moments and law of the dot product against sampling with the right standard error."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy.integrate import quad
 from attnlab.theory import dot_product_moments, score_cdf, score_characteristic_function
 
 #: how components of variance 1 are drawn, and their kurtosis
-LAWS = {
+LAWS: dict[str, tuple[Any, float]] = {
     "normal": (np.random.Generator.standard_normal, 3.0),
     "uniform": (lambda rng, shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape), 1.8),
     "rademacher": (lambda rng, shape: rng.choice([-1.0, 1.0], shape), 1.0),

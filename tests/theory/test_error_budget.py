@@ -33,7 +33,7 @@ def arrays(tensors):
     return [(x if x.dtype == torch.float64 else x.float()).numpy() for x in tensors]
 
 
-def eager(q, k, v, causal=False):
+def eager(q, k, v, *, causal=False):
     return softmax((q @ k.mT) * (1 / math.sqrt(q.shape[-1])), causal) @ v
 
 
@@ -43,7 +43,7 @@ def softmax(s, causal):
     return torch.softmax(s, -1)
 
 
-def stored_eager(q, k, v, causal=False):
+def stored_eager(q, k, v, *, causal=False):
     """Each step stored in the dtype of the tensors, sums in float32; a scale that is a power of two rounds nothing."""
     return stored(stored(softmax(stored_scores(q, k), causal), q) @ v.float(), q)
 
@@ -57,13 +57,13 @@ def stored(x, like):
     return x.to(like.dtype).float()
 
 
-def weights_rounded(q, k, v, causal=False):
+def weights_rounded(q, k, v, *, causal=False):
     weights = softmax(q.float() @ k.float().mT / math.sqrt(q.shape[-1]), causal)
     return (weights.to(v.dtype).float() @ v.float()).to(v.dtype)
 
 
-def output_rounded(q, k, v, causal=False):
-    return eager(q.float(), k.float(), v.float(), causal).to(v.dtype)
+def output_rounded(q, k, v, *, causal=False):
+    return eager(q.float(), k.float(), v.float(), causal=causal).to(v.dtype)
 
 
 def in_order(q, k, v, *, block=None, one_number=False):
@@ -200,8 +200,11 @@ def test_no_correct_result_exceeds_the_worst_case(dtype, std, causal, seed):
     low = {"weights_dtype": dtype, "scores_dtype": dtype, "score_roundings": 2}
     options = {"causal": causal, "output_dtype": dtype, "worst_case": True}
     loose, tight = (error_budget(*inputs, **options, **one).worst_case for one in (low, {}))
+    assert loose is not None and tight is not None
     if dtype in HALVES:
-        assert (np.abs(output_rounded(*tensors, causal).double().numpy() - budget.output) <= tight).all()
+        assert (
+            np.abs(output_rounded(*tensors, causal=causal).double().numpy() - budget.output) <= tight
+        ).all()
     assert (np.abs(eager(*tensors, causal=causal).double().numpy() - budget.output) <= loose).all()
     assert (tight <= loose).all()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,7 +27,7 @@ def one_head(seed: int, queries: int = 4, keys: int = 6, dim: int = 5, dim_v: in
     return tuple(rng.standard_normal((1, 1, *shape)) for shape in shapes)
 
 
-FEATURES = {
+FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "bias": {"bias": np.linspace(-1, 1, 6)},
     "soft cap": {"softcap": 1.5},
@@ -119,7 +121,7 @@ def draw(seed: int, dtype: str, heads=4, queries=70, keys=60, dim=16, dim_v=16):
     return tuple(round_to(rng.standard_normal((1, heads, *shape)), dtype) for shape in shapes)
 
 
-def rounding_pass(q, k, v, g, dtype, *, fused=False, summed=False, stored=False):
+def rounding_pass(q, k, v, g, *, dtype, fused=False, summed=False, stored=False):
     """A backward pass in float64, scale 0.3, that rounds to `dtype` where it is told, and its results always."""
 
     def keep(x, when=True):
@@ -151,7 +153,7 @@ def rounding_pass(q, k, v, g, dtype, *, fused=False, summed=False, stored=False)
     return [keep(x) for x in (t @ k, over_queries(t, q), over_queries(low, g))]
 
 
-def written_out_pass(q, k, v, g, dtype):
+def written_out_pass(q, k, v, g, *, dtype):
     """Backwards through s = 0.3 qkᵀ, m = max s, e = exp(s − m), l = Σe, p = e/l, o = pv, each step stored."""
 
     def keep(x):
@@ -193,9 +195,9 @@ def test_a_pass_that_rounds_has_the_error_of_its_budget(kind, dtype):
         budgets = gradient_budgets(*arrays, dtype=dtype, scale=0.3)
         sources = GRADIENT_CLASSES.get(kind, GRADIENT_CLASSES["scores rounded"])
         passed = (
-            rounding_pass(*arrays, dtype, **PASSES[kind])
+            rounding_pass(*arrays, dtype=dtype, **PASSES[kind])
             if kind in PASSES
-            else written_out_pass(*arrays, dtype)
+            else written_out_pass(*arrays, dtype=dtype)
         )
         for found, budget in zip(passed, budgets, strict=True):
             error = found - budget.output
@@ -217,6 +219,7 @@ def test_unseen_keys_are_exact_and_grouped_heads_add_up():
     q, k, v, g = draw(1, "bfloat16", queries=20, keys=30)
     budgets = gradient_budgets(q, k, v, g, dtype="bfloat16", causal=True)
     for budget in budgets[1:]:
+        assert budget.worst_case is not None
         assert (budget.worst_case[:, :, 20:] == 0).all() and (budget.rms[:, :, 20:] == 0).all()
     grouped = gradient_budgets(q, k[:, :2], v[:, :2], g, dtype="bfloat16")
     apart = gradient_budgets(q, k[:, :2].repeat(2, axis=1), v[:, :2].repeat(2, axis=1), g, dtype="bfloat16")
@@ -238,7 +241,7 @@ def test_the_worst_case_is_never_passed(seed, std, queries, keys):
     arrays = (round_to(std * q, "bfloat16"), k, v, g)
     budgets = gradient_budgets(*arrays, dtype="bfloat16", scale=0.3)
     for options in PASSES.values():
-        for found, budget in zip(rounding_pass(*arrays, "bfloat16", **options), budgets, strict=True):
+        for found, budget in zip(rounding_pass(*arrays, dtype="bfloat16", **options), budgets, strict=True):
             assert (np.abs(found - budget.output) <= budget.worst_case).all()
 
 

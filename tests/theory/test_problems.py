@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,7 @@ def results(problem: Problem):
     return error_budget(problem).output, *exact_gradients(problem)
 
 
-NOTHING = {
+NOTHING: dict[str, dict[str, Any]] = {
     "a bias of zeros": {"bias": np.zeros((1, 1, 17, 23))},
     "a bias that is one number a row": {"bias": np.linspace(-9, 9, 17)[:, None]},
     "a soft cap far above": {"softcap": 1e9},
@@ -62,7 +64,7 @@ def test_a_mask_is_a_bias_of_minus_infinity(seed, share):
     np.testing.assert_array_equal(budget.worst_case, other.worst_case)
     back = gradient_budgets(masked).query
     for zero in (budget.output, budget.rms, budget.worst_case, back.output, back.rms, back.worst_case):
-        assert (zero[:, :, 3] == 0).all()
+        assert zero is not None and (zero[:, :, 3] == 0).all()
 
 
 @given(seed=st.integers(0, 99), text=st.sampled_from(["causal", "window(3,2)", "prefix(4)", "random(0.3,1)"]))
@@ -120,7 +122,7 @@ def stored_pass(problem: Problem):
     return found[0], found[1], *(keep(x.reshape(*pairs, *x.shape[2:]).sum(axis=2)) for x in found[2:])
 
 
-STORED = {
+STORED: dict[str, dict[str, Any]] = {
     "a cap that binds": {"softcap": 0.7, "std": 3.0},
     "a cap": {"softcap": 3.0},
     "a cap far above": {"softcap": 50.0},

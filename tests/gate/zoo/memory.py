@@ -128,7 +128,11 @@ def one_behind(memory: Memory, name: str, problem: Problem) -> Answers:
     before = memory.get(name)
     if name in found:
         memory[name] = found[name].copy()
-    return found | ({name: before} if name in found and fits(before, found[name]) else {})
+    return (
+        {**found, name: before}
+        if before is not None and name in found and fits(before, found[name])
+        else found
+    )
 
 
 @remembering

@@ -76,7 +76,7 @@ def nan_everywhere(problem: Problem) -> Answers:
 
 def root_in_bfloat16(problem: Problem) -> float:
     root = d(problem) ** 0.5
-    return root / float(rounder("bfloat16")(np.float32(root)))
+    return root / float(rounder("bfloat16")(np.asarray(np.float32(root))))
 
 
 _WHEN: dict[str, When] = {

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 
@@ -138,8 +139,10 @@ def closed_pipe():
 
 
 def children():
-    for extra in ({}, {"start_new_session": True}):
-        subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({LONG})"], **extra)
+    for own_session in (False, True):
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", f"import time; time.sleep({LONG})"], start_new_session=own_session
+        )
     # and one that has left its family altogether
     lost = f"import os, time; os.setsid(); os.fork() and os._exit(0); time.sleep({LONG})"
     subprocess.Popen([sys.executable, "-S", "-c", lost]).wait()
@@ -192,7 +195,8 @@ def strike(phase=None):
     if struck or not FAULT:
         return
     if phase is None:
-        names, one = set(), sys._getframe()
+        names = set()
+        one: types.FrameType | None = sys._getframe()
         while one is not None:
             names.add(one.f_code.co_qualname)
             one = one.f_back
