@@ -195,11 +195,16 @@ CLAIMS = (
         beyond=(Test("variance of q·k", "=", lambda at: at["head_dim"], {"family": "normal, σ = 2"}),),
     ),
     Claim(
-        id="scale-for-later-steps", theme=SATURATION, experiment="formula", reference=VASWANI,
-        says="The factor 1/√d_k avoids large values in the steps that follow.",
-        truth="What follows is bounded without the factor: no output lies outside the range of the values. What the "
-        "factor prevents is saturation.",
-        claimed=(Test("largest |o| / largest |v|, unscaled", ">", 1),),
+        id="scale-for-later-steps", theme=SATURATION, experiment="multihead",
+        reference=f"{VASWANI}; Xiong et al. 2020 (2002.04745)", condition="layers without a norm",
+        says="The factor 1/√d_k avoids large values in later steps, above all in deep models.",
+        truth="Where each layer normalises its input first (pre-norm), depth does not enter, and q·k has the "
+        "same size with the factor and without. Without a norm x grows layer by layer, and q·k far more so "
+        "without the factor. Within a layer the output is bounded by the values in either case; what the factor "
+        "prevents is saturation.",
+        claimed=(Test("Var(q·k) of the last layer, unscaled over scaled", ">", 1, {"norm": "none"}),),
+        beyond=(Test("Var(q·k) of the last layer, unscaled over scaled", ">", 1, {"norm": "pre-norm"}),),
+        right=(Test("Var(q·k) / d_k", where={"norm": "pre-norm"}),),
     ),
     Claim(
         id="no-element-dominates", theme=SATURATION, experiment="saturation",

@@ -266,7 +266,9 @@ CHAPTERS: Mapping[str, Chapter] = {
         "variance σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w²)² at initialisation: 1 only for "
         "one of the four usual schemes. Each of H heads of dimension d_model/H projects the whole embedding and "
         "takes 1/H of the operations of a full-width head; together they take 4 n² d_model operations for QKᵀ "
-        "and PV, whatever H is, and H n² exponentials. They meet in W_O alone.",
+        "and PV, whatever H is, and H n² exponentials. They meet in W_O alone. In a stack of layers with a "
+        "pre-norm |x|² is d_model each time, and so the dot products have the same variance at every depth, "
+        "whatever the scale; without a norm |x|² grows by what each layer adds.",
         caption="Left: variance of the logits at four initialisations; bars are predicted, circles measured. "
         "Right: operations and processor time of one call against the number of heads at the same d_model, over "
         "those of one full-width head. The times are of one thread in this process, without a prediction: a "
@@ -275,6 +277,7 @@ CHAPTERS: Mapping[str, Chapter] = {
         "And the scale 1/√d_k alone does not make the logits start with variance 1; the initialisation decides.",
         picks=(
             Pick("variance of the logits at initialisation"),
+            Pick("Var(q·k) / d_k", {"layer": (1, 6)}),
             Pick("elements of other heads changed by one head"),
             Pick("FLOPs / (4 n² d_model)", {"heads": (1, 16), "counted": ("by PyTorch",)}),
             Pick("FLOPs of one head / (4 n² d_model)", {"heads": (1, 16), "counted": ("by PyTorch",)}),
