@@ -71,11 +71,15 @@ def attend(query, key, value, *, causal, scale):
     return weights @ value / weights.sum(axis=-1, keepdims=True)
 '''
 (folder / "right_one.py").write_text(RIGHT)
-(folder / "wrong_scale.py").write_text(RIGHT.replace("scale * query", "1.01 * scale * query"))
+(folder / "wrong_scale.py").write_text(
+    RIGHT.replace("scale * query", "1.01 * scale * query")
+)
 
 truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in (q, k, v)))
 out = attnlab.attend("wrong_scale", q, k, v, folders=[folder])
-print(f"error {error(out):.4f}; allclose within 0.02: {np.allclose(out, truth, rtol=0.02, atol=0.02)}")
+print(
+    f"error {error(out):.4f}; allclose within 0.02: {np.allclose(out, truth, rtol=0.02, atol=0.02)}"
+)
 
 # %% [markdown]
 # A tolerance of half-precision tests is content. The gate is not: it asks some hundred questions of different shapes,
@@ -95,7 +99,9 @@ print(found.passed, "|", found.reason)
 # by one is wrong at once.
 
 # %%
-(folder / "no_maximum.py").write_text(RIGHT.replace(" - scores.max(axis=-1, keepdims=True)", ""))
+(folder / "no_maximum.py").write_text(
+    RIGHT.replace(" - scores.max(axis=-1, keepdims=True)", "")
+)
 (folder / "sees_ahead.py").write_text(RIGHT.replace("bool), 1)", "bool), 2)"))
 for name in ("no_maximum", "sees_ahead"):
     found = check(name, folders=[str(folder)], dtypes=["float32"])
@@ -109,8 +115,13 @@ for name in ("no_maximum", "sees_ahead"):
 
 # %%
 found = check("right_one", folders=[str(folder)], dtypes=["float32"])
-print(f"passed {found.passed}, {found.asked} questions asked, {found.declined} declined")
-print(found.precision["float32"]["class"], f"{found.precision['float32']['budget_ratio']:.2f} of its budget")
+print(
+    f"passed {found.passed}, {found.asked} questions asked, {found.declined} declined"
+)
+print(
+    found.precision["float32"]["class"],
+    f"{found.precision['float32']['budget_ratio']:.2f} of its budget",
+)
 
 # %% [markdown]
 # From the command line the same is `attnlab check right_one --implementations my_backends`, in all number formats,

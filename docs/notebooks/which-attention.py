@@ -24,7 +24,12 @@ plan = attnlab.Plan.grid(
     limits=Limits(workload_seconds=1.0, processes=3, most_processes=3),
 )
 run = attnlab.run(plan, "my-run")
-print(len(run.results), "results,", sum(one.outcome == "measured" for one in run.results), "measured")
+print(
+    len(run.results),
+    "results,",
+    sum(one.outcome == "measured" for one in run.results),
+    "measured",
+)
 
 # %% [markdown]
 # Every backend ran in three fresh processes, one at a time while the others were stopped, and was checked against
@@ -32,19 +37,29 @@ print(len(run.results), "results,", sum(one.outcome == "measured" for one in run
 
 # %%
 table = run.frame()
-latency = table[table.quantity == "latency"].pivot(index="queries", columns="contender", values="value")
+latency = table[table.quantity == "latency"].pivot(
+    index="queries", columns="contender", values="value"
+)
 print((1e3 * latency).round(3).to_string(header=True), "\nmilliseconds a call, median")
 
 # %%
-memory = table[table.quantity == "peak_memory"].pivot(index="queries", columns="contender", values="value")
+memory = table[table.quantity == "peak_memory"].pivot(
+    index="queries", columns="contender", values="value"
+)
 print((memory / 2**20).round(2).to_string(), "\nMiB beyond the inputs")
 
 # %% Time of a call against the length, one line for each backend, both axes logarithmic
 figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
-for name, colour in zip(latency.columns, ("#D55E00", "#222222", "#1F5FBF"), strict=True):
+for name, colour in zip(
+    latency.columns, ("#D55E00", "#222222", "#1F5FBF"), strict=True
+):
     axes.plot(latency.index, 1e3 * latency[name], "o-", color=colour, label=name)
 axes.set(
-    xscale="log", yscale="log", xlabel="queries and keys", ylabel="ms a call", title="4 heads of 64, float32"
+    xscale="log",
+    yscale="log",
+    xlabel="queries and keys",
+    ylabel="ms a call",
+    title="4 heads of 64, float32",
 )
 axes.legend()
 

@@ -5,8 +5,8 @@
 # This lecture predicts what happens, then measures it *through* PyTorch's own kernel, which never shows its weights,
 # and ends with what the root does not do. It needs no GPU and takes some seconds.
 #
-# Words used: a **query** q and **keys** k_1 … k_n are vectors of d_k numbers (the *head dimension*). The **logit** of
-# a key is its score s_j = scale · q·k_j. The **weights** are p_j = e^{s_j} / Σ_l e^{s_l}.
+# Words used: a **query** q and **keys** $k_1 \dots k_n$ are vectors of d_k numbers (the *head dimension*). The **logit**
+# of a key is its score $s_j = \text{scale}\cdot q\cdot k_j$. The **weights** are $p_j = e^{s_j} / \sum_l e^{s_l}$.
 
 # %%
 import matplotlib.pyplot as plt
@@ -18,9 +18,11 @@ rng = np.random.default_rng(0)
 N = 1024  # keys
 
 
-def drawn(d_k, queries=256):
-    """Standard normal queries and keys, (batch, heads, length, d_k)."""
-    return rng.standard_normal((1, 1, queries, d_k)), rng.standard_normal((1, 1, N, d_k))
+def drawn(d_k, queries=64):
+    """Standard normal queries and keys of 16 heads, (batch, heads, length, d_k)."""
+    q = rng.standard_normal((1, 16, queries, d_k))
+    k = rng.standard_normal((1, 16, N, d_k))
+    return q, k
 
 
 # %% [markdown]
@@ -35,7 +37,9 @@ for d_k in (4, 16, 64, 256):
     q, k = drawn(d_k)
     logits = q @ k.swapaxes(-1, -2)
     predicted = attnlab.theory.dot_product_moments(d_k)
-    print(f"d_k = {d_k:3}   variance {logits.var():6.1f}, predicted {predicted.variance:3.0f}")
+    print(
+        f"d_k = {d_k:3}   variance {logits.var():6.1f}, predicted {predicted.variance:3.0f}"
+    )
 
 # %% [markdown]
 # So dividing by √d_k leaves a standard deviation of 1, whatever d_k is. But why should a *softmax* care how large its
@@ -51,7 +55,9 @@ for d_k in (4, 16, 64, 256):
 # %%
 beta_c = attnlab.theory.critical_beta(N)
 print(f"over n = {N} keys the softmax freezes around β = {beta_c:.2f}")
-print(f"that is an unscaled head dimension of {attnlab.theory.freezing_head_dim(N):.1f}")
+print(
+    f"that is an unscaled head dimension of {attnlab.theory.freezing_head_dim(N):.1f}"
+)
 
 # %% [markdown]
 # Without the root β is about √d_k, so that everything beyond 14 dimensions is frozen over 1024 keys. With it β is 1,
@@ -71,13 +77,22 @@ for name, scale, colour in (
     ("unscaled", lambda d: 1.0, "#D55E00"),
     ("times 1/√d_k", lambda d: d**-0.5, "#1F5FBF"),
 ):
-    theory = [attnlab.theory.attention_under_random_inputs(N, d, scale(d)) for d in dims]
+    theory = [
+        attnlab.theory.attention_under_random_inputs(N, d, scale(d)) for d in dims
+    ]
     rows = [attnlab.observe("torch_sdpa", *drawn(d), scale=scale(d)) for d in dims]
     left.plot(dims, [one.largest_weight for one in theory], color=colour)
-    left.plot(dims, [one.largest_weight.mean() for one in rows], "o", color=colour, label=name)
+    left.plot(
+        dims, [one.largest_weight.mean() for one in rows], "o", color=colour, label=name
+    )
     right.plot(dims, [one.entropy for one in theory], color=colour)
-    right.plot(dims, [one.entropy.mean() for one in rows], "o", color=colour, label=name)
-for axes, title in ((left, "largest weight of a row"), (right, "entropy of a row, in nats")):
+    right.plot(
+        dims, [one.entropy.mean() for one in rows], "o", color=colour, label=name
+    )
+for axes, title in (
+    (left, "largest weight of a row"),
+    (right, "entropy of a row, in nats"),
+):
     axes.axvline(attnlab.theory.freezing_head_dim(N), color="grey", linestyle=":")
     axes.set(xscale="log", xlabel="d_k", title=title)
 left.legend()
@@ -93,9 +108,12 @@ left.legend()
 
 # %%
 for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
-    rows = attnlab.observe("torch_sdpa", *drawn(64, queries=4096), scale=scale)
+    rows = attnlab.observe("torch_sdpa", *drawn(64, queries=256), scale=scale)
     size = np.sqrt(rows.jacobian_norm_squared)
-    exact = attnlab.theory.attention_under_random_inputs(N, 64, scale).jacobian_norm_squared ** 0.5
+    exact = (
+        attnlab.theory.attention_under_random_inputs(N, 64, scale).jacobian_norm_squared
+        ** 0.5
+    )
     print(
         f"{name:8}  rms {np.sqrt((size**2).mean()):.3f} (predicted {exact:.3f}), "
         f"median {np.median(size):.3f}, rows below 0.001: {(size < 1e-3).mean():.1%}"
@@ -127,7 +145,9 @@ for sigma in (1.0, 2.0, 3.0):
 for n in (1_000, 10_000, 100_000):
     found = attnlab.theory.random_energy(n, beta=4.0)
     limit = attnlab.theory.critical_beta(n)
-    print(f"n = {n:7,}   β_c = {limit:.2f}   largest weight at β = 4: {found.largest_weight:.3f}")
+    print(
+        f"n = {n:7,}   β_c = {limit:.2f}   largest weight at β = 4: {found.largest_weight:.3f}"
+    )
 
 # %% [markdown]
 # ## Questions to take home
