@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.program.check import check
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -19,14 +17,11 @@ def test_it_is_short() -> None:
     assert len(README.splitlines()) < 120
 
 
-def test_the_example_is_a_right_backend_in_ten_lines(tmp_path: Path) -> None:
-    """As written, it passes the whole gate."""
+def test_the_example_is_a_backend_in_ten_lines() -> None:
+    """That it passes the whole gate, `tests/docs` holds: its page asks."""
     page = (ROOT / "docs" / "how-to" / "own-kernel.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python[^\n]*\n(.*?LIBRARY.*?)```", page, flags=re.DOTALL)
     assert len([line for line in example.splitlines() if line.strip()]) <= 10
-    (tmp_path / "my_attention.py").write_text(example)
-    found = check("my_attention", folders=[str(tmp_path)])
-    assert found.passed, found.reason
 
 
 def test_the_options_that_are_explained_are_there() -> None:

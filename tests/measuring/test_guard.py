@@ -13,7 +13,9 @@ import pytest
 from attnlab.measuring import guard
 
 #: has a child of its own, which carries the mark too
-PARENT = "import subprocess as s, sys; s.Popen([sys.executable, '-c', 'input()'], stdin=s.PIPE); print(); input()"
+PARENT = (
+    "import subprocess as s, sys; s.Popen([sys.executable, '-c', 'input()'], stdin=s.PIPE); print(); input()"
+)
 
 
 @pytest.fixture
