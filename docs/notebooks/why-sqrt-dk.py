@@ -6,7 +6,8 @@
 # and ends with what the root does not do. It needs no GPU and takes some seconds.
 #
 # Words used: a **query** q and **keys** $k_1 \dots k_n$ are vectors of d_k numbers (the *head dimension*). The
-# **logit** of a key is its score $s_j = \text{scale}\cdot q\cdot k_j$. The **weights** are $p_j = e^{s_j} / \sum_l e^{s_l}$.
+# **logit** of a key is its score $s_j = \text{scale}\cdot q\cdot k_j$. The **weights** are
+# $p_j = e^{s_j} / \sum_l e^{s_l}$.
 
 # %%
 import matplotlib.pyplot as plt
