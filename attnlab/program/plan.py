@@ -30,10 +30,17 @@ class Plan:
 
     ``all`` alone stands for those too.
 
-    `baseline` is the contender that the others are compared with; by default torch_eager where it takes part,
-    otherwise the first. With `self_test` the baseline is entered twice. `folders` hold users' backends.
-    `experiments` are those of the numerical chapter; ``all`` and ``none`` stand for every one and no one.
-    `origins` are the parts of presets that ask for each workload, by `Part.path`; empty where no preset was asked for.
+    workloads : what every contender is asked; `Plan.grid` makes them.
+    origins : the parts of presets that ask for each workload, by `Part.path`; empty where no preset was asked for.
+    contenders : in contender notation, ``torch_sdpa[threads=1]``.
+    baseline : the contender that the others are compared with; by default torch_eager where it takes part, otherwise
+    the first.
+    folders : hold users' backends.
+    self_test : enter the baseline twice.
+    memory, ceilings : measure peak memory; and the machine's limits, which the share of the ceiling is told against.
+    experiments : those of the numerical chapter; ``all`` and ``none`` stand for every one and no one.
+    limits : when to stop measuring, in seconds.
+
     Raises ValueError for an empty plan, broken contender notation or an unknown experiment.
     """
 

@@ -41,8 +41,14 @@ _NUMERICS = "numerics.json"
 class Run:
     """A plan, an environment and the results, in one folder.
 
-    `contenders` are the names results are filed under, in the plan's order. `account` is the seconds that went
-    into each activity; `command` repeats the run; `complete` is False for one that was interrupted.
+    folder, plan : where it is stored, and what was asked.
+    environment : what of the machine, the system and the libraries changes figures.
+    contenders : the names that results are filed under, in the plan's order.
+    baseline, command : who the others are compared with; what repeats the run.
+    started, complete : when it began, in UTC; False for a run that was interrupted.
+    account : the seconds that went into each activity.
+    results : one for each contender and workload.
+    findings : of the numerical chapter's experiments.
     """
 
     folder: Path
