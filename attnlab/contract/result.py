@@ -131,9 +131,9 @@ class Result:
     is written for (None in results that were stored before this was recorded), `kernel` what that library says
     really ran, `asked_kernel` the operator that the backend forces, where it does. `computes_in` is the number format
     that it computes in where that is lower than its inputs', and by which its accuracy was judged. `tail` are the last
-    lines that its process printed where that ended. `race_seconds` is how long the whole race took that it is of, the same
-    for all of its contenders. Raises ValueError for measurements without outcome `measured`, for
-    `measured` without a latency, and for any other outcome without a reason.
+    lines that its process printed where that ended. `race_seconds` is how long the race that it is of took in
+    all, the same for all contenders. Raises ValueError for measurements without outcome `measured`, for `measured`
+    without a latency, and for any other outcome without a reason.
     """
 
     contender: str

@@ -78,7 +78,7 @@ class Plan:
         `lengths` are queries and keys, by default those of `GRID`, as are `heads`; `dtypes` defaults to float32 on the
         CPU, float32 and bfloat16 on CUDA. `rest` are fields of `Workload`, the same for all of them (``queries=1`` for
         decoding), and fields of `Plan`. `preset` is written as in `attnlab.program.presets`; what is said beside it
-        goes before what it says. A plan that lists its `workloads`, as plain data or as they are, has no grid beside them.
+        goes before what it says. A plan that lists its `workloads`, as plain data or as they are, has no grid beside.
         """
         if "workloads" in rest:
             return cls._listed(
