@@ -92,8 +92,12 @@ class Slurm:
         return self
 
     def __exit__(self, *_: object) -> None:
-        subprocess.run(["scancel", "--signal=KILL", "--full", "--user=root"], env=self.environment(), check=False,
-                       capture_output=True)
+        subprocess.run(
+            ["scancel", "--signal=KILL", "--full", "--user=root"],
+            env=self.environment(),
+            check=False,
+            capture_output=True,
+        )
         for name in (*NODES, "slurmctld", "munged"):
             if name in self._daemons:
                 self.stop(name, signal.SIGTERM)
@@ -133,13 +137,17 @@ class Slurm:
     def nodes(self) -> dict[str, str]:
         """The state of each node, as sinfo has it."""
         words = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
-        told = subprocess.run(words, env=self.environment(), capture_output=True, text=True, check=False).stdout
+        told = subprocess.run(
+            words, env=self.environment(), capture_output=True, text=True, check=False
+        ).stdout
         return {name: state.rstrip("*") for name, state in (line.split() for line in told.splitlines())}
 
     def queue(self) -> dict[str, str]:
         """The state of every job that is not over, as squeue has it."""
         words = ["squeue", "--noheader", "--array", "--format=%i %T"]
-        told = subprocess.run(words, env=self.environment(), capture_output=True, text=True, check=False).stdout
+        told = subprocess.run(
+            words, env=self.environment(), capture_output=True, text=True, check=False
+        ).stdout
         return dict(line.split() for line in told.splitlines())
 
 
