@@ -24,7 +24,7 @@ from attnlab.contract.workload import Workload
 from attnlab.program.plan import Plan
 from attnlab.program.store import RUN_FILE, Run, read_run
 from attnlab.sweep.cutting import cut
-from attnlab.sweep.estimate import overhead_of
+from attnlab.sweep.estimate import learned
 from attnlab.sweep.folder import new_sweep
 from attnlab.sweep.merging import write_machines
 from attnlab.sweep.simulation import Fleet, Outcome, simulate
@@ -107,21 +107,16 @@ def row(size: int, shards: int, found: Outcome) -> str:
 
 def paragraph(text: str) -> list[str]:
     """`text` in lines."""
-    return textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, 110, break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:
     """Simulate, time the cutting, write the page."""
     runs = [read_run(one) for one in sys.argv[1:]]
-    lengths = [
-        seconds
-        for run in runs
-        for seconds in {one.workload: one.race_seconds for one in run.results}.values()
-        if seconds is not None
-    ]
-    if not lengths:
+    if not runs:
         sys.exit("usage: fleet_simulation.py RUN ..., runs of this version, which keep the time of each race")
-    overhead = overhead_of(runs)
+    costs = learned(runs)
+    lengths, overhead = [one.seconds for one in costs.races], costs.overhead
     seconds = np.random.default_rng(SEED).choice(lengths, WORKLOADS)
     plan = many(WORKLOADS)
     alone, written = cutting(plan, seconds.tolist())
@@ -144,12 +139,12 @@ def main() -> None:
         ),
         "",
         *paragraph(
-            "Speeds differ with a standard deviation of 20 % (log-normal). A machine dies at random, on average once in "
-            "100 hours or in 10, and is back after 30 minutes; what its shard has finished stays, the workload in flight "
-            "is lost. One workload of 10,000 ends every job that tries it: after three its shard is given up. A machine "
-            "that is free takes the shard that has most left. The tail begins when no shard waits; *busy* is the part of "
-            "all machine time until then, dead machines included, in which a machine has a shard; *ideal* is all work "
-            "without loss or start."
+            "Speeds differ with a standard deviation of 20 % (log-normal). A machine dies at random, on average once "
+            "in 100 hours or in 10, and is back after 30 minutes; what its shard has finished stays, the workload in "
+            "flight is lost. One workload of 10,000 ends every job that tries it: after three its shard is given up. "
+            "A machine that is free takes the shard that has most left. The tail begins when no shard waits; *busy* "
+            "is the part of all machine time until then, dead machines included, in which a machine has a shard; "
+            "*ideal* is all work without loss or start."
         ),
     ]
     for name, fleet in harder.items():
@@ -168,8 +163,8 @@ def main() -> None:
         "## Cutting and collecting",
         "",
         *paragraph(
-            f"On the machine that this page was made on, roughly: cutting {WORKLOADS:,} workloads took {alone:.2f} ms a "
-            f"workload, with all plan files written {written:.2f} ms; putting {COLLECTED} shards together took "
+            f"On the machine that this page was made on, roughly: cutting {WORKLOADS:,} workloads took {alone:.2f} ms "
+            f"a workload, with all plan files written {written:.2f} ms; putting {COLLECTED} shards together took "
             f"{together:.2f} ms a workload of {contenders} contenders."
         ),
     ]

@@ -33,10 +33,12 @@ from attnlab.program.plan import Plan, read_plan  # noqa: E402
 from attnlab.sweep.folder import Sweep, read_sweep  # noqa: E402
 from attnlab.sweep.merging import results  # noqa: E402
 
-LENGTHS = ", ".join(str(8 * one) for one in range(1, 41))
+#: long enough that most kills come while something is measured
+SLOWER = {"max_rounds = 2": "max_rounds = 60", "turn_seconds = 0.0001": "turn_seconds = 0.02"}
+LENGTHS = ", ".join(str(8 * one) for one in range(1, 21))
 SHARDS = 4
 #: seconds between two kills, at least and at most
-BETWEEN = (2.0, 25.0)
+BETWEEN = (2.0, 20.0)
 
 
 class Kills:
@@ -208,7 +210,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plan = folder / "plan.toml"
-        plan.write_text(PLAN.replace("lengths = [8, 16, 32]", f"lengths = [{LENGTHS}]"), encoding="utf-8")
+        text = PLAN
+        for before, after in {**SLOWER, "lengths = [8, 16, 32]": f"lengths = [{LENGTHS}]"}.items():
+            text = text.replace(before, after)
+        plan.write_text(text, encoding="utf-8")
         count, lost = killed(folder, kills, random.Random(seed), lambda text: print(text, flush=True))
         sweep = read_sweep(folder / "sweep")
         there = cells(results(sweep))

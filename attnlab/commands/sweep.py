@@ -12,7 +12,9 @@ import click
 from attnlab.commands import options
 
 if TYPE_CHECKING:
+    from attnlab.program.plan import Plan
     from attnlab.sweep.cluster import Asked
+    from attnlab.sweep.estimate import Costs
     from attnlab.sweep.folder import Sweep
 
 _DEFAULT = Path("reports/sweep")
@@ -54,6 +56,24 @@ _TOLD_EVERY = 30.0
 @click.option(
     "--shard", type=int, metavar="N", help="Do shard N of the sweep in --out here, as its job does."
 )
+@click.option("--estimate", "only_estimate", is_flag=True, help="What it will take, and stop.")
+@click.option(
+    "--from",
+    "learned_from",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="A run to learn from how long races take; repeatable. By default a sample of the plan is measured here.",
+)
+@click.option(
+    "--sample", type=int, default=8, show_default=True, metavar="N", help="Workloads of that sample."
+)
+@click.option(
+    "--machines", type=int, metavar="N", help="For --estimate: machines at once; one a shard by default."
+)
+@click.option(
+    "--price-per-hour", type=float, metavar="P", help="For --estimate: of one machine, in any currency."
+)
 @click.option(
     "--detach", is_flag=True, help="Submit the jobs and return; --status and --resume go on from there."
 )
@@ -72,6 +92,11 @@ def sweep(
     shards: int | None,
     hours_per_shard: float | None,
     only_cut: bool,
+    only_estimate: bool,
+    learned_from: tuple[Path, ...],
+    sample: int,
+    machines: int | None,
+    price_per_hour: float | None,
     shard: int | None,
     detach: bool,
     only_status: bool,
@@ -84,7 +109,7 @@ def sweep(
     asks the jobs to end and keeps what is done; --resume goes on.
     """
     from attnlab.sweep.cluster import Asked
-    from attnlab.sweep.folder import read_sweep
+    from attnlab.sweep.folder import new_sweep, read_sweep
     from attnlab.sweep.work import work
 
     going_on = only_status or resume or shard is not None
@@ -110,25 +135,91 @@ def sweep(
     )
     if plan is None:
         return _carried_out(_gone_on(out), asked, detach)
-    found = _cut(plan, out, shards, hours_per_shard)
+    whole = _read(plan)
+    costs = None
+    if only_estimate or learned_from or hours_per_shard is not None:
+        costs = _costs(whole, learned_from, out, sample)
+    number = _number(whole, costs, shards, hours_per_shard)
+    if only_estimate and costs is not None:
+        return _estimated(whole, costs, number, machines, price_per_hour, as_json)
+    found = new_sweep(whole, out, number, None if costs is None else costs.of_plan(whole))
     click.echo(f"{sum(found.told.sizes)} workloads in {len(found.told.sizes)} shards: {out}", err=True)
     return 0 if only_cut else _carried_out(found, asked, detach)
 
 
-def _cut(plan: Path, out: Path, shards: int | None, hours: float | None) -> Sweep:
-    """The sweep of a plan file, in a new folder."""
+def _read(file: Path) -> Plan:
+    """The plan of a file. Raises ValueError, naming it."""
     from attnlab.program.plan import Plan, read_plan
-    from attnlab.sweep.cutting import WORKLOADS_A_SHARD
-    from attnlab.sweep.folder import new_sweep
 
-    said = read_plan(plan)
+    said = read_plan(file)
     try:
-        whole = Plan.grid(**said)
+        return Plan.grid(**said)
     except ValueError as fault:
-        raise ValueError(f"{plan}: {fault}") from None
+        raise ValueError(f"{file}: {fault}") from None
+
+
+def _number(plan: Plan, costs: Costs | None, shards: int | None, hours: float | None) -> int:
+    """Into how many shards `plan` is cut."""
+    from attnlab.sweep.cutting import WORKLOADS_A_SHARD, shards_of
+
+    if shards is not None and hours is not None:
+        raise ValueError("--shards and --hours-per-shard say the same thing: give one of them")
     if shards is not None:
-        options.positive("--shards", shards)
-    return new_sweep(whole, out, shards or -(-len(whole.workloads) // WORKLOADS_A_SHARD))
+        return int(options.positive("--shards", shards))
+    if hours is not None and costs is not None:
+        return shards_of(costs.of_plan(plan), hours)
+    return -(-len(plan.workloads) // WORKLOADS_A_SHARD)
+
+
+def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
+    """What races cost, by these runs, or by a sample of the plan that is measured here, once."""
+    from attnlab.commands.progress import live_progress
+    from attnlab.program import execute
+    from attnlab.program.store import RUN_FILE, read_run
+    from attnlab.sweep.estimate import learned, sample
+
+    if runs:
+        return learned([read_run(one) for one in runs])
+    place = out.with_name(f"{out.name}-sample")
+    if (place / RUN_FILE).is_file() and read_run(place).complete:
+        return learned([read_run(place)])
+    click.echo(f"No --from: {count} workloads of the plan are measured here, into {place}", err=True)
+    with live_progress() as progress:
+        if (place / RUN_FILE).is_file():
+            found = execute.resume(place, progress=progress)
+        else:
+            asked = sample(plan, int(options.positive("--sample", count)))
+            found = execute.run(asked, place, command="attnlab sweep --estimate", progress=progress)
+    if not found.complete:
+        raise KeyboardInterrupt
+    return learned([found])
+
+
+def _estimated(
+    plan: Plan, costs: Costs, shards: int, machines: int | None, price: float | None, as_json: bool
+) -> int:
+    """Print what the plan will take."""
+    from attnlab.program.execute import resolve
+    from attnlab.sweep.cutting import cut
+    from attnlab.sweep.estimate import estimate
+    from attnlab.sweep.following import duration
+
+    parts = cut(resolve(plan)[0], shards, costs.of_plan(plan))
+    found = estimate(costs, plan, parts, machines=machines or len(parts), price=price)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return 0
+    error, money = found.error, "" if price is None else f", {found.money:.2f} at {price:g} an hour"
+    click.echo(
+        f"{len(plan.workloads)} workloads in {len(parts)} shards: {found.hours:.2f} machine hours{money}; "
+        f"on {found.machines} machines like this one about {duration(3600 * found.wall_hours)}"
+    )
+    click.echo(
+        f"Learned from {error.races} races; one that was left out is predicted to within {error.median:.0%} "
+        f"(median; nine of ten {error.worst_of_ten:.0%}), all of them together to within {abs(error.total):.0%}. "
+        f"A shard takes {costs.overhead:.0f} s beside its races."
+    )
+    return 0
 
 
 def _gone_on(out: Path) -> Sweep:

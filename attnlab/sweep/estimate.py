@@ -69,21 +69,15 @@ class Estimate:
     error: Error
 
 
-def races_of(runs: Sequence[Run]) -> list[Race]:
-    """All races of `runs`. Raises ValueError where these hold fewer than four with their times."""
+def races_of(run: Run) -> list[Race]:
+    """All races of `run` that were stored with their times. The first one holds the start of most processes."""
     found = []
-    for run in runs:
-        for workload, group in groupby(run.results[: run.whole()], key=lambda one: one.workload):
-            results = list(group)
-            seconds = results[0].race_seconds
-            if seconds is not None:
-                calls = {one.contender: _call_seconds(one) for one in results}
-                found.append(Race(workload, run.plan.limits, calls, seconds))
-    if len(found) < LEAST_RACES:
-        raise ValueError(
-            f"an estimate needs {LEAST_RACES} races or more that were measured with their times, got {len(found)}: "
-            "give further runs with --from, measured by this version"
-        )
+    for workload, group in groupby(run.results[: run.whole()], key=lambda one: one.workload):
+        results = list(group)
+        seconds = results[0].race_seconds
+        if seconds is not None:
+            calls = {one.contender: _call_seconds(one) for one in results}
+            found.append(Race(workload, run.plan.limits, calls, seconds))
     return found
 
 
@@ -102,9 +96,14 @@ class Costs:
         design = np.concatenate([self._design([one.workload], names, one.limits) for one in races])
         self._weights = _fit(design, np.array([one.seconds for one in races]))
 
+    @property
+    def names(self) -> set[str]:
+        """The contenders that were seen."""
+        return self._calls.names
+
     def predict(self, workloads: Sequence[Workload], contenders: Sequence[str], limits: Limits) -> Floats:
         """Seconds of the race over each workload. Raises ValueError for contenders that no race has seen."""
-        unseen = [one for one in contenders if one not in self._calls.names]
+        unseen = [one for one in contenders if one not in self.names]
         if unseen:
             raise ValueError(
                 f"nothing is known of what {', '.join(unseen)} takes: no run that is learned from has raced it; "
@@ -127,7 +126,7 @@ class Costs:
             known = Costs([one for place, one in enumerate(self.races) if place % parts != part])
             for place in out:
                 race = self.races[place]
-                names = [name for name in race.calls if name in known._calls.names]
+                names = [name for name in race.calls if name in known.names]
                 predicted[place] = known.predict([race.workload], names, race.limits)[0]
         seconds = np.array([one.seconds for one in self.races])
         off = np.abs(predicted / seconds - 1)
@@ -212,14 +211,30 @@ def _fit(terms: Floats, seconds: Floats) -> Floats:
     return weights
 
 
-def overhead_of(runs: Sequence[Run]) -> float:
-    """What a run takes beside its races: start, ceilings, the same bits again, its report; the median, in seconds."""
-    found = []
-    for run in runs:
-        raced = {one.workload: one.race_seconds or 0.0 for one in run.results}
+def learned(runs: Sequence[Run]) -> Costs:
+    """What races, and shards beside their races, cost by `runs`.
+
+    Beside its races a run starts processes, most of them in its first race, which is left out of the fits for that;
+    measures ceilings, asks for the same bits again and writes its report: the median of all runs.
+
+    Raises ValueError where they hold fewer than four races that are not the first of their run.
+    """
+    raced = [(run, found) for run in runs if (found := races_of(run))]
+    races = [one for _, found in raced for one in found[1:]]
+    if len(races) < LEAST_RACES:
+        raise ValueError(
+            f"an estimate needs a run of this version with {LEAST_RACES + 1} races or more, got "
+            f"{len(races) + len(raced)}: give further runs with --from"
+        )
+    costs, beside = Costs(races), []
+    for run, found in raced:
         account = sum(seconds for activity, seconds in run.account.items() if activity != "numerics")
-        found.append(max(0.0, account - sum(raced.values())))
-    return float(np.median(found))
+        first = found[0]
+        names = [name for name in first.calls if name in costs.names]
+        usual = float(costs.predict([first.workload], names, first.limits)[0])
+        beside.append(max(0.0, account - sum(one.seconds for one in found)) + max(0.0, first.seconds - usual))
+    costs.overhead = float(np.median(beside))
+    return costs
 
 
 def estimate(
