@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def work(folder: Path | str, number: int, *, carry: Carry | None = None) -> str:
     require_version(sweep)
     try:
         with terminable(), held(sweep.shard(number).folder, wait=True), host_held() as handle:
-            return _Job(sweep, sweep.shard(number), handle, carry or run_command).work()
+            return _Job(sweep, sweep.shard(number), handle, carry or run_command, environment()).work()
     except KeyboardInterrupt:
         return "interrupted"
 
@@ -60,7 +60,7 @@ class _Job:
     handle: int
     carry: Carry
     #: the environment here
-    here: dict[str, Any] = field(default_factory=environment)
+    here: dict[str, Any]
     #: whether the last run refused to be gone on with, for what `unchanged` does not see
     refused: bool = False
 
