@@ -15,6 +15,7 @@ from attnlab.commands import (
     report,
     run,
     selftest,
+    sweep,
 )
 
 
@@ -26,6 +27,7 @@ def app() -> None:
 
 for _command in (
     run.run,
+    sweep.sweep,
     compare.compare,
     check.check,
     numerics.numerics,

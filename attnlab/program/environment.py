@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,8 +40,11 @@ _NEVER = (
 #: what must be as it was for a run to go on: entries of `environment`
 _CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "variables",
-    "governor", "turbo", "huge_pages",
+    "governor", "turbo", "huge_pages", "gpus",
 )  # fmt: skip
+#: what makes a kind of machine: entries of `environment`
+_MACHINE = ("cpu", "cpu_features", "cores", "affinity", "system", "governor", "turbo", "huge_pages", "gpus")
+_GPUS = Path("/proc/driver/nvidia/gpus")
 _SYS_CPU = Path("/sys/devices/system/cpu")
 
 
@@ -71,10 +77,24 @@ def environment() -> dict[str, Any]:
         "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
         "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "gpus": _gpus(),
         "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
     }
+
+
+def fingerprint(found: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits that tell one kind of machine from another, of an `environment`, stored or present.
+
+    Made from processor, cores, graphics cards, memory (to the GiB: hosts of one kind differ by less), system and clock
+    settings; not from software, and not from the host's name. SHA-256.
+    """
+    told = {
+        name: found[name] for name in _MACHINE if found.get(name)
+    }  # what earlier runs do not tell changes nothing
+    told["memory_gib"] = round((found.get("memory_bytes") or 0) / 2**30)
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -113,6 +133,13 @@ def _variables() -> dict[str, str]:
         if told and not any(word in name.upper() for word in _NEVER):
             found[name] = one_line(os.environ[name])
     return found
+
+
+def _gpus() -> list[str]:
+    """The models of NVIDIA's graphics cards, as their driver tells them without any library; none where it is not."""
+    texts = (_read(one / "information") or "" for one in sorted(_GPUS.glob("*")))
+    found = (re.search(r"^Model:\s*(.+)$", text, re.MULTILINE) for text in texts)
+    return [one_line(one.group(1), 120) for one in found if one]
 
 
 def _turbo() -> str | None:

@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("numerics",),
     ("claims",),
     ("program",),
-    ("report",),
+    ("report", "sweep"),
     ("commands", "pytest_plugin"),
 )
 FLOOR = {package: height for height, floor in enumerate(FLOORS) for package in floor}
