@@ -10,6 +10,7 @@ from attnlab.commands import (
     claims,
     compare,
     doctor,
+    explore,
     numerics,
     plans,
     report,
@@ -35,6 +36,7 @@ for _command in (
     backends.backends,
     plans.plans,
     report.report,
+    explore.explore,
     selftest.selftest,
     doctor.doctor,
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -110,9 +110,12 @@ class Analysis:
         return any(cell.measured for cell in self.cells)
 
 
-def analyse(run: Run) -> Analysis:
-    """Read `run`: believe or refuse each measurement, hold the self-test, rank every workload."""
-    run = neutral(run)
+def analyse(run: Run, safe: Callable[[Run], Run] = neutral) -> Analysis:
+    """Read `run`: believe or refuse each measurement, hold the self-test, rank every workload.
+
+    safe : what makes its texts fit to be shown, here in Markdown.
+    """
+    run = safe(run)
     answers: dict[Workload, dict[str, Result]] = {workload: {} for workload in run.plan.workloads}
     for result in run.results:
         answers.setdefault(result.workload, {})[result.contender] = result
