@@ -1,8 +1,8 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
 The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `Workload`, `Backend`, `Plan`, `run`,
-`read_run`, `Run`, `theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is imported when
-it is first used.
+`read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is
+imported when it is first used.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnlab.program.execute import run
     from attnlab.program.plan import Plan
     from attnlab.program.store import Run, read_run
+    from attnlab.routing.dispatch import fastest
 
 _HOMES = {
     "Backend": "attnlab.contract.backend",
@@ -33,6 +34,7 @@ _HOMES = {
     "block": "attnlab.program.call",
     "gradients": "attnlab.program.call",
     "backends": "attnlab.contract.discovery",
+    "fastest": "attnlab.routing.dispatch",
     "load": "attnlab.contract.discovery",
     "observe": "attnlab.numerics.observables",
     "read_run": "attnlab.program.store",
@@ -49,6 +51,7 @@ __all__ = [
     "attend",
     "backends",
     "block",
+    "fastest",
     "gradients",
     "load",
     "observe",

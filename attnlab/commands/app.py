@@ -9,6 +9,7 @@ from attnlab.commands import (
     check,
     claims,
     compare,
+    completion,
     doctor,
     explore,
     numerics,
@@ -16,6 +17,7 @@ from attnlab.commands import (
     report,
     run,
     selftest,
+    show,
     sweep,
 )
 
@@ -37,7 +39,9 @@ for _command in (
     plans.plans,
     report.report,
     explore.explore,
+    show.show,
     selftest.selftest,
     doctor.doctor,
+    completion.completion,
 ):
     app.add_command(_command)

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("program",),
     ("report", "sweep"),
     ("explore",),
-    ("commands", "pytest_plugin"),
+    ("commands", "pytest_plugin", "routing"),
 )
 FLOOR = {package: height for height, floor in enumerate(FLOORS) for package in floor}
 
