@@ -9,6 +9,7 @@ from attnlab.commands import (
     check,
     claims,
     compare,
+    dataset,
     doctor,
     numerics,
     plans,
@@ -33,6 +34,8 @@ for _command in (
     backends.backends,
     plans.plans,
     report.report,
+    dataset.collect,
+    dataset.query,
     selftest.selftest,
     doctor.doctor,
 ):

@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("claims",),
     ("program",),
     ("report",),
+    ("dataset",),
     ("commands", "pytest_plugin"),
 )
 FLOOR = {package: height for height, floor in enumerate(FLOORS) for package in floor}
