@@ -39,13 +39,13 @@ _NEVER = (
 )
 #: what must be as it was for a run to go on: entries of `environment`
 _CONDITIONS = (
-    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "variables",
-    "governor", "turbo", "huge_pages", "gpus",
+    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
+    "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
-#: what makes a kind of machine: entries of `environment`
-_MACHINE = ("cpu", "cpu_features", "cores", "affinity", "system", "governor", "turbo", "huge_pages", "gpus")
-_GPUS = Path("/proc/driver/nvidia/gpus")
+#: what makes two machines two: entries of `environment` that stay where other software is installed
+_MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
 _SYS_CPU = Path("/sys/devices/system/cpu")
+_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def environment() -> dict[str, Any]:
@@ -69,6 +69,7 @@ def environment() -> dict[str, Any]:
         "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": int(psutil.virtual_memory().total),
+        "gpus": _gpus(),
         "system": f"{platform.system()} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -84,17 +85,18 @@ def environment() -> dict[str, Any]:
     }
 
 
-def fingerprint(found: Mapping[str, Any]) -> str:
-    """Twelve hexadecimal digits that tell one kind of machine from another, of an `environment`, stored or present.
+def fingerprint(environment: Mapping[str, Any]) -> str:
+    """A name for the machine: its processor in lower case, and eight digits that follow from what it consists of.
 
-    Made from processor, cores, graphics cards, memory (to the GiB: hosts of one kind differ by less), system and clock
-    settings; not from software, and not from the host's name. SHA-256.
+    From processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and huge pages;
+    machines alike in all of it have one name. What an earlier version did not record counts as none.
     """
-    told = {
-        name: found[name] for name in _MACHINE if found.get(name)
-    }  # what earlier runs do not tell changes nothing
-    told["memory_gib"] = round((found.get("memory_bytes") or 0) / 2**30)
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    facts = {name: environment.get(name) or None for name in _MACHINE}
+    facts["usable"] = len(environment.get("affinity") or ())
+    facts["gib"] = round((environment.get("memory_bytes") or 0) / 2**30)
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    words = re.sub(r"[^a-z0-9]+", "-", str(facts["cpu"] or "unknown").lower()).strip("-")
+    return f"{words[:40].strip('-') or 'unknown'}-{digest}"
 
 
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

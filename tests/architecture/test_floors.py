@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("claims",),
     ("program",),
     ("report", "sweep"),
+    ("dataset",),
     ("explore",),
     ("commands", "pytest_plugin", "routing"),
 )

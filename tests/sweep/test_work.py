@@ -346,7 +346,7 @@ def test_kinds_of_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_p
         )
     ]
     assert len({fingerprint(one) for one in (found, *others)}) == len(others) + 1
-    assert len(fingerprint({})) == 12
+    assert fingerprint({}).startswith("unknown-")
     (tmp_path / "0000").mkdir()
     (tmp_path / "0000" / "information").write_text("Model: \t\t A card\nIRQ: 3\n", encoding="utf-8")
     monkeypatch.setattr(environments, "_GPUS", tmp_path)
