@@ -41,7 +41,8 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
         for choice in reversed(choices(grid=grid)):
             default = ",".join(map(str, GRID.get(choice.name, ()))) if grid else ""
             said = choice.help(default)
-            command = click.option(choice.option, choice.name, metavar=choice.metavar, help=said)(command)
+            names = (choice.option, *choice.also, choice.name)
+            command = click.option(*names, metavar=choice.metavar, help=said)(command)
         return command
 
     return decorate
