@@ -54,6 +54,7 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
             said = choice.help(default)
             command = click.option(
                 choice.option,
+                *choice.also,
                 choice.name,
                 metavar=choice.metavar,
                 shell_complete=completion.values(choice.name),

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import msgspec
 
+from attnlab.contract.captured import is_captured
 from attnlab.contract.plain import decode
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import parse_all
@@ -83,21 +84,23 @@ class Plan:
         """The plan over all lengths x heads x dtypes, small to large; with `preset` over the workloads of presets.
 
         `lengths` are queries and keys, by default those of `GRID`, as are `heads`; `dtypes` defaults to float32 on the
-        CPU, float32 and bfloat16 on CUDA. `rest` are fields of `Workload`, the same for all of them (``queries=1`` for
-        decoding), and fields of `Plan`. `preset` is written as in `attnlab.program.presets`; what is said beside it
-        goes before what it says. A plan that lists its `workloads`, as plain data or as they are, has no grid beside.
+        CPU, float32 and bfloat16 on CUDA; all three are what the file says where `distribution` is a file of inputs.
+        `rest` are fields of `Workload`, the same for all of them (``queries=1`` for decoding), and fields of `Plan`.
+        `preset` is written as in `attnlab.program.presets`; what is said beside it goes before what it says. A plan
+        that lists its `workloads`, as plain data or as they are, has no grid beside.
         """
         if "workloads" in rest:
             return cls._listed(
                 {"lengths": lengths, "heads": heads, "dtypes": dtypes, "preset": preset}, **rest
             )
-        if dtypes is None:
+        of_file = is_captured(str(rest.get("distribution", "")))
+        if dtypes is None and not of_file:
             dtypes = ("float32", "bfloat16") if rest.get("device") == "cuda" else ("float32",)
         said = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
         if preset is None:
             told = {name: value for name, value in said.items() if value is not None}
-            return cls(workloads=workloads({**GRID, **told}), **rest)
+            return cls(workloads=workloads(told if of_file else {**GRID, **told}), **rest)
         found = preset_workloads(preset, said)
         return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
 

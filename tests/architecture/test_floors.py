@@ -20,6 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("numerics",),
     ("claims",),
     ("program",),
+    ("diagnosis",),
     ("report", "sweep"),
     ("dataset",),
     ("explore",),
