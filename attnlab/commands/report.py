@@ -9,13 +9,37 @@ import click
 
 @click.command()
 @click.argument("folder", metavar="RUN_DIR", type=click.Path(path_type=Path))
-def report(folder: Path) -> int:
-    """Write the report of a stored run again, from its results alone."""
-    from attnlab.program.store import read_run
-    from attnlab.report import verdict_text, write
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["md", "html", "json", "csv"]),
+    default="md",
+    show_default=True,
+    help="md: report.md with figures and tables beside it; html: one file; json, csv: plain data, printed.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write; by default RUN_DIR."
+)
+@click.option(
+    "--summary", is_flag=True, help="Print one line of Markdown instead, as for a job's summary in CI."
+)
+def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
+    """Write the report of a stored run again, from its results alone.
 
+    In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
+    """
+    from attnlab.program.store import read_run
+    from attnlab.report import formats, verdict_text, write
+
+    if out is not None and (summary or form in ("json", "csv")):
+        raise ValueError(f"--out is for md and html; {'the summary' if summary else form} is printed")
     found = read_run(folder)
-    page = write(found)
-    click.echo(verdict_text(found))
-    click.echo(f"\nThe report: {page}")
+    if summary:
+        click.echo(formats.summary(found))
+    elif form in ("json", "csv"):
+        click.echo(formats.json_text(found) if form == "json" else formats.csv_text(found), nl=form == "json")
+    else:
+        page = write(found, out) if form == "md" else formats.write_html(found, out)
+        click.echo(verdict_text(found))
+        click.echo(f"\nThe report: {page}")
     return 0
