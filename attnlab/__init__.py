@@ -2,8 +2,8 @@
 
 The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
 `Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`.
-Everything is
-imported when it is first used.
+Everything
+is imported when it is first used.
 """
 
 from __future__ import annotations
