@@ -1,8 +1,9 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `Workload`, `Backend`, `Plan`, `run`,
-`read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is
-imported when it is first used.
+The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
+`Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`.
+Everything
+is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from attnlab.contract.discovery import backends, load
     from attnlab.contract.errors import Declined, Unavailable
     from attnlab.contract.workload import Workload
+    from attnlab.diagnosis.diagnosis import diagnose
     from attnlab.numerics.observables import observe
     from attnlab.program.call import attend, block, gradients
     from attnlab.program.execute import run
@@ -35,6 +37,7 @@ _HOMES = {
     "gradients": "attnlab.program.call",
     "backends": "attnlab.contract.discovery",
     "fastest": "attnlab.routing.dispatch",
+    "diagnose": "attnlab.diagnosis.diagnosis",
     "load": "attnlab.contract.discovery",
     "observe": "attnlab.numerics.observables",
     "read_run": "attnlab.program.store",
@@ -51,6 +54,7 @@ __all__ = [
     "attend",
     "backends",
     "block",
+    "diagnose",
     "fastest",
     "gradients",
     "load",

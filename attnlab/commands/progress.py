@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from attnlab.contract.result import Result
     from attnlab.program.store import Run
+    from attnlab.sweep.progress import Status
 
 #: seconds between two drawings, but for those that a finished workload asks for
 _BETWEEN = 0.5
@@ -168,3 +169,23 @@ def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
         yield show
     finally:
         print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def sweep_progress(every: float) -> Iterator[Callable[[Status], None]]:
+    """A function that is told how far a sweep is: one live line in a terminal, a line now and then elsewhere."""
+    from attnlab.sweep.following import summary
+
+    told = -every
+
+    def line(found: Status) -> None:
+        nonlocal told
+        if time.monotonic() - told >= every or found.over:
+            told = time.monotonic()
+            print(summary(found), file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        yield line
+        return
+    with note() as show:
+        yield lambda found: show(summary(found))

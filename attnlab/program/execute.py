@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ def run(
             contenders=tuple(one.name for one in contenders),
             baseline=plan.baseline or contenders[0].name,
             command=without_home(command),
+            id=secrets.token_hex(8),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         record.save()  # from here on the folder is ours

@@ -20,7 +20,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("numerics",),
     ("claims",),
     ("program",),
-    ("report",),
+    ("diagnosis",),
+    ("report", "sweep"),
+    ("dataset",),
+    ("explore",),
     ("commands", "pytest_plugin", "routing"),
 )
 FLOOR = {package: height for height, floor in enumerate(FLOORS) for package in floor}
