@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract.errors import NotStored
+from attnlab.contract.units import bytes_text
 from attnlab.explore import rounds
 from attnlab.explore.data import page_data
 from attnlab.program.store import Run
@@ -68,7 +69,7 @@ def render(runs: Sequence[Run], limit: int = LIMIT) -> str:
     if rest > limit:
         answers = len(data["results"]["contender"])
         raise ValueError(
-            f"{answers:,} results make a page of {rest / 1e6:.1f} MB, more than {limit / 1e6:g} MB; "
+            f"{answers:,} results make a page of {bytes_text(rest)}, more than {bytes_text(limit)}; "
             "give fewer runs, or smaller ones"
         )
     data["rounds"] = rounds.fitting(every, limit - rest - 200)
