@@ -174,7 +174,7 @@ def test_rounds_come_back_to_four_digits(taken: list[tuple[float, int, bool, int
     ).plain()
     for time, second in zip(times, seconds, strict=True):
         assert math.isclose(time * 10.0**exponent, second, rel_tol=5.1e-4)
-    assert [first + one for first, count in stretches for one in range(count)] == numbers
+    assert [first + one * step for first, count, step in stretches for one in range(count)] == numbers
     assert [process for process, count in owners for _ in range(count)] == list(processes)
     assert left_out == [place for place, flag in enumerate(disturbed) if flag]
 

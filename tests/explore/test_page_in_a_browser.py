@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from opened_page import Opened
 
 from attnlab.contract import units
 from attnlab.contract.result import Outcome
+from attnlab.explore import render
 from attnlab.explore.columns import figure
 from attnlab.explore.data import state
 from attnlab.program.store import Run
@@ -228,6 +230,22 @@ def test_rounds_are_all_there_with_the_disturbed_marked(made: Make, opened: Open
     for scale in ("same", "relative", "own"):
         found.pick("y axis", scale)
         assert points(found.page) == 30
+    found.harmless()
+
+
+def test_thinned_rounds_are_counted_on_the_page(made: Make, opened: Open) -> None:
+    """How many of how many are shown; and where none fits, where they are."""
+    run = made(lengths=(256,), heads=(1,), contenders=("torch_eager", "torch_sdpa"), rounds=400)
+    page = render([run])
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
+    whole, rounds = len(page.encode()), len(json.dumps(data["rounds"]["of"], separators=(",", ":")))
+    found = opened(run, limit=whole - rounds // 2)
+    found.view("rounds")
+    told = re.findall(r"This page holds (\d+) of 800 rounds: one of (\d+) of each", found.text("#view"))
+    ((shown, every),) = [tuple(map(int, one)) for one in told]
+    assert shown == points(found.page) == 2 * -(-400 // every) and every > 1
+    found = opened(run, limit=whole - rounds + 100)
+    assert "The rounds stand in results.jsonl of the run" in found.view("rounds")
     found.harmless()
 
 

@@ -71,15 +71,20 @@ function byKeyboard(frame, svg, points, at, series, show, onpick) {
   frame.addEventListener("blur", hideTip);
 }
 
-/** Heights of labels near to `wanted`, `gap` apart and within [top, bottom], in the same order. */
+/**
+ * Heights of labels near to `wanted`, `gap` apart and within [top, bottom], in the same order: halfway between being
+ * pushed down only and pushed up only, which both are so far apart.
+ */
 function settled(wanted, gap, top, bottom) {
   const order = d3.range(wanted.length).sort((a, b) => wanted[a] - wanted[b]);
-  const places = Array(wanted.length);
-  let above = top - gap;
-  for (const index of order) places[index] = above = Math.max(wanted[index], above + gap);
-  let below = bottom + gap;
-  for (const index of order.reverse()) places[index] = below = Math.min(places[index], below - gap);
-  return places;
+  const pushed = (all, from, by, further) => {
+    const places = Array(all.length);
+    for (const index of by > 0 ? order : [...order].reverse()) places[index] = from = further(all[index], from + by);
+    return places;
+  };
+  const [down, up] = [pushed(wanted, -Infinity, gap, Math.max), pushed(wanted, Infinity, -gap, Math.min)];
+  const inside = pushed(down.map((one, index) => (one + up[index]) / 2), top - gap, gap, Math.max);
+  return pushed(inside, bottom + gap, -gap, Math.min);
 }
 
 /** A name in lines of at most `most` letters, cut at its underscores. */

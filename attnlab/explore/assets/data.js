@@ -72,7 +72,7 @@ const nameOf = (workload) =>
 function roundsOf(result) {
   if (!result.raw) return [];
   const [exponent, times, stretches, processes, disturbed] = result.raw;
-  const numbers = stretches.flatMap(([first, count]) => d3.range(first, first + count));
+  const numbers = stretches.flatMap(([first, count, step]) => d3.range(count).map((one) => first + one * step));
   const owners = processes.flatMap(([process, count]) => Array(count).fill(process));
   const left = new Set(disturbed);
   return times.map((time, index) => ({

@@ -48,10 +48,14 @@ function machineTable(some) {
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Machines" }, element("table", {}, element("thead", {}, head), element("tbody", {}, body)));
 }
 
-function settingsTable() {
-  const known = runs.flatMap((run) => contenders.filter((one) => one.measured && run.settings[one.name]).map((one) => [run, one]));
-  const body = known.map(([run, one]) => element("tr", {}, element("th", { scope: "row" }, one.name), several ? element("td", {}, run.title) : null, element("td", {}, run.settings[one.name])));
-  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Settings" }, element("table", {}, element("tbody", {}, body)));
+/** What each contender ran with; those with the same share a line. */
+function settingsList() {
+  const items = runs.map((run) => {
+    const alike = d3.groups(contenders.filter((one) => run.settings[one.name]), (one) => run.settings[one.name]);
+    return [several ? element("h4", {}, run.title) : null,
+      element("ul", {}, alike.map(([said, some]) => element("li", {}, element("b", {}, some.map((one) => one.name).join(", ")), `: ${said}`)))];
+  });
+  return element("div", { class: "settings" }, items);
 }
 
 function showMachines(host, { selected }, redraw) {
@@ -67,6 +71,6 @@ function showMachines(host, { selected }, redraw) {
     } else host.append(element("p", {}, "No contender was measured on the same workload in both runs."));
   }
   host.append(element("h3", {}, several ? "The machines" : "The machine"), machineTable(several ? [runs[pair.one], runs[pair.other]] : runs));
-  host.append(element("h3", {}, "Settings"), settingsTable());
+  host.append(element("h3", {}, "Settings"), settingsList());
   host.append(element("h3", {}, "To repeat it"), ...runs.map((run) => element("pre", { tabindex: "0" }, run.command || "not recorded")));
 }

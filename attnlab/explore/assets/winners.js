@@ -56,7 +56,7 @@ function heatMap(host, some, picked, width, onpick) {
     points: some, at, series: headsOf, label, onpick,
     tip: workloadTip,
     focus: (pointed) => Plot.cell(some, pointed({ x, y, fill: "none", stroke: "currentColor", strokeWidth: 2.5, inset: 1, maxRadius: 200 })),
-    width: Math.round(cell * across.length + 60), height: down.length * (upright ? 62 : 68) + 44,
+    width: Math.round(cell * across.length + 60), height: down.length * (down.length > 8 ? 50 : upright ? 62 : 68) + 44,
     marginLeft: 56, marginRight: 4, marginTop: 40, marginBottom: 4,
     x: { type: "band", domain: across, label: upright ? "heads" : "n, length", axis: "top", padding: 0.03, tickSize: 0, tickFormat: String, labelArrow: "none" },
     y: { type: "band", domain: down, label: upright ? "n, length" : "heads", padding: 0.05, tickSize: 0, tickFormat: String, labelArrow: "none" },
