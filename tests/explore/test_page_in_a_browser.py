@@ -319,6 +319,22 @@ def test_every_control_has_a_name(made: Make, opened: Open) -> None:
         assert unnamed == [], name
 
 
+def test_a_finger_on_a_chart_tells_of_the_point_under_it(made: Make, opened: Open) -> None:
+    """And one beside it puts that away; on a heat map it picks the workload."""
+    found = opened(made(), **PHONE)
+    found.page.tap("#tab-figures")
+    chart = found.page.locator("#view .chart").first
+    chart.scroll_into_view_if_needed()
+    dot = chart.locator('[aria-label="dot"] path').nth(4).bounding_box()
+    found.page.touchscreen.tap(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+    assert "peak memory" in found.text("#tip")
+    found.page.touchscreen.tap(5, 5)
+    assert not found.page.locator("#tip").is_visible()
+    found.page.tap("#tab-winners")
+    found.page.locator('#view .chart >> nth=0 >> [aria-label="cell"] rect').first.tap(force=True)
+    assert "Ranking at n = 64, 1 head" in found.text("#view")
+
+
 # -- text from elsewhere -----------------------------------------------------------------------------
 
 HOSTILE = "<script>window.ran=1</script>"
