@@ -9,6 +9,9 @@ from attnlab.commands import (
     check,
     claims,
     compare,
+    completion,
+    dataset,
+    diagnose,
     doctor,
     explore,
     numerics,
@@ -16,6 +19,8 @@ from attnlab.commands import (
     report,
     run,
     selftest,
+    show,
+    sweep,
 )
 
 
@@ -27,15 +32,21 @@ def app() -> None:
 
 for _command in (
     run.run,
+    sweep.sweep,
     compare.compare,
     check.check,
     numerics.numerics,
     claims.claims,
+    diagnose.diagnose,
     backends.backends,
     plans.plans,
     report.report,
     explore.explore,
+    show.show,
+    dataset.collect,
+    dataset.query,
     selftest.selftest,
     doctor.doctor,
+    completion.completion,
 ):
     app.add_command(_command)
