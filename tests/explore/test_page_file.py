@@ -20,7 +20,7 @@ from attnlab.contract.result import Result
 from attnlab.explore import LIMIT, render, write
 from attnlab.explore.page import as_block
 from attnlab.explore.rounds import Rounds, fitting
-from attnlab.figures import drawing
+from attnlab.figures import palette
 from attnlab.program.store import Run, read_run
 from attnlab.report.analysis import analyse
 
@@ -104,7 +104,7 @@ def test_colours_are_those_of_the_figures(made: Make) -> None:
     data = data_of(render([made()]))
     names = [one["name"] for one in data["contenders"]]
     assert {one["name"]: one["colour"] for one in data["contenders"]} == {
-        name: style.colour for name, style in drawing.styles(names).items()
+        name: style.colour for name, style in palette.styles(names).items()
     }
 
 

@@ -41,11 +41,11 @@ function tick(text, checked, onpick) {
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
-/** A colour of the figures, lighter where the ground is dark: as far from black as it was from white. */
+/** A colour of the figures, which reads on white; on dark ground one of its hue that reads there, in the same order. */
 function shade(colour) {
   if (!DARK.matches) return colour;
   const { h, c, l } = d3.hcl(colour);
-  return c < 5 ? d3.hcl(0, 0, 105 - l).formatHex() : d3.hcl(h, c, l + 20).formatHex();
+  return c < 5 ? d3.hcl(0, 0, 105 - l).formatHex() : d3.hcl(h, c * 0.85, 52 + 0.4 * l).formatHex();
 }
 
 /** Black or white, whichever is easier to read on `colour`. */
