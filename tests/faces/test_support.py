@@ -16,7 +16,8 @@ from attnlab.contract.directions import DIRECTIONS
 from attnlab.contract.discovery import backends
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.mask_part import Part
-from attnlab.contract.workload import DEVICES, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import DEVICES
 from attnlab.program.features import BASE, PLAIN, asked, features
 from attnlab.program.support import FAULT, YES, Support, support
 from attnlab.report.support_page import SHORT, page, short
@@ -165,12 +166,13 @@ def test_a_cell_names_the_formats_and_the_reasons() -> None:
 
 
 def test_the_pages_are_those_of_the_data() -> None:
-    """The page whole, and the short table in the page of backends."""
+    """The page whole, and the short tables in the page of backends and in the README."""
     found = list(STORED.values())
     assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == page(found), ANEW
-    short_one = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
-    assert short_one == script().with_short_table(short_one, found), ANEW
-    assert "<!-- support table -->" in short_one
+    for file, table in script().TABLES.items():
+        text = file.read_text(encoding="utf-8")
+        assert text == script().with_table(text, table, found), ANEW
+        assert "<!-- support table -->" in text
 
 
 def test_every_backend_every_feature_and_every_format_is_in_the_data() -> None:
