@@ -22,11 +22,16 @@ class Texts:
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
+        self._places: dict[str, int] = {}
 
-    def place(self, text: object) -> int:
+    def place(self, text: str | None) -> int:
         """Where the text stands, in one safe line; -1 for None and for an empty one."""
-        shown = "" if text is None else one_line(str(text))
-        return self.known.setdefault(shown, len(self.known)) if shown else -1
+        if text is None:
+            return -1
+        if text not in self._places:
+            shown = one_line(text)
+            self._places[text] = self.known.setdefault(shown, len(self.known)) if shown else -1
+        return self._places[text]
 
 
 def figure(value: float | None) -> float | int | None:

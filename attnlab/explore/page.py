@@ -26,7 +26,8 @@ PAGE = "explore.html"
 #: bytes that a page takes at most
 LIMIT = 5_000_000
 _LIBRARIES = ("d3-7.9.2", "plot-0.6.17")
-#: the page's own files, in the order in which one uses another
+_STYLES = ("page.css", "parts.css")
+#: the page's own scripts, in the order in which one uses another
 _SCRIPTS = (
     "dom",
     "units",
@@ -35,11 +36,13 @@ _SCRIPTS = (
     "filters",
     "tip",
     "chart",
+    "axes",
     "answer",
     "winners",
-    "ranking",
     "figures",
+    "ranking",
     "rounds",
+    "pair",
     "machines",
     "table",
     "page",
@@ -82,7 +85,7 @@ def _fill(data: dict[str, Any]) -> str:
     environment = Environment(
         loader=PackageLoader("attnlab.explore", "assets"), undefined=StrictUndefined, autoescape=True
     )
-    style, scripts = asset("page.css"), [*map(_library, _LIBRARIES), _own_script()]
+    style, scripts = "".join(map(asset, _STYLES)), [*map(_library, _LIBRARIES), _own_script()]
     return environment.get_template("page.html.j2").render(
         policy=policy(style, scripts), style=style, scripts=scripts, data=as_block(data)
     )

@@ -49,28 +49,30 @@ class Rounds:
     def plain(self) -> list[Any]:
         """[exponent, times, rounds, processes, disturbed]: seconds are times · 10^exponent.
 
-        Rounds and processes are stretches [first, how many], of consecutive rounds and of one process; disturbed are
-        places in the list of times.
+        Rounds are stretches [first, how many, step], processes [process, how many]; disturbed are places in the list
+        of times.
         """
         least = min((one for one in self.seconds if one > 0), default=1.0)
         exponent = math.floor(math.log10(least)) - DIGITS + 1
         return [
             exponent,
             [round(one / 10.0**exponent) for one in self.seconds],
-            _consecutive(self.numbers),
+            _even(self.numbers),
             [[process, len(list(some))] for process, some in groupby(self.processes)],
             [place for place, disturbed in enumerate(self.disturbed) if disturbed],
         ]
 
 
-def _consecutive(numbers: Sequence[int]) -> list[list[int]]:
-    """Stretches [first, how many] of numbers that follow each other."""
+def _even(numbers: Sequence[int]) -> list[list[int]]:
+    """Stretches [first, how many, step] of ascending numbers that lie evenly apart."""
     found: list[list[int]] = []
     for number in numbers:
-        if found and number == sum(found[-1]):
+        if found and found[-1][1] == 1:
+            found[-1][1:] = [2, number - found[-1][0]]
+        elif found and number == found[-1][0] + found[-1][1] * found[-1][2]:
             found[-1][1] += 1
         else:
-            found.append([number, 1])
+            found.append([number, 1, 1])
     return found
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_page import Opened
+from opened_page import BROWSERS, Opened, find_browser
 from synthetic import synthetic
 
-from attnlab.explore import write
+from attnlab.explore import LIMIT, render
 from attnlab.program.store import Run
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 #: told before anything else of the page runs: what its policy refuses, and what moves without being asked
 _WATCH = """
 window.seen = {refused: [], moved: 0};
@@ -47,8 +45,7 @@ def browser() -> Iterator[Any]:
         "playwright.sync_api", reason="playwright is not installed; pip install 'attnlab[page-test]'"
     )
     with playwright.sync_playwright() as tool:
-        own = Path(tool.chromium.executable_path)
-        found = next(filter(None, map(shutil.which, BROWSERS)), None) or (str(own) if own.exists() else None)
+        found = find_browser(tool)
         if found is None:
             pytest.skip(f"there is no browser here: none of {', '.join(BROWSERS)}")
         opened = tool.chromium.launch(executable_path=found, args=["--no-sandbox"])
@@ -61,8 +58,11 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Opens the page of runs from disk; further arguments are those of a browser's context."""
     contexts = []
 
-    def open_page(*runs: Run, width: int = 1280, height: int = 800, **options: Any) -> Opened:
-        file = write(runs, tmp_path / "page.html")
+    def open_page(
+        *runs: Run, width: int = 1280, height: int = 800, limit: int = LIMIT, **options: Any
+    ) -> Opened:
+        file = tmp_path / "page.html"
+        file.write_text(render(runs, limit), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": height}, offline=True, **options)
         contexts.append(context)
         context.add_init_script(_WATCH)

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def find_browser(playwright: Any) -> str | None:
+    """Where a Chromium is: the system's, or the one that Playwright installed; None where there is neither."""
+    own = Path(playwright.chromium.executable_path)
+    return next(filter(None, map(shutil.which, BROWSERS)), None) or (str(own) if own.exists() else None)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from attnlab.contract.result import Result
 from attnlab.explore import LIMIT, render, write
 from attnlab.explore.page import as_block
 from attnlab.explore.rounds import Rounds, fitting
-from attnlab.figures import drawing
+from attnlab.figures import palette
 from attnlab.program.store import Run, read_run
 from attnlab.report.analysis import analyse
 
@@ -104,7 +104,7 @@ def test_colours_are_those_of_the_figures(made: Make) -> None:
     data = data_of(render([made()]))
     names = [one["name"] for one in data["contenders"]]
     assert {one["name"]: one["colour"] for one in data["contenders"]} == {
-        name: style.colour for name, style in drawing.styles(names).items()
+        name: style.colour for name, style in palette.styles(names).items()
     }
 
 
@@ -174,7 +174,7 @@ def test_rounds_come_back_to_four_digits(taken: list[tuple[float, int, bool, int
     ).plain()
     for time, second in zip(times, seconds, strict=True):
         assert math.isclose(time * 10.0**exponent, second, rel_tol=5.1e-4)
-    assert [first + one for first, count in stretches for one in range(count)] == numbers
+    assert [first + one * step for first, count, step in stretches for one in range(count)] == numbers
     assert [process for process, count in owners for _ in range(count)] == list(processes)
     assert left_out == [place for place, flag in enumerate(disturbed) if flag]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from opened_page import Opened
 
 from attnlab.contract import units
 from attnlab.contract.result import Outcome
+from attnlab.explore import render
 from attnlab.explore.columns import figure
 from attnlab.explore.data import state
 from attnlab.program.store import Run
@@ -231,6 +233,22 @@ def test_rounds_are_all_there_with_the_disturbed_marked(made: Make, opened: Open
     found.harmless()
 
 
+def test_thinned_rounds_are_counted_on_the_page(made: Make, opened: Open) -> None:
+    """How many of how many are shown; and where none fits, where they are."""
+    run = made(lengths=(256,), heads=(1,), contenders=("torch_eager", "torch_sdpa"), rounds=400)
+    page = render([run])
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
+    whole, rounds = len(page.encode()), len(json.dumps(data["rounds"]["of"], separators=(",", ":")))
+    found = opened(run, limit=whole - rounds // 2)
+    found.view("rounds")
+    told = re.findall(r"This page holds (\d+) of 800 rounds: one of (\d+) of each", found.text("#view"))
+    ((shown, every),) = [tuple(map(int, one)) for one in told]
+    assert shown == points(found.page) == 2 * -(-400 // every) and every > 1
+    found = opened(run, limit=whole - rounds + 100)
+    assert "The rounds stand in results.jsonl of the run" in found.view("rounds")
+    found.harmless()
+
+
 # -- two runs ----------------------------------------------------------------------------------------
 
 
@@ -299,6 +317,22 @@ def test_every_control_has_a_name(made: Make, opened: Open) -> None:
             " || one.getAttribute('aria-label'))).map((one) => one.outerHTML)",
         )
         assert unnamed == [], name
+
+
+def test_a_finger_on_a_chart_tells_of_the_point_under_it(made: Make, opened: Open) -> None:
+    """And one beside it puts that away; on a heat map it picks the workload."""
+    found = opened(made(), **PHONE)
+    found.page.tap("#tab-figures")
+    chart = found.page.locator("#view .chart").first
+    chart.scroll_into_view_if_needed()
+    dot = chart.locator('[aria-label="dot"] path').nth(4).bounding_box()
+    found.page.touchscreen.tap(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+    assert "peak memory" in found.text("#tip")
+    found.page.touchscreen.tap(5, 5)
+    assert not found.page.locator("#tip").is_visible()
+    found.page.tap("#tab-winners")
+    found.page.locator('#view .chart >> nth=0 >> [aria-label="cell"] rect').first.tap(force=True)
+    assert "Ranking at n = 64, 1 head" in found.text("#view")
 
 
 # -- text from elsewhere -----------------------------------------------------------------------------

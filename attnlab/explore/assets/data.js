@@ -5,18 +5,29 @@ const text = (place) => (place < 0 ? null : DATA.texts[place]);
 
 const several = DATA.runs.length > 1;
 const runs = DATA.runs.map((one, index) => ({
-  ...one, index, title: several ? `${String.fromCharCode(65 + (index % 26))}: ${one.name}` : one.name,
+  ...one,
+  index,
+  title: several ? `${String.fromCharCode(65 + (index % 26))}: ${one.name}` : one.name,
 }));
 const contenders = DATA.contenders.map((one, index) => ({ ...one, index, measured: false }));
 const contenderNamed = (name) => contenders.find((one) => one.name === name);
 
 const fields = [...DATA.fields];
-if (several) fields.unshift({ name: "run", label: "run", values: runs.map((one) => one.title), numbers: null, of: DATA.workloads.run });
+if (several)
+  fields.unshift({
+    name: "run",
+    label: "run",
+    values: runs.map((one) => one.title),
+    numbers: null,
+    of: DATA.workloads.run,
+  });
 
 /** Row objects out of columns. */
 function rows(columns) {
   const names = Object.keys(columns);
-  return columns[names[0]].map((_, index) => Object.fromEntries(names.map((name) => [name, columns[name][index]])));
+  return columns[names[0]].map((_, index) =>
+    Object.fromEntries(names.map((name) => [name, columns[name][index]])),
+  );
 }
 
 const workloads = rows(DATA.workloads).map((one, index) => ({
@@ -45,7 +56,7 @@ const results = rows(DATA.results).map((one) => {
     reason: text(one.reason),
     kernel: text(one.kernel),
     computes_in: text(one.computes_in),
-    raw: one.time == null ? null : DATA.rounds.of[timed++] ?? null,
+    raw: one.time == null ? null : (DATA.rounds.of[timed++] ?? null),
   };
   if (one.time != null) result.contender.measured = true;
   workload.results.set(result.contender, result);
@@ -72,11 +83,16 @@ const nameOf = (workload) =>
 function roundsOf(result) {
   if (!result.raw) return [];
   const [exponent, times, stretches, processes, disturbed] = result.raw;
-  const numbers = stretches.flatMap(([first, count]) => d3.range(first, first + count));
+  const numbers = stretches.flatMap(([first, count, step]) =>
+    d3.range(count).map((one) => first + one * step),
+  );
   const owners = processes.flatMap(([process, count]) => Array(count).fill(process));
   const left = new Set(disturbed);
   return times.map((time, index) => ({
-    result, round: numbers[index], process: owners[index], disturbed: left.has(index),
+    result,
+    round: numbers[index],
+    process: owners[index],
+    disturbed: left.has(index),
     seconds: time * 10 ** exponent,
   }));
 }

@@ -10,29 +10,42 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/** A line of smaller text. */
+const note = (...said) => element("p", { class: "note" }, ...said);
+
 let pickers = 0;
 
 /** A select with its label; `options` are [value, text], `onpick` is called with the value. */
 function picker(label, options, value, onpick) {
-  const made = options.map(([one, text]) => element("option", { value: one, selected: String(one) === String(value) }, text));
+  const made = options.map(([one, text]) =>
+    element("option", { value: one, selected: String(one) === String(value) }, text),
+  );
   const id = `picker-${(pickers += 1)}`;
-  return element("div", { class: "picker" }, element("label", { for: id }, label),
-    element("select", { id, onchange: (event) => onpick(event.target.value) }, made));
+  return element(
+    "div",
+    { class: "picker" },
+    element("label", { for: id }, label),
+    element("select", { id, onchange: (event) => onpick(event.target.value) }, made),
+  );
 }
 
 /** A box to tick, beside its text. */
 function tick(text, checked, onpick) {
-  const box = element("input", { type: "checkbox", checked, onchange: (event) => onpick(event.target.checked) });
+  const box = element("input", {
+    type: "checkbox",
+    checked,
+    onchange: (event) => onpick(event.target.checked),
+  });
   return element("label", { class: "picker" }, box, element("span", {}, text));
 }
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
-/** A colour of the figures, lighter where the ground is dark: as far from black as it was from white. */
+/** A colour of the figures, which reads on white; on dark ground one of its hue that reads there, in the same order. */
 function shade(colour) {
   if (!DARK.matches) return colour;
   const { h, c, l } = d3.hcl(colour);
-  return c < 5 ? d3.hcl(0, 0, 105 - l).formatHex() : d3.hcl(h, c, l + 20).formatHex();
+  return c < 5 ? d3.hcl(0, 0, 105 - l).formatHex() : d3.hcl(h, c * 0.85, 52 + 0.4 * l).formatHex();
 }
 
 /** Black or white, whichever is easier to read on `colour`. */
@@ -51,15 +64,30 @@ const regular = (corners, turn) => ({
 });
 
 const SYMBOLS = {
-  circle: d3.symbolCircle, square: d3.symbolSquare, diamond: d3.symbolDiamond, up: regular(3, -90), down: regular(3, 90),
-  plus: d3.symbolCross, times: d3.symbolTimes, left: regular(3, 180), right: regular(3, 0), hexagon: regular(6, 0),
+  circle: d3.symbolCircle,
+  square: d3.symbolSquare,
+  diamond: d3.symbolDiamond,
+  up: regular(3, -90),
+  down: regular(3, 90),
+  plus: d3.symbolCross,
+  times: d3.symbolTimes,
+  left: regular(3, 180),
+  right: regular(3, 0),
+  hexagon: regular(6, 0),
 };
 
 /** A contender's mark, as the figures draw it. */
 function swatch(contender) {
-  const svg = d3.create("svg").attr("class", "swatch").attr("viewBox", "-8 -8 16 16").attr("aria-hidden", "true");
-  svg.append("path").attr("d", d3.symbol(SYMBOLS[contender.symbol], 70)())
-    .attr("fill", shade(contender.colour)).attr("stroke", shade(contender.colour));
+  const svg = d3
+    .create("svg")
+    .attr("class", "swatch")
+    .attr("viewBox", "-8 -8 16 16")
+    .attr("aria-hidden", "true");
+  svg
+    .append("path")
+    .attr("d", d3.symbol(SYMBOLS[contender.symbol], 70)())
+    .attr("fill", shade(contender.colour))
+    .attr("stroke", shade(contender.colour));
   return svg.node();
 }
 

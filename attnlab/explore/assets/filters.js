@@ -20,7 +20,11 @@ function fieldControl(field, changed) {
   const legend = element("legend", {}, field.name === "keys" ? "length n" : field.label);
   const set = chosen.get(field.name);
   const chips = field.values.map((label, index) =>
-    chip(label, set.has(index), (on) => { on ? set.add(index) : set.delete(index); changed(); }));
+    chip(label, set.has(index), (on) => {
+      on ? set.add(index) : set.delete(index);
+      changed();
+    }),
+  );
   const inside = chips.length === 1 ? element("span", { class: "only" }, field.values[0]) : chips;
   return element("fieldset", { "data-field": field.name }, legend, inside);
 }
@@ -28,28 +32,51 @@ function fieldControl(field, changed) {
 function contenderControl(changed) {
   const boxes = new Map();
   const made = (one) => {
-    const label = chip(one.name, shown.has(one), (on) => { on ? shown.add(one) : shown.delete(one); changed(); }, swatch(one));
+    const label = chip(
+      one.name,
+      shown.has(one),
+      (on) => {
+        on ? shown.add(one) : shown.delete(one);
+        changed();
+      },
+      swatch(one),
+    );
     boxes.set(one, label.firstChild);
     return label;
   };
   const all = (on) => () => {
-    for (const [one, box] of boxes) if (one.measured || !on) { box.checked = on; on ? shown.add(one) : shown.delete(one); }
+    for (const [one, box] of boxes)
+      if (one.measured || !on) {
+        box.checked = on;
+        on ? shown.add(one) : shown.delete(one);
+      }
     changed();
   };
   const measured = contenders.filter((one) => one.measured);
   const others = contenders.filter((one) => !one.measured);
-  return element("fieldset", { "data-field": "backend" }, element("legend", {}, "backends"),
-    element("div", { class: "row" },
+  return element(
+    "fieldset",
+    { "data-field": "backend" },
+    element("legend", {}, "backends"),
+    element(
+      "div",
+      { class: "row" },
       element("button", { type: "button", onclick: all(true) }, "all"),
-      element("button", { type: "button", onclick: all(false) }, "none")),
+      element("button", { type: "button", onclick: all(false) }, "none"),
+    ),
     measured.map(made),
-    others.length && measured.length ? element("p", { class: "note" }, "never measured here") : null, others.map(made));
+    others.length && measured.length ? element("p", { class: "note" }, "never measured here") : null,
+    others.map(made),
+  );
 }
 
 /** Fill the form of filters; `changed` is called after every change. */
 function buildFilters(changed) {
   const form = document.getElementById("controls");
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.replaceChildren(...fields.filter((one) => one.name === "run").map((one) => fieldControl(one, changed)),
-    contenderControl(changed), ...fields.filter((one) => one.name !== "run").map((one) => fieldControl(one, changed)));
+  form.replaceChildren(
+    ...fields.filter((one) => one.name === "run").map((one) => fieldControl(one, changed)),
+    contenderControl(changed),
+    ...fields.filter((one) => one.name !== "run").map((one) => fieldControl(one, changed)),
+  );
 }

@@ -10,26 +10,65 @@ const view = { name: "winners", workload: null };
 const part = (id) => document.getElementById(id);
 
 function showHead() {
-  part("about").textContent = runs.map((run) => [
-    several ? run.title : run.name, run.machine, run.shared, run.started.replace("T", " ").replace(/(\.\d+)?\+00:00/, " UTC"),
-  ].filter(Boolean).join(" · ")).join("\n");
+  part("about").textContent = runs
+    .map((run) =>
+      [
+        several ? run.title : run.name,
+        run.machine,
+        run.shared,
+        run.started.replace("T", " ").replace(/(\.\d+)?\+00:00/, " UTC"),
+      ]
+        .filter(Boolean)
+        .join(" · "),
+    )
+    .join("\n");
   const warnings = runs.flatMap((run) => run.warnings.map((one) => (several ? `${run.title}: ${one}` : one)));
   part("warnings").replaceChildren(...(warnings.length ? [warningBox(warnings)] : []));
-  part("footer").replaceChildren(element("p", {}, "Brackets hold 95 % intervals; the 5 % are shared among the comparisons of one workload. "
-    + "Verdicts, intervals and first places were computed by attnlab; this page only selects and draws. Drawn with Observable Plot and D3 (ISC licence)."));
+  part("footer").replaceChildren(
+    note(
+      "Brackets hold 95 % intervals; the 5 % are shared among the comparisons of one workload. Verdicts, intervals and",
+      " first places were computed by attnlab; this page only selects and draws. Drawn with Observable Plot and D3 (ISC",
+      " licence).",
+    ),
+  );
 }
 
 /** All warnings behind one line, which shows the first, so that the answer stays on the first screen. */
 function warningBox(warnings) {
-  return element("details", { class: "notice" },
-    element("summary", {}, element("b", {}, plural(warnings.length, "warning")), element("span", {}, warnings[0])),
-    element("ul", {}, warnings.map((one) => element("li", {}, one))));
+  return element(
+    "details",
+    { class: "notice" },
+    element(
+      "summary",
+      {},
+      element("b", {}, plural(warnings.length, "warning")),
+      element("span", {}, warnings[0]),
+    ),
+    element(
+      "ul",
+      {},
+      warnings.map((one) => element("li", {}, one)),
+    ),
+  );
 }
 
 function buildTabs() {
-  const tabs = VIEWS.map((one) => element("button", {
-    type: "button", role: "tab", id: `tab-${one.name}`, "aria-controls": "view", onclick: () => { view.name = one.name; redraw(); },
-  }, one.title));
+  const tabs = VIEWS.map((one) =>
+    element(
+      "button",
+      {
+        type: "button",
+        role: "tab",
+        id: `tab-${one.name}`,
+        "aria-controls": "view",
+        onclick: () => {
+          view.name = one.name;
+          redraw();
+        },
+      },
+      one.title,
+    ),
+  );
   part("tabs").replaceChildren(...tabs);
   part("tabs").addEventListener("keydown", (event) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -52,7 +91,10 @@ function redraw() {
     tab.setAttribute("aria-selected", active);
     tab.tabIndex = active ? 0 : -1;
   }
-  part("selected").textContent = `${selected.length} of ${plural(workloads.length, "workload")}, ${[...shown].filter((one) => one.measured).length} of ${plural(contenders.filter((one) => one.measured).length, "backend")}`;
+  const measured = contenders.filter((one) => one.measured);
+  const left = measured.filter((one) => shown.has(one)).length;
+  part("selected").textContent =
+    `${selected.length} of ${plural(workloads.length, "workload")}, ${left} of ${plural(measured.length, "backend")}`;
   const host = part("view");
   const { innerWidth: wide } = window;
   const focused = [...host.querySelectorAll("select, input, button, .chart")].indexOf(document.activeElement);
@@ -60,9 +102,17 @@ function redraw() {
   host.replaceChildren();
   host.setAttribute("aria-labelledby", `tab-${view.name}`);
   if (selected.length) VIEWS.find((one) => one.name === view.name).show(host, { selected }, redraw);
-  else host.append(element("p", {}, workloads.length ? "Nothing is selected: tick more in the filters." : "This run has no workload."));
+  else
+    host.append(
+      element(
+        "p",
+        {},
+        workloads.length ? "Nothing is selected: tick more in the filters." : "This run has no workload.",
+      ),
+    );
   host.style.minHeight = "";
-  if (focused >= 0) host.querySelectorAll("select, input, button, .chart")[focused]?.focus({ preventScroll: true });
+  if (focused >= 0)
+    host.querySelectorAll("select, input, button, .chart")[focused]?.focus({ preventScroll: true });
   view.width = wide;
 }
 
@@ -73,8 +123,13 @@ function start() {
   part("filters").open = matchMedia("(min-width: 60rem)").matches;
   part("page").hidden = false;
   redraw();
-  DARK.addEventListener("change", () => { buildFilters(redraw); redraw(); });
-  addEventListener("resize", () => { if (innerWidth !== view.width) redraw(); });
+  DARK.addEventListener("change", () => {
+    buildFilters(redraw);
+    redraw();
+  });
+  addEventListener("resize", () => {
+    if (innerWidth !== view.width) redraw();
+  });
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }
 

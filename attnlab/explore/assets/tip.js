@@ -3,8 +3,13 @@ const tipBox = document.getElementById("tip");
 
 /** Show `lines`, [label, text] each, under `title`, beside the point `at` of the window. */
 function showTip(title, lines, at) {
-  const list = element("dl", {}, lines.filter(([, said]) => said).flatMap(([label, said]) =>
-    [element("dt", {}, label), element("dd", {}, said)]));
+  const list = element(
+    "dl",
+    {},
+    lines
+      .filter(([, said]) => said)
+      .flatMap(([label, said]) => [element("dt", {}, label), element("dd", {}, said)]),
+  );
   tipBox.replaceChildren(element("strong", {}, title), list);
   tipBox.hidden = false;
   const { width, height } = tipBox.getBoundingClientRect();
@@ -15,17 +20,24 @@ function showTip(title, lines, at) {
   tipBox.style.top = `${Math.max(6, Math.min(below, innerHeight - height - 6))}px`;
 }
 
-const hideTip = () => { tipBox.hidden = true; };
+const hideTip = () => {
+  tipBox.hidden = true;
+};
 addEventListener("scroll", hideTip, { passive: true });
-addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
-addEventListener("pointerdown", (event) => { if (!event.target.closest?.(".chart")) hideTip(); });
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hideTip();
+});
+addEventListener("pointerdown", (event) => {
+  if (!event.target.closest?.(".chart")) hideTip();
+});
 
 const against = (result, prefix) => {
   const verdict = VERDICTS[result[prefix]];
   if (!verdict) return "";
   const ratio = result[`${prefix}_ratio`];
   const other = prefix === "best" ? result.workload.best.name : result.workload.run.baseline;
-  return `${ratioText(ratio)}${interval(result[`${prefix}_low`], result[`${prefix}_high`], ratioText)} × as fast as ${other}: ${verdict}`;
+  const span = interval(result[`${prefix}_low`], result[`${prefix}_high`], ratioText);
+  return `${ratioText(ratio)}${span} × as fast as ${other}: ${verdict}`;
 };
 
 /** Everything known of a result, line by line. */
@@ -43,8 +55,15 @@ function resultLines(one) {
     ["to the fastest", best && one.contender !== best ? against(one, "best") : "it is the fastest here"],
     ["peak memory", one.memory == null ? "" : bytesText(one.memory)],
     ["relative error", errorText(one)],
-    ["share of ceiling", [one.share == null ? "" : `${percentText(one.share)} of matrix multiply`,
-      one.bandwidth == null ? "" : `${percentText(one.bandwidth)} of copy`].filter(Boolean).join(", ")],
+    [
+      "share of ceiling",
+      [
+        one.share == null ? "" : `${percentText(one.share)} of matrix multiply`,
+        one.bandwidth == null ? "" : `${percentText(one.bandwidth)} of copy`,
+      ]
+        .filter(Boolean)
+        .join(", "),
+    ],
     ["kernel", one.kernel ?? "not told"],
     ["computes in", one.computes_in],
     ["settings", one.workload.run.settings[one.contender.name]],

@@ -1,6 +1,15 @@
 // Numbers as attnlab/contract/units.py writes them in the report and on the terminal.
-const TIMES = [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]];
-const SIZES = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
+const TIMES = [
+  ["s", 1],
+  ["ms", 1e-3],
+  ["µs", 1e-6],
+  ["ns", 1e-9],
+];
+const SIZES = [
+  ["GiB", 2 ** 30],
+  ["MiB", 2 ** 20],
+  ["KiB", 2 ** 10],
+];
 
 /** `value` to so many significant digits, without an exponent between 0.001 and a million. */
 function figures(value, digits = 3) {
@@ -9,7 +18,10 @@ function figures(value, digits = 3) {
   const size = Math.abs(rounded);
   if (size < 1e-3 || size >= 1e6) return rounded.toExponential(digits - 1).replace("e+", "e");
   const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
-  return rounded.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  return rounded.toLocaleString("en-US", {
+    minimumFractionDigits: decimals,
+    maximumFractionDigits: decimals,
+  });
 }
 
 function inUnits(value, units) {
@@ -36,7 +48,14 @@ const short = (text) => text.replace(/(\.\d*?)0+(?=\s|$)/, "$1").replace(/\.(?=\
 /** Ticks of a logarithmic axis: powers of the base, and where these are few what lies between. */
 function logTicks([low, high], base) {
   const steps = Math.log(high / low) / Math.log(base);
-  const within = steps > 3 ? [1] : base === 10 ? (steps > 1 ? [1, 3] : [1, 2, 3, 5, 7]) : [1, 2, 4, 8].filter((one) => one < base);
+  const within =
+    steps > 3
+      ? [1]
+      : base === 10
+        ? steps > 1
+          ? [1, 3]
+          : [1, 2, 3, 5, 7]
+        : [1, 2, 4, 8].filter((one) => one < base);
   const skip = Math.max(1, Math.ceil(steps / 7));
   const found = [];
   for (let power = Math.floor(Math.log(low) / Math.log(base)); base ** power <= high; power += 1) {

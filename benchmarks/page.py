@@ -1,0 +1,170 @@
+"""How long a large run takes to report and to page, and how long its page takes in a browser.
+
+``python benchmarks/page.py [--small] [--out FILE.md]``, on a machine that does nothing else. Runs are made up from cost
+models (``tests/report/synthetic.py``), with 1,000 results, with 100,000 timed rounds and with 10,000 results; `--small`
+leaves the last out, which takes a minute to make up. Each command is a process of its own, whose time and peak memory
+the system tells. The browser is a fresh Chromium without a window for each of the openings; interactive is the moment,
+counted from the start of the navigation, at which the page has drawn its first view and listens. The median is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+HOME = Path(__file__).parent
+sys.path[:0] = [str(HOME.parent / "tests" / name) for name in ("report", "explore")]
+
+from opened_page import find_browser  # noqa: E402
+from synthetic import COSTS, synthetic  # noqa: E402
+
+from attnlab.explore.page import PAGE  # noqa: E402
+from attnlab.program.environment import environment  # noqa: E402
+from attnlab.program.store import Run, read_run  # noqa: E402
+
+CONTENDERS = tuple(name for name in COSTS if name != "naive_loop")
+OPENINGS = 5
+#: what is to be reached: seconds of each command, bytes of memory, bytes of the page, seconds until it is interactive
+MOST_SECONDS, MOST_MEMORY, MOST_PAGE, MOST_OPENING = 20, 2**30, 5_000_000, 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to make up: lengths, head counts, number formats and rounds of each of six contenders."""
+
+    name: str
+    lengths: int
+    heads: int
+    dtypes: tuple[str, ...]
+    rounds: int
+
+    def made(self, folder: Path) -> Run:
+        """The run, stored in `folder`."""
+        return synthetic(
+            folder,
+            costs={name: COSTS[name] for name in CONTENDERS},
+            contenders=CONTENDERS,
+            baseline="torch_eager",
+            lengths=tuple(64 * one for one in range(1, self.lengths + 1)),
+            heads=tuple(range(1, self.heads + 1)),
+            rounds=self.rounds,
+            variants=tuple({"dtype": one} for one in self.dtypes),
+        )
+
+
+CASES = (
+    Case("1,000 results", 8, 21, ("float32",), 20),
+    Case("100,000 rounds", 8, 21, ("float32",), 100),
+    Case("10,000 results", 20, 21, ("float32", "bfloat16", "float16", "float64"), 20),
+)
+
+
+def timed(*command: str) -> tuple[float, int]:
+    """Seconds and peak bytes of ``attnlab COMMAND``. Raises RuntimeError where it fails."""
+    started = time.monotonic()
+    child = subprocess.Popen([sys.executable, "-m", "attnlab", *command], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise RuntimeError(f"attnlab {' '.join(command)} ended with status {child.returncode}")
+    return time.monotonic() - started, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def opened(page: Path) -> float | None:
+    """Seconds until the page is interactive, the median of some openings; None without a browser."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return None
+    with sync_playwright() as tool:
+        browser = find_browser(tool)
+        if browser is None:
+            return None
+        seconds = []
+        for _ in range(OPENINGS):
+            running = tool.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+            shown = running.new_page(viewport={"width": 1280, "height": 800})
+            shown.goto(page.as_uri())
+            shown.wait_for_selector("html[data-ready]")
+            seconds.append(float(shown.evaluate("document.documentElement.dataset.ready")) / 1000)
+            running.close()
+    return statistics.median(seconds)
+
+
+def row(case: Case) -> list[str]:
+    """A row of the table: what the run holds, and what each step took."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        folder.mkdir()
+        case.made(folder)
+        run = read_run(folder)
+        results, measurements = len(run.results), sum(len(one.measurements) for one in run.results)
+        rounds = sum(len(one.latency.samples) for one in run.results if one.latency)
+        report, report_memory = timed("report", str(folder))
+        explore, explore_memory = timed("explore", str(folder), "--no-open")
+        size = (folder / PAGE).stat().st_size
+        ready = opened(folder / PAGE)
+    memory = max(report_memory, explore_memory)
+    return [
+        case.name,
+        *(f"{count:,}" for count in (results, measurements, rounds)),
+        _held(f"{report:.1f} s", report < MOST_SECONDS),
+        _held(f"{explore:.1f} s", explore < MOST_SECONDS),
+        _held(f"{memory / 2**20:.0f} MiB", memory < MOST_MEMORY),
+        _held(f"{size / 1e6:.2f} MB", size < MOST_PAGE),
+        "no browser here" if ready is None else _held(f"{ready:.2f} s", ready < MOST_OPENING),
+    ]
+
+
+def _held(text: str, held: bool) -> str:
+    return text if held else f"**{text}**"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """The page: where it was measured, and a row a case."""
+    known = environment()
+    counted, reached = (
+        ("results", "measurements", "rounds"),
+        ("peak memory", "size of the page", "interactive"),
+    )
+    heads = ["run", *counted, "report", "page", *reached]
+    lines = [
+        "# What a large run takes to report and to explore",
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}, {known.get('cpu')}, {known['cores']['logical']} cores, {known.get('python')}. "
+        "Made by `python benchmarks/page.py`.",
+        "",
+        f"To be reached: report and page in {MOST_SECONDS} s and 1 GiB each, a page of at most 5 MB, interactive "
+        f"within {MOST_OPENING:g} s for a run of 1,000 results. What misses it stands in bold.",
+        "",
+        f"| {' | '.join(heads)} |",
+        f"|{' --- |' * len(heads)}",
+        *(f"| {' | '.join(one)} |" for one in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Make up the runs, time each step, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--small", action="store_true", help="leave out 10,000 results")
+    parser.add_argument("--out", type=Path, default=HOME / "page.md")
+    asked = parser.parse_args()
+    rows = []
+    for case in CASES[:2] if asked.small else CASES:
+        rows.append(row(case))
+        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    asked.out.write_text(table(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
