@@ -450,7 +450,7 @@ class Workload:
         plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
         plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
         if self.d_model is not None:
-            plain["head_dim"] = self.d_model // self.heads
+            plain["head_dim"] = self.d_model / self.heads  # told where it does not divide, too
         for one in fields(self):
             value = getattr(self, one.name)
             if value != plain[one.name]:
