@@ -1,8 +1,9 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
 The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
-`Plan`, `run`, `read_run`, `Run`, `theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is
-imported when it is first used.
+`Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`.
+Everything
+is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from attnlab.program.execute import run
     from attnlab.program.plan import Plan
     from attnlab.program.store import Run, read_run
+    from attnlab.routing.dispatch import fastest
 
 _HOMES = {
     "Backend": "attnlab.contract.backend",
@@ -34,6 +36,7 @@ _HOMES = {
     "block": "attnlab.program.call",
     "gradients": "attnlab.program.call",
     "backends": "attnlab.contract.discovery",
+    "fastest": "attnlab.routing.dispatch",
     "diagnose": "attnlab.diagnosis.diagnosis",
     "load": "attnlab.contract.discovery",
     "observe": "attnlab.numerics.observables",
@@ -52,6 +55,7 @@ __all__ = [
     "backends",
     "block",
     "diagnose",
+    "fastest",
     "gradients",
     "load",
     "observe",

@@ -9,13 +9,18 @@ from attnlab.commands import (
     check,
     claims,
     compare,
+    completion,
+    dataset,
     diagnose,
     doctor,
+    explore,
     numerics,
     plans,
     report,
     run,
     selftest,
+    show,
+    sweep,
 )
 
 
@@ -27,6 +32,7 @@ def app() -> None:
 
 for _command in (
     run.run,
+    sweep.sweep,
     compare.compare,
     check.check,
     numerics.numerics,
@@ -35,7 +41,12 @@ for _command in (
     backends.backends,
     plans.plans,
     report.report,
+    explore.explore,
+    show.show,
+    dataset.collect,
+    dataset.query,
     selftest.selftest,
     doctor.doctor,
+    completion.completion,
 ):
     app.add_command(_command)

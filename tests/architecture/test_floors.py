@@ -21,8 +21,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("claims",),
     ("program",),
     ("diagnosis",),
-    ("report",),
-    ("commands", "pytest_plugin"),
+    ("report", "sweep"),
+    ("dataset",),
+    ("explore",),
+    ("commands", "pytest_plugin", "routing"),
 )
 FLOOR = {package: height for height, floor in enumerate(FLOORS) for package in floor}
 
