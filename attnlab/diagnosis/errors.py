@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 INPUTS = "inputs rounded"
 #: whose calls on all layers would take more seconds of processor time than this is not asked; a call on so many
 #: queries and keys predicts it
-_LONGEST, _SMALL = 10.0, 64
+_LONGEST, _SMALL = 10.0, 256
 Attend = Callable[[Problem], NDArray[Any]]
 
 
