@@ -38,6 +38,8 @@ _TEXT = re.compile(
 #: the number formats by the names that safetensors has for them
 _FORMATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _ARRAYS = ("query", "key", "value")
+#: arrays that may have one of an axis for all
+_BROADCAST = ("mask", "bias")
 _CONDITIONS = ("scale", "softcap", "causal", "window", "key_lengths", "mask")
 Array = NDArray[Any]
 
@@ -127,11 +129,12 @@ class Captured:
         part = file.get_slice(self._prefix + name)
         there = tuple(part.get_shape())
         fits = len(there) == len(shape) and all(
-            have >= want or have == 1 for have, want in zip(there, shape, strict=True)
+            have >= want or (have == 1 and name in _BROADCAST)
+            for have, want in zip(there, shape, strict=True)
         )
         if not fits:
             raise ValueError(f"{self._prefix}{name} of {self.file} is {there}, and {shape} is asked for")
-        return np.ascontiguousarray(part[tuple(slice(0, want) for want in shape)])
+        return np.ascontiguousarray(part[tuple(map(slice, map(min, there, shape)))])
 
 
 def is_captured(distribution: str) -> bool:

@@ -23,7 +23,7 @@ from attnlab.diagnosis import model as models
 from attnlab.diagnosis.errors import INPUTS, BackendError, errors_on
 from attnlab.diagnosis.heads import Head, beyond, heads_of
 from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
+from attnlab.measuring.contender import Contender, parse_all
 from attnlab.measuring.limits import Limits
 from attnlab.numerics.survey import one_thread
 from attnlab.program.compare import Comparison
@@ -130,6 +130,9 @@ def diagnose(
     clock.begin("loading")
     if save_inputs is not None:
         files.Captured.parse(str(save_inputs))
+    names = list(backends) if backends is not None else unasked(folders)
+    for name in names:
+        Contender.parse(name).require(folders)
     module, given, about = _called(model, inputs, length)
     clock.begin("running the model")
     calls = _captured(module, given)
@@ -144,7 +147,6 @@ def diagnose(
     ]
     order = _by_spread(heads)
     clock.begin("asking backends")
-    names = list(backends) if backends is not None else unasked(folders)
     with one_thread():
         errors = errors_on(problems, order, names, folders, clock.detail)
     raced: dict[str, Any] = {}

@@ -65,12 +65,12 @@ def sentences(found: Diagnosis) -> list[str]:
 
 def _freezing(found: Diagnosis) -> str:
     low, high = found.most_frozen[-1], found.most_frozen[0]
-    half = [one for one in found.heads if one.frozen_rows > 0.5]
+    half = sum(one.frozen_rows > 0.5 for one in found.heads)
     return (
         f"**{len(found.frozen)} of {wording.counted(len(found.heads), 'head')} lie beyond the freezing line** "
         f"{_line(found)}: β runs from {figures(low.beta)} ({_head(low)}) to {figures(high.beta)} ({_head(high)}). "
-        "As many independent logits as spread would freeze. One key holds over half of the weight in most rows of "
-        f"{wording.counted(len(half), 'head')}: such a head looks one key up, where others average."
+        "Independent logits spread as far would be frozen. One key holds over half of the weight in most rows of "
+        f"{wording.counted(half, 'head')}: such a head looks one key up, where others average."
     )
 
 
@@ -238,23 +238,16 @@ def _error(one: BackendError | None) -> str:
 
 
 def _left_out(errors: Sequence[BackendError]) -> str:
-    """Who was asked about part of the layers, and who about none, the reasons gathered."""
+    """Who was asked in no number format, gathered by the reason of the widest one."""
     answered = {one.backend for one in errors if not one.reason}
-    reasons: dict[str, list[str]] = {}
-    for one in errors:
-        if one.reason and one.backend not in answered:
-            why = re.sub(rf"^{re.escape(one.backend)} declines .*?: ", "", one.reason)
-            why = re.sub(r"^(\w+) is not installed; .*", "not installed", why)
-            reasons.setdefault(neutral_text(why), []).append(one.backend)
-    most = max((one.layers for one in errors), default=0)
-    cut = sorted({one.backend for one in errors if not one.reason and one.layers < most})
-    text = f"Asked about fewer layers in some format, because slow: {wording.named(cut)}. " if cut else ""
-    if reasons:
-        told = [
-            f"{wording.named(list(dict.fromkeys(names)))} ({reason})" for reason, names in reasons.items()
-        ]
-        text += f"Left out: {'; '.join(told)}."
-    return text
+    last = {one.backend: one.reason for one in errors if one.reason and one.backend not in answered}
+    names: dict[str, list[str]] = {}
+    for backend, reason in last.items():
+        why = re.sub(rf"^{re.escape(backend)} declines .*?: ", "", reason)
+        why = re.sub(r"^\w+ is not installed; .*", "not installed", why)
+        names.setdefault(neutral_text(why), []).append(backend)
+    told = [f"{wording.named(who)} ({why})" for why, who in names.items()]
+    return f"Left out: {'; '.join(told)}." if told else ""
 
 
 def _race(found: Diagnosis) -> str:
