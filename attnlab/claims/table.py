@@ -260,7 +260,9 @@ CLAIMS = (
         "a learning rate of its own a model without it learns as well, and with 1/d_k, or with normalised queries "
         "and keys, no fewer runs learn than with 1/√d_k. So it is for one small model and one task, by Adam.",
         claimed=(Test("learned with 1/√d_k − without", ">", 0, {**ADAM, "instead": "none"}),),
-        beyond=(Test("learned with 1/√d_k − without, at the best learning rates", ">", 0, {**ADAM, "instead": "none"}),),
+        beyond=(
+            Test("learned with 1/√d_k − without, at the best learning rates", ">", 0, {**ADAM, "instead": "none"}),
+        ),
         right=(
             Test("learned with 1/√d_k − without", "≤", 0, {**ADAM, "instead": ("1/d_k", "QK-norm")}),
             Test("mean square of the scores at the start"),
