@@ -33,8 +33,8 @@ def page(ledgers: Mapping[int, Ledger]) -> str:
         [
             "# The claims by seed",
             f"Every claim of the ledger with the seeds {seeds}: {differ} of {len(rows)} verdicts differ. Where a "
-            "deciding figure is the same with every seed it stands once. No claim is decided by a time. Made by `python "
-            "benchmarks/seeds.py`.",
+            "deciding figure is the same with every seed it stands once. No claim is decided by a time. Made by "
+            "`python benchmarks/seeds.py`.",
             markdown(["claim", "verdict", f"deciding figure with the seeds {seeds}"], rows, left=3),
         ]
     )
