@@ -3,7 +3,8 @@
 E4M3 and E5M2 (Micikevicius et al. 2022, 2209.05433) have unit roundoffs of 1/16 and 1/8, and smallest numbers of 2⁻⁹
 and 2⁻¹⁶. Normalised weights are near 1/n: stored in E4M3 they become 0 below 2⁻¹⁰. The weights e^(s − max), the
 largest of which is 1, do not depend on n; divided by their sum afterwards, as fused kernels do (Shah et al. 2024,
-2407.08608), they cost one rounding each. A running sum in the format stops where its next term is half a unit of its last place.
+2407.08608), they cost one rounding each. A running sum in the format stops where its next term is half a unit of its
+last place.
 """
 
 from __future__ import annotations
