@@ -1,4 +1,4 @@
-"""Write docs/support.md, its data docs/support.json and the short table in the README.
+"""Write docs/support.md, its data docs/support.json and the short table in docs/backends.md.
 
 ``python docs/support.py [NAME]...`` asks every backend, or those named, on the CPU, and on CUDA where there is a GPU.
 What cannot be asked here, because its library is not installed, stays as it stands in docs/support.json, with the
@@ -19,7 +19,7 @@ from attnlab.program.support import Support, support
 from attnlab.report.support_page import page, short
 
 DOCS = Path(__file__).parent
-DATA, PAGE, README = DOCS / "support.json", DOCS / "support.md", DOCS.parent / "README.md"
+DATA, PAGE, BACKENDS = DOCS / "support.json", DOCS / "support.md", DOCS / "backends.md"
 MARKED = re.compile(r"(<!-- support table -->\n).*?(<!-- end of the support table -->)", re.DOTALL)
 
 
@@ -32,10 +32,10 @@ def stored() -> list[Support]:
     )
 
 
-def with_short_table(readme: str, found: list[Support]) -> str:
-    """The README with the short table of the backends on the CPU between its marks."""
+def with_short_table(backends_page: str, found: list[Support]) -> str:
+    """The page of backends with the short table of the backends on the CPU between its marks."""
     table = short([one for one in found if one.device == "cpu"])
-    return MARKED.sub(lambda match: f"{match[1]}{table}\n{match[2]}", readme)
+    return MARKED.sub(lambda match: f"{match[1]}{table}\n{match[2]}", backends_page)
 
 
 def asked(names: list[str]) -> list[Support]:
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     lines = (json.dumps(one.to_dict(), ensure_ascii=False) for one in found)
     DATA.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     PAGE.write_text(page(found), encoding="utf-8")
-    README.write_text(with_short_table(README.read_text(encoding="utf-8"), found), encoding="utf-8")
+    BACKENDS.write_text(with_short_table(BACKENDS.read_text(encoding="utf-8"), found), encoding="utf-8")
     faults = [fault for one in found for fault in one.faults]
     print("\n".join(faults), file=sys.stderr)
     return 1 if faults else 0

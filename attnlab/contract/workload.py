@@ -17,6 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.contract import block_sizes
+from attnlab.contract.captured import Captured, is_captured
 from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
@@ -54,15 +55,23 @@ class Workload:
     to the output: (batch, queries, d_model). head_dim is then d_model/heads unless given. With `rotary`, query and key
     are turned by their positions (`attnlab.contract.block`).
 
-    `kv_heads` defaults to `heads`, `value_dim` to `head_dim` and `scale` to 1/sqrt(head_dim) (Vaswani et al. 2017,
-    section 3.2.1). `causal` is False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the
-    last query sees all keys). `window` is (left, right) keys around a query's own place on the causal diagonal, -1 for
-    no limit. `key_lengths` are the keys that are there, one number a batch element. `mask` is any further mask, as text
-    (`attnlab.contract.masks`). `layout` is how the arrays lie in memory: (batch, heads, length, dim) or (batch, length,
-    heads, dim); backends are given the first shape either way. `storage` is how keys and values lie between calls
-    (`attnlab.contract.storage`): a call gathers them first, and where it is a cache adds those of its own tokens.
-    `splits` are parts that the keys are cut into and merged from (`attnlab.contract.splitting`). `distribution` names
-    how the inputs are drawn (`attnlab.contract.distributions`).
+    kv_heads, value_dim, scale : as many as heads, head_dim, and 1/sqrt(head_dim) (Vaswani et al. 2017, section 3.2.1)
+    unless given.
+    dtype, device : "float16", "bfloat16", "float32" or "float64"; "cpu" or "cuda".
+    causal : False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the last sees all).
+    window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
+    key_lengths : the keys that are there, one number a batch element.
+    mask : any further mask, as text (`attnlab.contract.masks`).
+    bias : "none", "normal" (an array of standard normal numbers) or "alibi".
+    softcap, sinks : c in c tanh(s/c), before the bias; one more logit a head in the sum of the softmax.
+    layout : how the arrays lie in memory, "bhsd" (batch, heads, length, dim) or "bshd" (batch, length, heads, dim);
+    backends are given the first shape either way.
+    storage : how keys and values lie between calls (`attnlab.contract.storage`): a call gathers them first, and where
+    it is a cache adds those of its own tokens.
+    splits : parts that the keys are cut into and merged from (`attnlab.contract.splitting`).
+    direction : "forward", "forward_with_log_sum", "backward" (the gradients alone) or "training" (both).
+    distribution, seed : how the inputs are drawn (`attnlab.contract.distributions`), and from which numbers; or a file
+    of inputs that a model computed, of which the first so many of each axis are taken (`attnlab.contract.captured`).
 
     Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
     lengths beyond the keys, an unknown name.
@@ -167,7 +176,13 @@ class Workload:
         brief=lambda value: "" if value == "forward" else value,
     )
     distribution: str = declared(
-        "normal", "How the inputs are drawn.", str, brief=lambda value: "" if value == "normal" else value
+        "normal",
+        "How the inputs are drawn; or FILE.safetensors/LAYER, inputs that a model computed (attnlab diagnose).",
+        str,
+        brief=lambda value: (
+            "" if value == "normal" else Captured.parse(value).brief if is_captured(value) else value
+        ),
+        also="inputs",
     )
     seed: int = declared(
         0, "Seed of the inputs.", whole(0), brief=lambda value: f"seed={value}" if value else ""
@@ -232,6 +247,8 @@ class Workload:
             "direction": tuple(DIRECTIONS),
             "distribution": tuple(DISTRIBUTIONS),
         }
+        if self.captured is not None:
+            del known["distribution"]
         for name, allowed in known.items():
             value = getattr(self, name)
             if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
@@ -263,6 +280,21 @@ class Workload:
     def shape(self) -> Shape:
         """Of the score matrix: batch, heads, queries, keys."""
         return Shape(self.batch, self.heads, self.queries, self.keys)
+
+    @property
+    def captured(self) -> Captured | None:
+        """The file that the inputs are read from, None where they are drawn.
+
+        Raises ValueError where its digest is not told: `attnlab.contract.captured.named` finds it.
+        """
+        if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
+            return None
+        found = Captured.parse(self.distribution)
+        if not found.digest:
+            raise ValueError(
+                f"distribution must name the digest of {found.text}, got none: see captured.named"
+            )
+        return found
 
     @property
     def masked(self) -> Mask:
@@ -425,7 +457,7 @@ class Workload:
         plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
         plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
         if self.d_model is not None:
-            plain["head_dim"] = self.d_model // self.heads
+            plain["head_dim"] = self.d_model / self.heads  # where that is no whole number, it has to be said
         for one in fields(self):
             value = getattr(self, one.name)
             if value != plain[one.name]:

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,8 @@ from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
 from attnlab.statistics.ranking import is_second_entry
 
 _WARMUP_SECONDS = 0.015
+#: who gave no answer on so many workloads is not asked again for one that is no smaller: each costs a whole deadline
+_HANGS = 2
 
 
 class Conductor:
@@ -66,6 +69,8 @@ class Conductor:
         self.account: dict[str, float] = defaultdict(float)
         self._on_event, self._folders = on_event, tuple(folders)
         self._budget = Budget(self.limits)
+        #: FLOPs of the workloads on which each contender gave no answer in time
+        self._hung: dict[str, list[int]] = defaultdict(list)
         #: of the present workload: who was admitted so far, and how many race
         self._beside, self._there = Beside(), len(contenders)
 
@@ -85,10 +90,11 @@ class Conductor:
         """One result a contender, in the order they were given."""
         started, before = time.monotonic(), sum(self.account.values())
         try:
-            return self._race(workload)
+            results = self._race(workload)
         finally:
-            named = sum(self.account.values()) - before
-            self.account["conducting"] += time.monotonic() - started - named
+            seconds = time.monotonic() - started
+            self.account["conducting"] += seconds - (sum(self.account.values()) - before)
+        return [replace(one, race_seconds=seconds) for one in results]
 
     def _race(self, workload: Workload) -> list[Result]:
         with self._activity("start-up"):
@@ -126,6 +132,9 @@ class Conductor:
                 break
             self._enter(crew, race.racing)
         self._note(race.cut_short(crew), watch, participants)
+        for participant in participants:
+            if participant.ended and participant.ended[0] is Outcome.TIMED_OUT:
+                self._hung[participant.name].append(workload.flops)
         self.crews.dismiss()
         return [participant.result() for participant in participants]
 
@@ -197,6 +206,13 @@ class Conductor:
         workload = participant.workload.to_dict()
         if participant.name in self.crews.absent:
             participant.ended = self.crews.absent[participant.name]
+            return
+        hung = self._hung[participant.name]
+        if len(hung) >= _HANGS and participant.workload.flops >= min(hung):
+            participant.ended = (
+                Outcome.TIMED_OUT,
+                "not tried: on earlier workloads, which were no larger, it did not answer",
+            )
             return
         with self._activity("predicting"):
             participant.ask("declines", workload=workload)

@@ -47,9 +47,12 @@ _ALIGNMENT = 8
 class Observables:
     """One number a row, each of shape (batch, heads, n_q), in float64.
 
-    `log_partition`: ln Z. `mean_energy`: ⟨s⟩ = Σ p_j s_j, s_j = scale·q·k_j the logit. `entropy`: H =
-    −Σ p ln p in nats. `participation`: Σ p², the inverse of the number of keys that take part.
-    `jacobian_norm_squared`: ‖diag p − ppᵀ‖_F². `largest_logit`: max_j s_j.
+    log_partition : ln Z, the logarithm of the sum of the softmax.
+    mean_energy : ⟨s⟩ = Σ p_j s_j, s_j = scale·q·k_j the logit.
+    entropy : H = −Σ p ln p, in nats.
+    participation : Σ p², the inverse of the number of keys that take part.
+    jacobian_norm_squared : ‖diag p − ppᵀ‖_F².
+    largest_logit : max_j s_j.
 
     All carry the rounding of the number format they were measured in. With u its unit roundoff and S =
     scale·max‖q‖·max‖k‖ the largest logit there may be, the first three and the last are good to about
@@ -88,9 +91,10 @@ def observe(
 
     backend : a backend's name, or a function ``attend(q, k, v, *, causal, scale)`` of NumPy arrays; it must take
     ``mask``, a boolean array, where any other mask than a top-left causal one is asked for.
-    q : (batch, heads, n_q, head_dim). k : (batch, kv_heads, n_k, head_dim), kv_heads a divisor of heads.
-    scale : factor on q·k, any finite number. causal, mask, window, key_lengths : which keys a query sees, as for
-    `Problem.of`; False or "top_left" or "bottom_right", True for top-left; all of them intersect.
+    q : (batch, heads, n_q, head_dim).
+    k : (batch, kv_heads, n_k, head_dim), kv_heads a divisor of heads.
+    scale : factor on q·k, any finite number.
+    causal, mask, window, key_lengths : which keys a query sees, as in `attnlab.attend`; all of them intersect.
     dtype : number format to measure in, the arrays' own unless given (bfloat16 arrays come as float32).
     device, folders : where a named backend runs, and where it is looked for.
 

@@ -37,17 +37,23 @@ def attend(
 
     name : with the backend's own settings where they are to hold, ``openvino[precision=bf16]``; those of processes
     (threads, environment variables) cannot be had here.
-    q: (batch, heads, n_q, head_dim), k: (batch, kv_heads, n_k, head_dim), v: (batch, kv_heads, n_k, value_dim);
-    returns (batch, heads, n_q, value_dim). heads is a multiple of kv_heads, each serving as many successive heads.
+    q : (batch, heads, n_q, head_dim).
+    k : (batch, kv_heads, n_k, head_dim); heads is a multiple of kv_heads, each serving as many successive heads.
+    v : (batch, kv_heads, n_k, value_dim).
     causal : False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the last sees all).
-    window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
-    key_lengths : keys that are there, one number a batch element.
     mask : boolean, True keeps, broadcastable to (batch, heads, n_q, n_k). It, window, key_lengths and causal intersect;
     a query that sees no key gets 0.
     bias : numbers that are added to the scores, broadcastable like the mask; -inf masks its pair.
-    scale : 1/sqrt(head_dim) by default. softcap : c in c tanh(s/c), before the bias.
+    window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
+    key_lengths : keys that are there, one number a batch element.
+    scale : factor on q·k, 1/sqrt(head_dim) by default (Vaswani et al. 2017, section 3.2.1).
+    softcap : c in c tanh(s/c), before the bias.
     sinks : (heads,), one more logit a head in the sum of the softmax.
-    dtype : the arrays' own unless given; bfloat16 comes and goes in float32 arrays. folders : hold further backends.
+    dtype : number format, the arrays' own unless given; bfloat16 comes and goes in float32 arrays.
+    device : "cpu" or "cuda".
+    folders : hold further backends.
+
+    Returns (batch, heads, n_q, value_dim) in the number format.
 
     Raises ValueError for arrays that do not fit, an unknown name, or a backend that returns another
     shape or dtype; Declined where the backend does not do it; Unavailable where its library is missing.
@@ -87,11 +93,16 @@ def block(
 ) -> NDArray[Any]:
     """A multi-head block around the backend `name`, or by one that computes whole blocks: (batch, n_q, d_model).
 
-    x : (batch, n_q, d_model). parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on
-    the CPU (`attnlab.contract.block`). memory : (batch, n_k, d_model), what keys and values come from; x itself unless
-    given. kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given. rotary : turn
-    query and key by their positions. projection : "fused", "packed" or "loop" (`attnlab.contract.block_call`). `rest`
-    as in `attend`.
+    name : of the backend, as in `attend`.
+    x : (batch, n_q, d_model).
+    parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on the CPU
+    (`attnlab.contract.block`).
+    heads : of the query.
+    memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
+    kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given.
+    rotary : turn query and key by their positions.
+    projection : how x is projected: "fused", "packed" or "loop" (`attnlab.contract.block_call`).
+    device, folders, rest : as in `attend`.
 
     Raises as `attend` does, ValueError also for a state dict that does not fit.
     """
@@ -122,9 +133,11 @@ def gradients(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂output is `output_gradient`, by automatic differentiation through `name`.
 
-    output_gradient : (batch, heads, n_q, value_dim). `rest`, and the errors raised, as in `attend`; each gradient has
-    the shape of its array. Declined also where the backend cannot be differentiated: NumPy cannot.
-    What the exact gradients are, `attnlab.theory.exact_gradients` says.
+    name, q, k, v, device, folders, rest : as in `attend`.
+    output_gradient : (batch, heads, n_q, value_dim).
+
+    Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined also where the backend
+    cannot be differentiated: NumPy cannot. What the exact gradients are, `attnlab.theory.exact_gradients` says.
     """
     problem = Problem.of(q, k, v, output_gradient=output_gradient, **rest)
     found = answer(name, problem, direction="training", device=device, folders=folders)

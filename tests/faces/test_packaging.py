@@ -61,4 +61,4 @@ def test_the_environments_with_every_backend_install_every_extra() -> None:
     for name in ("all", "report-all"):
         assert "all" in tox[f"testenv:{name}"]["extras"].split(", ")
     assert "attnlab run" in tox["testenv:report-all"]["commands"]
-    assert "tox -e report-all" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "tox -e report-all" in (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")

@@ -1,0 +1,130 @@
+# %% [markdown]
+# # Is my kernel right?
+#
+# You wrote an attention, it is fast, and its output looks like PyTorch's. How close must it be? Whoever chooses a
+# tolerance chooses what passes: a loose one lets wrong kernels through, a tight one stops right ones. This page
+# derives what an honest error may be, and lets the *gate*, attnlab's check of correctness, find three mistakes.
+#
+# The **error** here is ‖out − truth‖ / ‖truth‖, the length of the difference over the length of the answer. The
+# **truth** is computed in float64 from the inputs as your kernel gets them.
+
+# %%
+from pathlib import Path
+
+import numpy as np
+
+import attnlab
+
+rng = np.random.default_rng(0)
+q, k, v = (rng.standard_normal((1, 4, 256, 64)).astype(np.float32) for _ in range(3))
+truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in (q, k, v)))
+
+
+def error(out):
+    """Length of the difference over the length of the truth."""
+    return np.linalg.norm(out - truth) / np.linalg.norm(truth)
+
+
+# %% [markdown]
+# ## 1. An honest error follows from where a kernel rounds
+#
+# A number that is stored in a format is off by about 0.42 u of its size, where u is the format's *unit roundoff* (2⁻⁸
+# in bfloat16). Carried through the softmax, these roundings predict the error, depending on what is stored: only the
+# output, the weights too, or the scores as well.
+
+# %%
+from attnlab.theory import classify, precision_classes
+
+inputs = [x.astype("bfloat16").astype(np.float32) for x in (q, k, v)]
+truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in inputs))
+budgets = precision_classes(*inputs, dtype="bfloat16")
+for name, budget in budgets.items():
+    print(f"{name:22} predicted error {budget.relative:.2e}")
+
+# %%
+for backend in ("torch_eager", "torch_sdpa", "torch_sdpa_math"):
+    found = error(attnlab.attend(backend, *inputs, dtype="bfloat16"))
+    print(f"{backend:16} measured error {found:.2e}: {classify(found, budgets)}")
+
+# %% [markdown]
+# No tolerance was chosen. The error even tells what each implementation rounds.
+#
+# ## 2. A mistake that looks right
+#
+# A backend is a file with a function `attend`. This one has a scale that is one percent too large.
+
+# %%
+folder = Path("my_backends")
+folder.mkdir()
+RIGHT = '''"""My attention."""
+
+import numpy as np
+
+LIBRARY = "numpy"
+
+
+def attend(query, key, value, *, causal, scale):
+    scores = scale * query @ key.swapaxes(-1, -2)
+    if causal:
+        scores[..., np.triu(np.ones(scores.shape[-2:], bool), 1)] = -np.inf
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights @ value / weights.sum(axis=-1, keepdims=True)
+'''
+(folder / "right_one.py").write_text(RIGHT)
+(folder / "wrong_scale.py").write_text(
+    RIGHT.replace("scale * query", "1.01 * scale * query")
+)
+
+truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in (q, k, v)))
+out = attnlab.attend("wrong_scale", q, k, v, folders=[folder])
+print(
+    f"error {error(out):.4f}; allclose within 0.02: {np.allclose(out, truth, rtol=0.02, atol=0.02)}"
+)
+
+# %% [markdown]
+# A tolerance of half-precision tests is content. The gate is not: it asks some hundred questions of different shapes,
+# sizes of logits, masks and layouts, and weighs the size *and the direction* of each error. An error that lines up
+# with the derivative of the answer in the scale is a wrong scale.
+
+# %%
+from attnlab.program.check import check
+
+found = check("wrong_scale", folders=[str(folder)], dtypes=["float32"])
+print(found.passed, "|", found.reason)
+
+# %% [markdown]
+# ## 3. A mistake that only some inputs show
+#
+# A softmax without subtracting the largest score is right as long as no exponent overflows; a causal mask that is off
+# by one is wrong at once.
+
+# %%
+(folder / "no_maximum.py").write_text(
+    RIGHT.replace(" - scores.max(axis=-1, keepdims=True)", "")
+)
+(folder / "sees_ahead.py").write_text(RIGHT.replace("bool), 1)", "bool), 2)"))
+for name in ("no_maximum", "sees_ahead"):
+    found = check(name, folders=[str(folder)], dtypes=["float32"])
+    print(f"{name}: passed {found.passed}\n  {found.reason}")
+
+# %% [markdown]
+# ## 4. And the right one
+#
+# It passes, and is told how well it rounds. Masks, windows and further options that its signature does not name are
+# not asked of it; `declined` counts those questions.
+
+# %%
+found = check("right_one", folders=[str(folder)], dtypes=["float32"])
+print(
+    f"passed {found.passed}, {found.asked} questions asked, {found.declined} declined"
+)
+print(
+    found.precision["float32"]["class"],
+    f"{found.precision['float32']['budget_ratio']:.2f} of its budget",
+)
+
+# %% [markdown]
+# From the command line the same is `attnlab check right_one --implementations my_backends`, in all number formats,
+# and with gradients where the library can differentiate. [What the gate catches, and what no test
+# could](../faults.md) has the figures of a zoo of faulty kernels; [how the tolerance is
+# derived](../ideas/tolerance.md) the reasoning.

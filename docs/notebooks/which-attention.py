@@ -1,0 +1,96 @@
+# %% [markdown]
+# # Which attention on my machine?
+#
+# Three ways to compute the same attention are raced on this machine: PyTorch's fused kernel, the formula in plain
+# PyTorch, and the formula in NumPy. The race is small, so that it takes a minute; a real choice takes more lengths
+# and more time.
+#
+# Words used: a **backend** is one implementation. A **workload** is one question, put to all of them: how long, how
+# many heads, which number format. A **verdict** is an answer with an interval.
+
+# %%
+import matplotlib.pyplot as plt
+
+import attnlab
+from attnlab.measuring.limits import Limits
+
+plan = attnlab.Plan.grid(
+    lengths=(64, 256, 1024),
+    heads=(4,),
+    contenders=("torch_eager", "torch_sdpa", "numpy_vectorized"),
+    ceilings=False,
+    experiments=("none",),
+    self_test=False,
+    limits=Limits(workload_seconds=1.0, processes=3, most_processes=3),
+)
+run = attnlab.run(plan, "my-run")
+print(
+    len(run.results),
+    "results,",
+    sum(one.outcome == "measured" for one in run.results),
+    "measured",
+)
+
+# %% [markdown]
+# Every backend ran in three fresh processes, one at a time while the others were stopped, and was checked against
+# float64 before any clock started. Everything that was measured is one table:
+
+# %%
+table = run.frame()
+latency = table[table.quantity == "latency"].pivot(
+    index="queries", columns="contender", values="value"
+)
+print((1e3 * latency).round(3).to_string(header=True), "\nmilliseconds a call, median")
+
+# %%
+memory = table[table.quantity == "peak_memory"].pivot(
+    index="queries", columns="contender", values="value"
+)
+print((memory / 2**20).round(2).to_string(), "\nMiB beyond the inputs")
+
+# %% Time of a call against the length, one line for each backend, both axes logarithmic
+figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
+for name, colour in zip(
+    latency.columns, ("#D55E00", "#222222", "#1F5FBF"), strict=True
+):
+    axes.plot(latency.index, 1e3 * latency[name], "o-", color=colour, label=name)
+axes.set(
+    xscale="log",
+    yscale="log",
+    xlabel="queries and keys",
+    ylabel="ms a call",
+    title="4 heads of 64, float32",
+)
+axes.legend()
+
+# %% [markdown]
+# A median is no answer yet. How sure is it? Every pair of processes that raced each other gives one ratio; the
+# interval is over those pairs:
+
+# %%
+from attnlab.statistics.verdicts import verdicts_against
+
+for length in (64, 256, 1024):
+    answers = [one for one in run.results if one.workload.queries == length]
+    for name, found in verdicts_against(answers, "torch_eager").items():
+        interval = f"[{found.low:.2f}, {found.high:.2f}]"
+        print(
+            f"n = {length:4}  {name:16} takes {found.ratio:.2f} {interval} times as long as torch_eager: {found.kind}"
+        )
+
+# %% [markdown]
+# `faster` and `slower` mean that the whole interval lies beyond one percent, `equivalent` that all of it lies within,
+# and `undecided` that three processes are too few: let `attnlab compare` take more. That is a result too, and a
+# better one than a wrong winner.
+#
+# What was asked and what came is in the folder `my-run`. `attnlab report my-run` makes the report of it, with the
+# figures, the accuracy of each backend and what it needs beside its time.
+
+# %%
+from attnlab.report import verdict_text
+
+print(verdict_text(run))
+
+# %% [markdown]
+# [How to read a verdict](../verdicts.md) says what every word in there means. To ask for the shapes of a model that
+# you know, see [choose for a model's shapes](../how-to/model-shapes.md).
