@@ -158,7 +158,9 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
     panel.axhline(0, color=BLACK, linewidth=0.8)
     for edge in (-_LINEAR, _LINEAR):
         panel.axhline(edge, color=GREY, linestyle=":", linewidth=0.8)
-    legend(panel, title="components", ncols=2, loc="lower right")
+    panel.set_ylim(bottom=-300)  # room for the legend below the lowest curve
+    panel.set_yticks([-1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0])
+    legend(panel, title="components", ncols=3, loc="lower center")
 
 
 def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
