@@ -117,7 +117,8 @@ class Statement:
 
     says : the claim. truth : the right statement. condition : under which the claim holds, where it needs one.
     reference : where to read more. experiment : whose quantities decide it, `PUBLISHED` where it was
-    looked up; empty where only trained models could tell.
+    looked up; empty where only trained models could tell. plan : the plan of the race whose verdict decides it, where
+    a race does and no experiment.
     """
 
     id: str
@@ -127,6 +128,7 @@ class Statement:
     reference: str
     condition: str = ""
     experiment: str = ""
+    plan: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

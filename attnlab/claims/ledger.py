@@ -32,7 +32,8 @@ class LedgerEntry(Statement):
     def of(cls, claim: Claim, finding: Finding | None) -> LedgerEntry:
         """`claim` judged by what its experiment found."""
         checks: tuple[Check, ...] = ()
-        note = "" if finding else NOT_RUN if claim.experiment else NO_EXPERIMENT
+        asked = f"a race decides it, on the machine where it is asked: attnlab run --plan {claim.plan}"
+        note = "" if finding else NOT_RUN if claim.experiment else asked if claim.plan else NO_EXPERIMENT
         try:
             checks = claim.checks(finding) if finding else ()
         except Unmeasured as reason:
@@ -55,7 +56,7 @@ class LedgerEntry(Statement):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LedgerEntry:
         """The inverse of `to_dict`; the verdict is computed anew, whatever the data say."""
-        known = {one.name: data[one.name] for one in fields(cls)}
+        known = {one.name: data[one.name] for one in fields(cls) if one.name in data}
         return cls(**{**known, "checks": tuple(Check.from_dict(one) for one in data["checks"])})
 
 

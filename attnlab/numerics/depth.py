@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlab.figures.drawing import BLACK, BLUE, ORANGE, entitle, legend
 from attnlab.numerics.estimates import mean_over_clusters, mean_row
 from attnlab.numerics.finding import Row, Where, pick
+from attnlab.numerics.panels import measured, numbers
 from attnlab.numerics.responses import Array
 from attnlab.numerics.survey import OpenBackend, generator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LAYERS = 6
 #: independent stacks, tokens, dimensions of a token, heads
@@ -83,7 +89,23 @@ def told(rows: Sequence[Row]) -> str:
     if not pick(rows, SIZE):
         return ""
     return (
-        f" Through {LAYERS} layers without a norm Var(q·k)/d_k is {of('none', 'unscaled')} unscaled and "
-        f"{of('none', 'scaled')} with 1/√d_k; under a pre-norm {of('pre-norm', 'unscaled')} and "
-        f"{of('pre-norm', 'scaled')}."
+        f" Through {LAYERS} layers (d_model {_MODEL_DIM}, d_k {_HEAD_DIM}, {_TOKENS} tokens) without a norm Var(q·k)/d_k "
+        f"is {of('none', 'unscaled')} unscaled and {of('none', 'scaled')} with 1/√d_k; under a pre-norm "
+        f"{of('pre-norm', 'unscaled')} and {of('pre-norm', 'scaled')}."
     )
+
+
+def draw(panel: Axes, rows: Sequence[Row]) -> None:
+    """The sizes against the layer: solid without a norm, dashed with a pre-norm, where theory has 1 throughout."""
+    entitle(panel, "Depth enters where nothing is normalised", "layer", SIZE)
+    panel.set_yscale("log")
+    panel.axhline(1.0, color=BLACK, linewidth=1.0)
+    for norm, line in zip(NORMS, ("-", "--"), strict=True):
+        for scaling, colour in (("unscaled", ORANGE), ("scaled", BLUE)):
+            mine = pick(rows, SIZE, norm=norm, scaling=scaling)
+            if mine:
+                name = f"{scaling}, {'pre-norm' if norm == 'pre-norm' else 'no norm'}"
+                sizes = [row.measured for row in mine]
+                panel.plot(numbers(mine, "layer"), sizes, line, color=colour, linewidth=1.4, label=name)
+                measured(panel, mine, "layer", colour, fmt="none")
+    legend(panel, loc="upper left")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from attnlab.contract.dtypes import round_to
 from attnlab.figures.drawing import BLACK, entitle, new_figure, powers_of_two
+from attnlab.numerics import float8, gradient_growth
 from attnlab.numerics.finding import STANDARD_ERRORS, Finding, Row, Where, pick
 from attnlab.numerics.panels import by_backend
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
@@ -101,13 +102,19 @@ def measure(survey: Survey) -> None:
 
     In 16 bits a row is held against the nearest of the three precision classes, whose name is in `where`, and may be
     off on either side by five standard errors or a quarter; in float32 the error must be within the budget of a class.
-    A second row holds the largest error over its worst-case bound, which may not exceed 1.
+    A second row holds the largest error over its worst-case bound, which may not exceed 1. Then the gradients, and
+    what 8 bits would do, which is emulated.
     """
     for dtype in NUMBER_FORMATS:
         for axis, values in AXES.items():
             for value in values:
                 point = _Point.on(dtype, axis, value, survey.seed)
                 survey.each(partial(_judged, point=point), dtype=dtype)
+    for dtype in gradient_growth.FORMATS:
+        asked = gradient_growth.with_budgets(dtype, survey.seed)
+        through = partial(gradient_growth.through, dtype=dtype, asked=asked, folders=survey.folders)
+        survey.each(through, dtype=dtype)
+    survey.rows += float8.measured(survey.seed)
 
 
 def budget_lines(dtype: str, axis: str, seed: int) -> dict[str, list[float]]:
@@ -191,8 +198,9 @@ def conclusion(rows: Sequence[Row]) -> str:
     tightest = max(row.measured for row in rows if row.quantity.startswith("largest error"))
     return (
         f"Errors in 16 bits tell what is rounded inside ({classes or 'none measured'}). "
-        f"{_against_size(errors)}{_agreement_by_kind(errors)}No error exceeds {100 * tightest:.0f} % of its "
-        f"worst-case bound. {agreement(rows, 'their budgets')}."
+        f"{_against_size(errors)}{_agreement_by_kind(errors)}{gradient_growth.told(rows)}{float8.told(rows)}"
+        f"No error of an output exceeds {100 * tightest:.0f} % of its worst-case bound. "
+        f"{agreement(rows, 'their budgets')}."
     )
 
 

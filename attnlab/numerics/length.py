@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnlab.figures.drawing import CYCLE, GREY, entitle, new_figure, powers_of_two, smooth
+from attnlab.figures.drawing import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
 from attnlab.numerics.estimates import mean_over_clusters, mean_row
 from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.observables import observe
@@ -150,9 +150,9 @@ def draw(finding: Finding) -> Figure:
     figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.9)
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
         _by_rule(panel, pick(finding.rows, quantity))
-    note = "β = ½ ln n freezes beyond"
+    text = "β = ½ ln n freezes beyond"
     place = scalable_softmax_freezing_length(SLOPE) * 0.9, 0.02
-    entropy.text(*place, note, transform=entropy.get_xaxis_transform(), color=GREY, fontsize=9, ha="right")
+    entropy.text(*place, text, transform=entropy.get_xaxis_transform(), color=GREY, fontsize=9, ha="right")
     _by_gap(bound, [row for row in finding.rows if "gap" in row.where])
     entitle(entropy, "At a fixed β the softmax disperses ...", "keys n", "entropy / ln n")
     entitle(weight, "... and its largest weight fades", "keys n", "mean largest weight")
@@ -183,10 +183,8 @@ def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
     line = np.geomspace(2, 2**20, 200)
     for gap, colour in zip((4.0, 8.0, 12.0, 16.0), CYCLE, strict=False):
         panel.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)
-        at = (math.exp(gap), 0.5) if math.exp(gap) < line[-1] else (line[-1], 0.72)
-        panel.annotate(
-            f"Δ = {gap:g}", at, (-5, -3), textcoords="offset points", color=colour, fontsize=9.5, ha="right"
-        )
+        at = (0.85 * math.exp(gap), 0.48) if math.exp(gap) < line[-1] else (line[-1], 0.78)
+        note(panel, *at, f"Δ = {gap:g}", colour, ha="right")
     for keys, row in {float(row.where["keys"]): row for row in rows}.items():
         allowed = 1 / (1 + (line - 1) * math.exp(-float(row.where["gap"])))
         panel.plot(line, allowed, "--", color=GREY, linewidth=1.0)

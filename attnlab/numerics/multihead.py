@@ -262,8 +262,9 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Variance at initialisation, and FLOPs and time against the number of heads."""
-    figure, (start, cost) = new_figure(2, 1, width=12.5, height=4.6)
+    """Variance at initialisation, its growth with depth, and FLOPs and time against the number of heads."""
+    figure, (start, deeper, cost) = new_figure(3, 1, width=17.5, height=4.6)
+    depth.draw(deeper, finding.rows)
     _by_scheme(start, [row for row in finding.rows if "scheme" in row.where])
     _by_heads(cost, finding.rows)
     title = "Initialisation sets the variance (bars: predicted)"

@@ -28,6 +28,7 @@ from attnlab.figures.drawing import (
     points,
     powers_of_two,
 )
+from attnlab.numerics import anisotropy
 from attnlab.numerics.estimates import log_log_slope
 from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.panels import by_backend, numbers
@@ -56,7 +57,7 @@ def measure(survey: Survey) -> None:
     """
     survey.facts["dot products sampled"] = DOT_PRODUCTS
     survey.rows += sampled_rows(survey.seed, SCALINGS)
-    survey.each(_through)
+    survey.each(_through, anisotropy.shared_direction)
 
 
 def _through(one: OpenBackend, seed: int) -> list[Row]:
@@ -97,7 +98,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     return (
         f"The variance of the logits grows as d_k to the power {power('unscaled')}; with 1/√d_k the power is "
         f"{power('scaled')}, with 1/d_k {power('μP')} (predicted 1, 0, −1; ± two standard errors), and the "
-        f"same is read through {through} backends. {agreement(rows, 'the prediction')}."
+        f"same is read through {through} backends. {anisotropy.told(rows)}{agreement(rows, 'the prediction')}."
     )
 
 
@@ -157,7 +158,9 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
     panel.axhline(0, color=BLACK, linewidth=0.8)
     for edge in (-_LINEAR, _LINEAR):
         panel.axhline(edge, color=GREY, linestyle=":", linewidth=0.8)
-    legend(panel, title="components", ncols=2, loc="lower right")
+    panel.set_ylim(bottom=-300)  # room for the legend below the lowest curve
+    panel.set_yticks([-1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0])
+    legend(panel, title="components", ncols=3, loc="lower center")
 
 
 def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:

@@ -110,6 +110,8 @@ CHAPTERS: Mapping[str, Chapter] = {
             Pick("variance", {"head_dim": (4, 64, 1024)}),
             Pick("slope of ln variance on ln d_k", {"family": (None,)}),
             Pick("kurtosis of q·k", {"family": ("normal",), "head_dim": (1, 16, 64)}),
+            Pick("variance of the scores over the weights", {"shared": (0.8,)}),
+            Pick("variance of the scores within a row", {"shared": (0.8,)}),
         ),
     ),
     "saturation": Chapter(
@@ -124,8 +126,9 @@ CHAPTERS: Mapping[str, Chapter] = {
         "attention over n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard "
         "deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; dashed and dotted lines are the "
         "limits far below and far above freezing, bars five standard errors.",
-        lesson="This is what 1/√d_k is for: it keeps β at 1, far below β_c (3.7 at n = 1024), at every d_k. What "
-        "counts in a trained model is the standard deviation of its logits against √(2 ln n), not d_k.",
+        lesson="For components of unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). In this "
+        "model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters through "
+        "it alone.",
         picks=(
             Pick("largest_weight", {**_SIZE, "head_dim": (4, 16, 64, 256)}),
             Pick("entropy", {**_SIZE, "head_dim": (4, 64, 256)}),
@@ -140,9 +143,10 @@ CHAPTERS: Mapping[str, Chapter] = {
         "The mean square is an exact integral. Shares and quantiles are sampled from the random energy model, "
         "over strata of its largest logit, and carry the error of that.",
         caption="Top left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line is "
-        "exact. Top right: root mean square, median and 5 % quantile; bars are predicted. Bottom left: share of "
-        "the rows whose ‖J‖_F is below x; lines join the predictions. Bottom right: share below 1e-3 against "
-        "d_k, without the scale. Vertical bars are five standard errors.",
+        "exact. Top middle: root mean square, median and 5 % quantile; bars are predicted. Top right: share of "
+        "the rows whose ‖J‖_F is below x; lines join the predictions. Bottom left: share below 1e-3 against "
+        "d_k, without the scale. Bottom middle: the median against n, with it. Bottom right: the length of dL/dq, "
+        "the scale included, unscaled over scaled. Vertical bars are five standard errors.",
         lesson="That gradients vanish without 1/√d_k is true of a share of the rows, 2.6 % at n = 1024 and d_k = "
         "64 and more than half from d_k ≈ 1,600 on, and false of the mean square at these sizes. And with the "
         "scale ‖J‖ falls as √(e/n), the median's as much as the mean's. All of this is for standard normal "
@@ -156,6 +160,8 @@ CHAPTERS: Mapping[str, Chapter] = {
             Pick("median ‖J‖ against d_k"),
             Pick("median ‖J‖ against n"),
             Pick("mean ‖dL/ds‖² by autograd"),
+            Pick("rms |dL/dq|, unscaled over scaled"),
+            Pick("median |dL/dq|, unscaled over scaled"),
         ),
     ),
     "thermodynamics": Chapter(
@@ -198,10 +204,10 @@ CHAPTERS: Mapping[str, Chapter] = {
         caption="Left and middle: entropy and mean largest weight against n for four rules of scaling; lines are "
         "exact, bars five standard errors; the dashed line is where β = ½ ln n passes √(2 ln n). Right: the largest "
         "weight that a gap Δ allows; each circle is a weight of .9 measured at the gap which .9 needs at that n.",
-        lesson="A scale chosen at one length is too flat at a longer one. A weight of .9 over n keys needs a gap "
+        lesson="At a fixed scale H/ln n rises with n. A weight of .9 over n keys needs a gap "
         "of ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131072. A soft cap c keeps logits within 2c of each "
         "other, so that a weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, "
-        "987,346 at c = 8, and at c = 50, which Gemma 2 uses, no length in use.",
+        "987,346 at c = 8, and 3·10⁴² at c = 50, which Gemma 2 uses.",
         picks=(
             Pick("entropy", {"keys": (128, 16384)}),
             Pick("largest_weight", {"keys": (128, 16384)}),
@@ -259,6 +265,14 @@ CHAPTERS: Mapping[str, Chapter] = {
                 {"axis": ("logit_std",), "value": (16.0,), "dtype": ("bfloat16",)},
                 every=True,
             ),
+            Pick(
+                "relative error of a gradient",
+                {"axis": ("keys",), "value": (512,), "dtype": ("bfloat16",)},
+                every=True,
+            ),
+            Pick("share of the stored weights that are 0", {"keys": (4096,)}),
+            Pick("relative error of rounded weights / unit roundoff", {"keys": (4096,)}),
+            Pick("largest whole number that a running sum of ones reaches"),
         ),
     ),
     "multihead": Chapter(
@@ -270,7 +284,8 @@ CHAPTERS: Mapping[str, Chapter] = {
         "pre-norm |x|² is d_model each time, and so the dot products have the same variance at every depth, "
         "whatever the scale; without a norm |x|² grows by what each layer adds.",
         caption="Left: variance of the logits at four initialisations; bars are predicted, circles measured. "
-        "Right: operations and processor time of one call against the number of heads at the same d_model, over "
+        "Middle: E(q·k)²/d_k by layer, with bars of five standard errors. Right: operations and processor time of "
+        "one call against the number of heads at the same d_model, over "
         "those of one full-width head. The times are of one thread in this process, without a prediction: a "
         "tendency, not a benchmark.",
         lesson="Many heads do the same arithmetic as one; their time is another matter and differs by backend. "
@@ -298,9 +313,9 @@ CHAPTERS: Mapping[str, Chapter] = {
         caption="Above: share of runs that learned, with 95 % intervals (Wilson), marks side by side. Below: median "
         "steps until nine of ten answers are right; loss, entropy of the weights and gradient over the steps, each at "
         "its best learning rate, with a standard error over the seeds.",
-        lesson="What the factor changes in training is which learning rates work. Other ways to keep scores small do "
-        "as much or more, so that no single factor is needed. What holds for this model and this task has not been "
-        "shown for others.",
+        lesson="For this model and task the factor widens the range of learning rates that work and shortens "
+        "learning; by Adam 1/d_k and normalised queries and keys widen the range further, and at its own best learning "
+        "rate each way learns. Nothing of this has been shown for other models here.",
         picks=(
             Pick("learned with 1/√d_k − without"),
             Pick("learned with 1/√d_k − without, at the best learning rates", {"head_dim": ("all",)}),

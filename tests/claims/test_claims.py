@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,6 +126,15 @@ def test_what_was_looked_up_gets_a_verdict_and_each_figure_has_a_source() -> Non
 def test_what_training_could_decide_is_not_called_undecidable() -> None:
     (entry,) = run_claims(["heads-learn-syntax"], backends=[]).entries
     assert entry.verdict is NOT_MEASURABLE and "trains one" in entry.note
+
+
+def test_what_a_race_decides_names_a_plan_that_runs_it() -> None:
+    (entry,) = run_claims(["separate-linears-slower"], backends=[]).entries
+    assert entry.verdict is NOT_MEASURABLE and entry.plan in entry.note and entry.plan in render(BY_HAND)
+    plan = tomllib.loads((Path(__file__).parents[2] / entry.plan).read_text("utf-8"))
+    assert plan["d_model"] > 0
+    for name in ("torch_sdpa", "numpy_vectorized"):  # a loop of small layers, raced against one matrix
+        assert {name, f"{name}[projection=loop]"} <= set(plan["backends"])
 
 
 def test_only_the_experiments_that_are_needed_run_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:

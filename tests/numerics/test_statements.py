@@ -14,12 +14,16 @@ from scipy.special import ndtr
 
 from attnlab.figures.drawing import new_figure, points
 from attnlab.numerics import (
+    anisotropy,
     depth,
     error_growth,
+    float8,
     formula,
+    gradient_growth,
     length,
     multihead,
     overflow,
+    query_gradient,
     thermodynamics,
     vanishing_gradient,
 )
@@ -224,3 +228,51 @@ def test_depth_enters_only_without_a_norm() -> None:
     unscaled, scaled = sizes("none", "unscaled"), sizes("none", "scaled")
     assert all(later > 1.5 * earlier for earlier, later in pairwise(unscaled))
     assert unscaled[-1] > 100 and unscaled[-1] > 10 * scaled[-1] > 10
+
+
+def test_the_gradient_of_a_query_is_shown_with_the_scale_in_it() -> None:
+    rows = rows_of(partial(query_gradient.whole, folders=()))
+    mean, median = (
+        {row.where["head_dim"]: row for row in pick(rows, query_gradient.quantity(name))}
+        for name in query_gradient.STATISTICS
+    )
+    assert mean[64].predicted == pytest.approx(45, abs=2) and mean[1024].predicted == pytest.approx(
+        110, abs=6
+    )
+    assert median[64].predicted == pytest.approx(26, abs=2) and 0.7 < median[1024].predicted < 1.4
+    # the Jacobian alone says 6
+    assert all(row.measured > 15 for row in mean.values())
+
+
+def test_a_shared_direction_counts_over_the_weights_and_not_within_a_row() -> None:
+    rows = rows_of(anisotropy.shared_direction)
+    for share in anisotropy.SHARES:
+        (over,), (within,) = (
+            pick(rows, quantity, shared=share) for quantity in (anisotropy.OVER_WEIGHTS, anisotropy.IN_ROW)
+        )
+        assert (over.predicted, within.predicted) == (1.0, 1 - share)
+    assert within.measured < 0.1 < 0.4 < over.measured
+
+
+def test_the_error_of_gradients_is_within_the_budget_of_what_is_rounded() -> None:
+    survey = Survey(("torch_sdpa", "torch_eager"))
+    for dtype in gradient_growth.FORMATS:
+        asked = gradient_growth.with_budgets(dtype, 0)
+        survey.each(partial(gradient_growth.through, dtype=dtype, asked=asked, folders=()), dtype=dtype)
+    assert len(survey.rows) == 2 * 2 * 3 * 6 and all(row.passed for row in survey.rows), survey.rows
+    coarse, fine = (
+        pick(survey.rows, dtype=dtype, of="query", axis="keys") for dtype in ("bfloat16", "float32")
+    )
+    assert all(one.measured > 1000 * other.measured for one, other in zip(coarse, fine, strict=True))
+
+
+def test_normalised_weights_are_0_in_float8_and_a_sum_of_ones_stops() -> None:
+    rows = list(float8.measured(5))
+    assert all(row.passed for row in rows), [row for row in rows if not row.passed]
+    (lost,) = pick(rows, float8.ZERO, dtype="float8 E4M3", keys=4096, stored="normalised")
+    (kept,) = pick(rows, float8.ZERO, dtype="float8 E4M3", keys=4096, stored="unnormalised")
+    assert lost.measured > 0.95 and kept.measured < 0.01
+    assert {row.where["dtype"]: row.measured for row in pick(rows, float8.LARGEST)} == {
+        "float8 E4M3": 16,
+        "float8 E5M2": 8,
+    }
