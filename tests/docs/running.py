@@ -179,5 +179,6 @@ def _strings(data: Any) -> list[str]:
 
 
 def _command_lines(text: str) -> list[list[str]]:
-    """The command lines of attnlab in what a CI file runs."""
+    """The command lines of attnlab in what a CI file runs, with 1 for its variables."""
+    text = re.sub(r"\$\{\{.*?\}\}|\$\w+", "1", text)
     return [shlex.split(line, comments=True) for line in text.splitlines() if re.match(r"\s*attnlab ", line)]
