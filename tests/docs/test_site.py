@@ -48,8 +48,11 @@ def test_every_entry_of_what_attnlab_offers_is_on_a_line_of_its_own() -> None:
 
     import attnlab
 
-    for name in attnlab.__all__:
-        text = getattr(attnlab, name).__doc__ or ""
+    theory = {f"theory.{name}": getattr(attnlab.theory, name) for name in attnlab.theory.__all__}
+    offered = {name: getattr(attnlab, name) for name in attnlab.__all__}
+    described = {name: one for name, one in (offered | theory).items() if callable(one)}
+    for name, one in described.items():
+        text = one.__doc__ or ""
         assert text, name
         for line in text.splitlines():
             entry = re.match(r"\s*\w+(, \w+)* : (.*)", line)
