@@ -1,8 +1,9 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `Workload`, `Backend`, `Plan`, `run`,
-`read_run`, `Run`, `theory`, and the two honest refusals, `Declined` and `Unavailable`. Everything is imported when
-it is first used.
+The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
+`Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`.
+Everything
+is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from attnlab.contract.discovery import backends, load
     from attnlab.contract.errors import Declined, Unavailable
     from attnlab.contract.workload import Workload
+    from attnlab.diagnosis.diagnosis import diagnose
     from attnlab.numerics.observables import observe
     from attnlab.program.call import attend, block, gradients
     from attnlab.program.execute import run
     from attnlab.program.plan import Plan
     from attnlab.program.store import Run, read_run
+    from attnlab.routing.dispatch import fastest
 
 _HOMES = {
     "Backend": "attnlab.contract.backend",
@@ -33,6 +36,8 @@ _HOMES = {
     "block": "attnlab.program.call",
     "gradients": "attnlab.program.call",
     "backends": "attnlab.contract.discovery",
+    "fastest": "attnlab.routing.dispatch",
+    "diagnose": "attnlab.diagnosis.diagnosis",
     "load": "attnlab.contract.discovery",
     "observe": "attnlab.numerics.observables",
     "read_run": "attnlab.program.store",
@@ -49,6 +54,8 @@ __all__ = [
     "attend",
     "backends",
     "block",
+    "diagnose",
+    "fastest",
     "gradients",
     "load",
     "observe",

@@ -14,7 +14,7 @@ from attnlab.claims.table import chosen
 from attnlab.numerics.catalogue import EXPERIMENTS, check_request, run_experiments
 from attnlab.numerics.finding import Finding
 
-NO_EXPERIMENT = "a question about trained models, and no experiment here trains one"
+NO_EXPERIMENT = "a question about models trained on language, and no experiment here trains one"
 NOT_RUN = "its experiment was not run"
 
 

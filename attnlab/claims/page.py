@@ -1,8 +1,9 @@
-"""The ledger as a chapter of a report, in Markdown: a table a theme, and all figures folded below it."""
+"""The ledger as a chapter of a report, in Markdown, a table a theme; and all its figures as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from attnlab.claims.claim import Check, ClaimVerdict, Role
 from attnlab.claims.ledger import Ledger, LedgerEntry
@@ -28,7 +29,7 @@ def render(ledger: Ledger, *, heading: str = "##") -> str:
         themes.setdefault(entry.theme, []).append(entry)
     parts = [f"{heading} What is said, and what is so", introduction(ledger)]
     for theme, entries in themes.items():
-        parts += [f"{heading}# {theme}", _table(entries), _figures(entries)]
+        parts += [f"{heading}# {theme}", _table(entries)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -44,7 +45,7 @@ def introduction(ledger: Ledger) -> str:
         "settles it, or none did in this run.\n\nA statistic must lie within five standard errors of what is "
         "claimed, a computed number within the error that its roundings allow. The deciding figure is the first "
         "test that the claim fails, or its first where it fails none; where several backends or sizes were "
-        "tested, it is the one that comes out worst for the claim. All are folded below each table."
+        "tested, it is the one that comes out worst for the claim. All stand in the table beside this page."
     )
 
 
@@ -105,18 +106,24 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
 
 
-def _figures(entries: Iterable[LedgerEntry]) -> str:
-    lines = [
-        "| claim | tested | quantity | measured | expected | met | where |",
-        "|---|---|---|---|---|---|---|",
+def figures(ledger: Ledger) -> list[dict[str, Any]]:
+    """Every test of every claim as plain values, a row a test."""
+    return [
+        {
+            "claim": entry.id,
+            "tested": _TESTED[check.role],
+            "quantity": check.quantity,
+            "measured": check.measured,
+            "standard_error": check.standard_error,
+            "relation": check.relation,
+            "expected": check.expected,
+            "slack": check.slack,
+            "met": check.holds,
+            "where": check.where,
+        }
+        for entry in ledger.entries
+        for check in entry.checks
     ]
-    for entry in entries:
-        for check in entry.checks:
-            met = "yes" if check.holds else "no"
-            tested = (f"`{entry.id}`", _TESTED[check.role], check.quantity)
-            lines.append(_line((*tested, _measured(check), _expected(check), met, check.where)))
-    table = "\n".join(lines)
-    return f"<details><summary>All figures</summary>\n\n{table}\n\n</details>" if len(lines) > 2 else ""
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -17,6 +17,8 @@ VASWANI, HEADS = "Vaswani et al. 2017, §3.2.1", "Vaswani et al. 2017, §3.2.2"
 LENGTH = "Veličković et al. 2024 (2410.01104)"
 #: families of components with mean 0 and variance 1
 INDEPENDENT = ("normal", "uniform", "Rademacher", "Laplace")
+#: training runs over all d_k
+ADAM = {"optimiser": "Adam", "head_dim": "all"}
 
 # a row a claim, closer set than the formatter would
 # fmt: off
@@ -195,11 +197,16 @@ CLAIMS = (
         beyond=(Test("variance of q·k", "=", lambda at: at["head_dim"], {"family": "normal, σ = 2"}),),
     ),
     Claim(
-        id="scale-for-later-steps", theme=SATURATION, experiment="formula", reference=VASWANI,
-        says="The factor 1/√d_k avoids large values in the steps that follow.",
-        truth="What follows is bounded without the factor: no output lies outside the range of the values. What the "
-        "factor prevents is saturation.",
-        claimed=(Test("largest |o| / largest |v|, unscaled", ">", 1),),
+        id="scale-for-later-steps", theme=SATURATION, experiment="multihead",
+        reference=f"{VASWANI}; Xiong et al. 2020 (2002.04745)", condition="layers without a norm",
+        says="The factor 1/√d_k avoids large values in later steps, above all in deep models.",
+        truth="Where each layer normalises its input first (pre-norm), depth does not enter, and q·k has the "
+        "same size with the factor and without. Without a norm x grows layer by layer, and q·k far more so "
+        "without the factor. Within a layer the output is bounded by the values in either case; what the factor "
+        "prevents is saturation.",
+        claimed=(Test("Var(q·k) of the last layer, unscaled over scaled", ">", 1, {"norm": "none"}),),
+        beyond=(Test("Var(q·k) of the last layer, unscaled over scaled", ">", 1, {"norm": "pre-norm"}),),
+        right=(Test("Var(q·k) / d_k", where={"norm": "pre-norm"}),),
     ),
     Claim(
         id="no-element-dominates", theme=SATURATION, experiment="saturation",
@@ -243,6 +250,26 @@ CLAIMS = (
         "are 1/1000. That of the values, dL/dV = PᵀdO, does not contain V and stays as it was.",
         claimed=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": ("query", "key")}),),
         beyond=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": "value"}),),
+    ),
+    Claim(
+        id="stable-learning", theme=GRADIENTS, experiment="training",
+        reference="Raffel et al. 2020 (1910.10683); Zhai et al. 2023 (2303.06296)",
+        condition="one learning rate for both",
+        says="Dividing the scores by √d_k makes learning stable.",
+        truth="At equal learning rates more runs learn with the factor than without. It is not what they need: at "
+        "a learning rate of its own a model without it learns as well, and with 1/d_k, or with normalised queries "
+        "and keys, no fewer runs learn than with 1/√d_k. So it is for one small model and one task, by Adam.",
+        claimed=(Test("learned with 1/√d_k − without", ">", 0, {**ADAM, "instead": "none"}),),
+        beyond=(
+            Test("learned with 1/√d_k − without, at the best learning rates", ">", 0, {**ADAM, "instead": "none"}),
+            Test("learned with 1/√d_k − without", ">", 0, {**ADAM, "instead": ("1/d_k", "QK-norm")}),
+        ),
+        right=(
+            Test("learned with 1/√d_k − without", "≤", 0, {**ADAM, "instead": ("1/d_k", "QK-norm")}),
+            Test("mean square of the scores at the start"),
+        ),
+        # a task that can be learned without attention would tell nothing of it
+        control=(Test("share of runs that learned", "<", 0.5, {"scores": "uniform weights"}),),
     ),
     Claim(
         id="heads-split-weights", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
@@ -345,13 +372,6 @@ CLAIMS = (
         says="Some heads learn syntax, others semantics.",
         truth="Some heads of trained models follow syntactic relations, and many can be removed at little loss. "
         "Nothing in the formula assigns such parts; it is a question about a trained model, not about attention.",
-    ),
-    Claim(
-        id="stable-learning", theme=BEYOND, reference="Zhai et al. 2023 (2303.06296)",
-        says="Scaling and heads make learning more stable.",
-        truth="What scaling does to scores and gradients at the start is measured here. Whether a training run "
-        "stays stable is for training runs to tell, with and without the scale, and depends on model, data and "
-        "optimiser.",
     ),
 )
 

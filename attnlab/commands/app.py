@@ -9,12 +9,18 @@ from attnlab.commands import (
     check,
     claims,
     compare,
+    completion,
+    dataset,
+    diagnose,
     doctor,
+    explore,
     numerics,
     plans,
     report,
     run,
     selftest,
+    show,
+    sweep,
 )
 
 
@@ -26,14 +32,21 @@ def app() -> None:
 
 for _command in (
     run.run,
+    sweep.sweep,
     compare.compare,
     check.check,
     numerics.numerics,
     claims.claims,
+    diagnose.diagnose,
     backends.backends,
     plans.plans,
     report.report,
+    explore.explore,
+    show.show,
+    dataset.collect,
+    dataset.query,
     selftest.selftest,
     doctor.doctor,
+    completion.completion,
 ):
     app.add_command(_command)

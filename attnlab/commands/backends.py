@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 
 if TYPE_CHECKING:
     from attnlab.program.support import Support
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[BACKEND]...")
+@click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=completion.backends)
 @options.device
 @options.folders
 @click.option("--matrix", is_flag=True, help="Ask for every feature and run each yes once; Markdown.")

@@ -7,18 +7,19 @@ from dataclasses import asdict
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[BACKEND]...")
+@click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=completion.backends)
 @options.device
 @options.folders
 @options.as_json
-def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool) -> int:
+@options.quiet
+def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool, quiet: bool) -> int:
     """Hold backends against float64, outputs and gradients: all of them, or those named.
 
-    Exits with 1 where one is wrong, or was named and could not be asked.
+    Exits with 1 where one is wrong, or was named and could not be asked; with --quiet those alone are printed.
     """
     from attnlab.commands.progress import note
     from attnlab.contract.discovery import backends
@@ -28,7 +29,7 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
     asked = names or backends(folders)
     for name in asked:
         Contender.parse(name).require(folders)
-    with note(quiet=as_json) as on_event:
+    with note(quiet=as_json or quiet) as on_event:
         found = [
             hold(
                 name,
@@ -40,8 +41,12 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
             )
             for name in asked
         ]
+    failed = [one for one in found if one.passed is False or (names and one.passed is None)]
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))
+    elif quiet:
+        for one in failed:
+            click.echo(f"{one.name}: {'WRONG' if one.passed is False else 'not asked'}. {one.reason}")
     else:
         from attnlab.commands.tables import check_table, precision_table, same_bits_table, show
 
@@ -50,5 +55,4 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
             show(precision_table(found))
         if any(one.invariance for one in found):
             show(same_bits_table(found))
-    failed = [one for one in found if one.passed is False or (names and one.passed is None)]
     return 1 if failed else 0

@@ -6,14 +6,19 @@ import json
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 from attnlab.contract.fields import split_names
 
 
 @click.command()
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=completion.claims)
 @click.option("--list", "as_list", is_flag=True, help="List the claims and measure nothing.")
-@click.option("--backends", metavar="A,B", help="Measure through these; all that are there by default.")
+@click.option(
+    "--backends",
+    metavar="A,B",
+    shell_complete=completion.listed(completion.backends),
+    help="Measure through these; all that are there by default.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of every random number.")
 @options.folders
 @options.as_json

@@ -6,11 +6,17 @@ import json
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 
 
 @click.command(cls=options.WorkloadCommand)
-@click.argument("contenders", nargs=-1, required=True, metavar="CONTENDER CONTENDER...")
+@click.argument(
+    "contenders",
+    nargs=-1,
+    required=True,
+    metavar="CONTENDER CONTENDER...",
+    shell_complete=completion.backends,
+)
 @options.preset
 @options.workload_options(grid=False)
 @click.option(
@@ -26,6 +32,7 @@ from attnlab.commands import options
 )
 @options.folders
 @options.as_json
+@options.quiet
 def compare(
     contenders: tuple[str, ...],
     preset: str | None,
@@ -33,6 +40,7 @@ def compare(
     processes: int,
     folders: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
     **said: str | None,
 ) -> int:
     """Race contenders on one workload; the first is the baseline.
@@ -48,7 +56,7 @@ def compare(
         options.positive("--seconds", seconds)
     workload = options.read_workload(said, preset)
     options.positive("--processes", processes)
-    with note(quiet=as_json) as on_event:
+    with note(quiet=as_json or quiet) as on_event:
         found = race(
             contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event
         )
@@ -57,9 +65,11 @@ def compare(
     else:
         from attnlab.commands.tables import comparison_table, show
 
-        show(comparison_table(found))
+        if not quiet:
+            show(comparison_table(found))
         for line in found.sentences():
             click.echo(line)
-        click.echo(f"Repeat this: {found.command}")
+        if not quiet:
+            click.echo(f"Repeat this: {found.command}")
     measured = [result for result in found.results if result.outcome is Outcome.MEASURED]
     return 0 if len(measured) > 1 else 1

@@ -9,20 +9,26 @@ from pathlib import Path
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 from attnlab.contract.fields import split_names
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.experiments)
 @click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
-@click.option("--backends", metavar="A,B", help="Backends to measure through; all that are there by default.")
+@click.option(
+    "--backends",
+    metavar="A,B",
+    shell_complete=completion.listed(completion.backends),
+    help="Backends to measure through; all that are there by default.",
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
 @options.folders
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="A new folder; reports/numerics by default."
 )
 @options.as_json
+@options.quiet
 def numerics(
     names: tuple[str, ...],
     listing: bool,
@@ -31,6 +37,7 @@ def numerics(
     folders: tuple[str, ...],
     out: Path | None,
     as_json: bool,
+    quiet: bool,
 ) -> int:
     """Run the experiments called NAME and write their page; by default all, with the claims ledger.
 
@@ -52,7 +59,7 @@ def numerics(
     catalogue.check_request(asked, seed, folders)
     place = claim(out, Path("reports/numerics"), laboratory.STORE)
     found = []
-    with live_progress() as progress:
+    with live_progress(quiet=quiet) as progress:
         for done, name in enumerate(chosen):
             progress.stage(name.replace("_", " "), done=done, total=len(chosen))
             found += catalogue.run_experiments([name], asked, seed=seed, folders=folders)
@@ -68,5 +75,6 @@ def numerics(
         for one in found:
             passed = sum(row.passed for row in one.rows)
             click.echo(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
-        click.echo(f"\nThe page: {page}")
+        if not quiet:
+            click.echo(f"\nThe page: {page}")
     return 0 if all(one.passed for one in found) else 1

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from attnlab.contract.workload import Workload
+from attnlab.commands import completion
+from attnlab.contract.workload import DEVICES, Workload
 from attnlab.program.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.program.presets import only_workload
 
@@ -18,13 +19,23 @@ folders = click.option(
     multiple=True,
     help="A folder of backend files of your own; repeatable.",
 )
-device = click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="cpu or cuda.")
+device = click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="DEVICE",
+    shell_complete=completion.among(*DEVICES),
+    help="cpu or cuda.",
+)
 preset = click.option(
     "--preset",
     metavar="NAME[/PHASE],...",
+    shell_complete=completion.listed(completion.presets),
     help="The shapes of a known model, as llama3-8b or llama3-8b/decode; `attnlab plans` lists them.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+
+quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the verdict alone.")
 
 
 def positive(option: str, number: float) -> float:
@@ -41,7 +52,14 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
         for choice in reversed(choices(grid=grid)):
             default = ",".join(map(str, GRID.get(choice.name, ()))) if grid else ""
             said = choice.help(default)
-            command = click.option(choice.option, choice.name, metavar=choice.metavar, help=said)(command)
+            command = click.option(
+                choice.option,
+                *choice.also,
+                choice.name,
+                metavar=choice.metavar,
+                shell_complete=completion.values(choice.name),
+                help=said,
+            )(command)
         return command
 
     return decorate

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 
 if TYPE_CHECKING:
     from attnlab.program.presets import Part
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME[/PHASE]]...")
+@click.argument("names", nargs=-1, metavar="[NAME[/PHASE]]...", shell_complete=completion.presets)
 @options.as_json
 def plans(names: tuple[str, ...], as_json: bool) -> int:
     """List the presets of --preset: all of them, or those named, with the cost at each length.

@@ -2,20 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from attnlab.program.store import Run
+
 
 @click.command()
-@click.argument("folder", metavar="RUN_DIR", type=click.Path(path_type=Path))
-def report(folder: Path) -> int:
-    """Write the report of a stored run again, from its results alone."""
-    from attnlab.program.store import read_run
-    from attnlab.report import verdict_text, write
+@click.argument("folder", metavar="RUN_DIR|DATASET", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["md", "html", "json", "csv"]),
+    default="md",
+    show_default=True,
+    help="md: report.md with figures and tables beside it; html: one file; json, csv: plain data, printed.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where to write; by default RUN_DIR, of a dataset its reports/RUN.",
+)
+@click.option(
+    "--summary", is_flag=True, help="Print one line of Markdown instead, as for a job's summary in CI."
+)
+def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
+    """Write the report of a stored run again, from its results alone; of a dataset, one for every run.
 
-    found = read_run(folder)
-    page = write(found)
-    click.echo(verdict_text(found))
-    click.echo(f"\nThe report: {page}")
+    In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
+    """
+    from attnlab.report import formats, verdict_text, write
+
+    if out is not None and (summary or form in ("json", "csv")):
+        raise ValueError(f"--out is for md and html; {'the summary' if summary else form} is printed")
+    for found in _stored(folder):
+        if summary:
+            click.echo(formats.summary(found))
+        elif form in ("json", "csv"):
+            click.echo(
+                formats.json_text(found) if form == "json" else formats.csv_text(found), nl=form == "json"
+            )
+        else:
+            # of a dataset every run has a folder of its own there
+            place = out if out is None or found.folder == folder else out / found.folder.name
+            page = write(found, place) if form == "md" else formats.write_html(found, place)
+            click.echo(verdict_text(found))
+            click.echo(f"\nThe report: {page}")
     return 0
+
+
+def _stored(folder: Path) -> Iterator[Run]:
+    from attnlab import dataset
+    from attnlab.program.store import read_run
+
+    if not dataset.is_dataset(folder):
+        yield read_run(folder)
+        return
+    for run in dataset.runs(folder):
+        run.folder.mkdir(parents=True, exist_ok=True)
+        yield run

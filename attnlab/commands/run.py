@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 from attnlab.contract.fields import split_names
 
 if TYPE_CHECKING:
@@ -30,12 +30,25 @@ if TYPE_CHECKING:
     help="Go on with an interrupted run; its plan stands in its folder, so no other option is taken.",
 )
 @click.option(
-    "--backends", metavar="A,B", help="Contenders; all by default that set up fast, all for every one."
+    "--backends",
+    metavar="A,B",
+    shell_complete=completion.listed(completion.backends),
+    help="Contenders; all by default that set up fast, all for every one.",
 )
 @options.workload_options(grid=True)
-@click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    shell_complete=completion.backends,
+    help="The contender that the others are compared with.",
+)
 @options.folders
-@click.option("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
+@click.option(
+    "--experiments",
+    metavar="A,B",
+    shell_complete=completion.listed(completion.experiments),
+    help="The numerical chapter: names, or all, or none.",
+)
 @click.option("--seconds", type=float, help="Time for the rounds of one workload; long calls need more.")
 @click.option(
     "--processes", type=int, metavar="N", help="Fresh processes of each contender; five by default."
@@ -46,6 +59,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="A new folder for the run; reports/latest by default, where the run before is moved aside.",
 )
+@options.quiet
 def run(
     plan: Path | None,
     preset: str | None,
@@ -57,6 +71,7 @@ def run(
     seconds: float | None,
     processes: int | None,
     out: Path | None,
+    quiet: bool,
     **said: str | None,
 ) -> int:
     """Measure a plan, write its report, and print the verdict.
@@ -78,13 +93,13 @@ def run(
         raise ValueError(
             f"--resume takes no other option: {resume} holds the plan; start a new run for another one"
         )
-    with live_progress() as progress:
+    with live_progress(quiet=quiet) as progress:
         if resume is None:
             found = execute.run(asked, out, command=_again(), progress=progress)
         else:
             found = execute.resume(resume, progress=progress)
         page = _report(found, progress)
-    return _told(found, page, time.monotonic() - started)
+    return _told(found, page, time.monotonic() - started, quiet)
 
 
 def _plan(
@@ -141,13 +156,14 @@ def _report(found: Run, progress: Progress) -> Path:
     return page
 
 
-def _told(found: Run, page: Path, seconds: float) -> int:
-    """Print the verdict, and return the exit status."""
+def _told(found: Run, page: Path, seconds: float, quiet: bool) -> int:
+    """Print the table and the verdict, with `quiet` the verdict alone, and return the exit status."""
+    from attnlab.commands.standings import show_run
     from attnlab.contract.result import Outcome
-    from attnlab.report import verdict_text
 
-    click.echo(verdict_text(found))
-    click.echo(f"\nThe report: {page}  ({seconds:.0f} s in all)")
+    show_run(found, quiet=quiet)
+    if not quiet:
+        click.echo(f"\nThe report: {page}  ({seconds:.0f} s in all)")
     if found.complete and not any(one.outcome is Outcome.MEASURED for one in found.results):
         reasons = dict.fromkeys(one.reason for one in found.results)
         click.echo(f"Nothing was measured: {'; '.join(filter(None, reasons))}", err=True)

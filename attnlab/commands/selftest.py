@@ -7,16 +7,22 @@ from pathlib import Path
 
 import click
 
-from attnlab.commands import options
+from attnlab.commands import completion, options
 from attnlab.contract.fields import split_names
 
 
 @click.command()
-@click.option("--backends", metavar="A,B", help="Backends to test with; all that are there by default.")
+@click.option(
+    "--backends",
+    metavar="A,B",
+    shell_complete=completion.listed(completion.backends),
+    help="Backends to test with; all that are there by default.",
+)
 @click.option(
     "--conditions",
     default="idle,cpu,memory",
     show_default=True,
+    shell_complete=completion.listed(completion.among("idle", "cpu", "memory")),
     help="On the machine as it is, beside a process that takes a core, one that takes the memory's bandwidth.",
 )
 @click.option("--seconds", default=5.0, show_default=True, help="Time for the rounds of one race.")
@@ -29,7 +35,10 @@ from attnlab.contract.fields import split_names
     help="Where selftest.md and selftest.json go.",
 )
 @options.as_json
-def selftest(backends: str | None, conditions: str, seconds: float, out: Path, as_json: bool) -> int:
+@options.quiet
+def selftest(
+    backends: str | None, conditions: str, seconds: float, out: Path, as_json: bool, quiet: bool
+) -> int:
     """Race what is known: the same contender twice, known slow-downs, and everything against itself alone.
 
     Takes some ten minutes. Exits with 1 where an answer is wrong: then do not believe small differences here.
@@ -41,7 +50,7 @@ def selftest(backends: str | None, conditions: str, seconds: float, out: Path, a
     options.positive("--seconds", seconds)
     out.mkdir(parents=True, exist_ok=True)  # before ten minutes are spent
     chosen = split_names(backends) if backends is not None else ()
-    with note(quiet=as_json) as on_event:
+    with note(quiet=as_json or quiet) as on_event:
         found = put_to_the_test(
             names=chosen, conditions=split_names(conditions), seconds=seconds, on_event=on_event
         )
@@ -52,8 +61,10 @@ def selftest(backends: str | None, conditions: str, seconds: float, out: Path, a
     else:
         from attnlab.commands.tables import selftest_table, show
 
-        show(selftest_table(found))
+        if not quiet:
+            show(selftest_table(found))
         for line in verdict(found):
             click.echo(line)
-        click.echo(f"\nThe page: {out / 'selftest.md'}  ({found.seconds:.0f} s in all)")
+        if not quiet:
+            click.echo(f"\nThe page: {out / 'selftest.md'}  ({found.seconds:.0f} s in all)")
     return 0 if found.passed else 1

@@ -17,7 +17,8 @@ class Declared:
 
     help : one line for a person. read : from text to the value; raises ValueError, in one line. write : from the
     value to the text that `read` takes. brief : its part of a label, empty for nothing. several : the plural under
-    which a grid takes many values of it. unit : of the number, empty for a count or a name.
+    which a grid takes many values of it. unit : of the number, empty for a count or a name. also : a second name of its
+    option.
     """
 
     help: str
@@ -26,6 +27,7 @@ class Declared:
     brief: Callable[[Any], str] = lambda value: ""
     several: str | None = None
     unit: str = ""
+    also: str | None = None
 
 
 def declared(default: Any, help: str, read: Reader, **rest: Any) -> Any:

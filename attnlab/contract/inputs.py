@@ -12,6 +12,8 @@ from attnlab.contract.block import block_of
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import carrier, round_to
 from attnlab.contract.errors import Declined
+from attnlab.contract.mask_kinds import Given
+from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem
 from attnlab.contract.workload import GIVEN, Workload
 
@@ -28,7 +30,7 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
     the number of keys leaves the queries as they were.
 
     Raises Declined, whoever asks, where the distribution needs numbers that the dtype does not hold: a logit of some
-    size at a scale near 0 needs queries beyond its largest.
+    size at a scale near 0 needs queries beyond its largest. Also for a file of inputs that is not what it was.
     """
     w = workload
     shapes = (
@@ -36,6 +38,10 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
         (w.batch, w.kv_heads, w.keys, w.head_dim),
         (w.batch, w.kv_heads, w.keys, w.value_dim),
     )
+    if w.captured is not None:
+        read = w.captured.read(dict(zip(("query", "key", "value"), shapes, strict=True)))
+        q, k, v = (round_to(_plain(array), w.dtype) for array in read.values())
+        return _held(w, q, k, v)
     if w.distribution == "normal":  # what every format holds
         q, k, v = (_normal(w, stream, shape) for stream, shape in enumerate(shapes))
         return q, k, v
@@ -45,11 +51,21 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
             q, k, v, w.scale, np.random.default_rng([w.seed, _DISTRIBUTION])
         )
         q, k, v = (round_to(array, w.dtype) for array in drawn)
-    if not all(np.isfinite(array).all() for array in (q, k, v)):
-        raise Declined(
-            f"no {w.dtype} holds the inputs of {w.distribution} at scale {w.scale:g}; use a larger scale"
-        )
+    return _held(w, q, k, v)
+
+
+def _held(w: Workload, *arrays: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Query, key and value, if the workload's format held them."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        mend = "name a wider dtype" if w.captured else "use a larger scale"
+        raise Declined(f"no {w.dtype} holds the inputs of {w.distribution} at scale {w.scale:g}; {mend}")
+    q, k, v = arrays
     return q, k, v
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """bfloat16 as ml_dtypes has it in float32, which holds it exactly."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def problem_of(workload: Workload) -> Problem:
@@ -57,16 +73,19 @@ def problem_of(workload: Workload) -> Problem:
 
     Of a block x, memory and parameters (`attnlab.contract.block.block_of`) in place of query, key and value.
     The bias is one standard normal array for all batch elements, sinks are standard normal, and so is the gradient.
-    Raises Declined as `inputs` does, ValueError for a mask or a bias of a caller's own.
+    Of a file of inputs that has them mask, bias and sinks are its own. Raises Declined as `inputs` does, ValueError for
+    a mask or a bias of a caller's own.
     """
     w = workload
-    if GIVEN in (w.mask, w.bias):
+    if GIVEN in (w.mask, w.bias) and w.captured is None:
         raise ValueError("a mask or a bias that was given as an array cannot be drawn again; name one")
     block = None if w.d_model is None else block_of(w)
     q, k, v = inputs(w) if block is None else block.unknown()
     bias: Any = None
     if w.bias == "alibi":
         bias = Alibi.of_heads(w.heads)
+    elif w.bias == GIVEN:
+        bias = round_to(_plain(_read(w, "bias")), w.dtype)
     elif w.bias == "normal":
         bias = _normal(w, _BIAS, (1, w.heads, w.queries, w.keys), wide=_of_scores(w.dtype))
     upstream = (w.batch, w.heads, w.queries, w.value_dim)
@@ -76,13 +95,25 @@ def problem_of(workload: Workload) -> Problem:
         value=v,
         dtype=w.dtype,
         scale=w.scale,
-        mask=w.masked,
+        mask=w.masked & Mask((Given(_read(w, "mask")),)) if w.mask == GIVEN else w.masked,
         bias=bias,
         softcap=w.softcap,
-        sinks=_normal(w, _SINKS, (w.heads,)) if w.sinks else None,
+        sinks=_sinks(w) if w.sinks else None,
         output_gradient=_normal(w, _GRADIENT, upstream) if w.backward else None,
         block=block,
     )
+
+
+def _read(w: Workload, name: str) -> NDArray[Any]:
+    """A further array of the workload's file, over its scores; one for all of an axis where the file has one."""
+    assert w.captured is not None, "only what is read can be given"
+    return w.captured.read({name: tuple(w.shape)})[name]
+
+
+def _sinks(w: Workload) -> NDArray[Any]:
+    if w.captured is None or not w.captured.fields().get("sinks"):
+        return _normal(w, _SINKS, (w.heads,))
+    return round_to(_plain(w.captured.read({"sinks": (w.heads,)})["sinks"]), w.dtype)
 
 
 def checked_problem(workload: Workload, rows: Sequence[int]) -> Problem:

@@ -103,7 +103,7 @@ def unsupported(workload: Workload, options: Collection[str]) -> str | None:
 
 def given(problem: Problem, options: Collection[str], library: Library, dtype: str) -> dict[str, Any]:
     """What `attend` is given beside its arrays, by keyword; of a problem that is not `unsupported`."""
-    found = {name: _RESTING.get(name) for name in options}
+    found = given_nothing(options)
     flags = _told(problem.mask, problem.shape, options)
     bias: Any = problem.bias
     if flags is not None:
@@ -131,6 +131,11 @@ def given(problem: Problem, options: Collection[str], library: Library, dtype: s
     if "rotary" in options:
         found["rotary"] = problem.block is not None and problem.block.rotary
     return found
+
+
+def given_nothing(options: Collection[str]) -> dict[str, Any]:
+    """What a backend with these keywords is given where nothing is asked for beside its arrays."""
+    return {name: _RESTING.get(name) for name in options}
 
 
 def flag_and_array(workload: Workload) -> tuple[bool, str]:

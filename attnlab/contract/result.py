@@ -131,8 +131,9 @@ class Result:
     is written for (None in results that were stored before this was recorded), `kernel` what that library says
     really ran, `asked_kernel` the operator that the backend forces, where it does. `computes_in` is the number format
     that it computes in where that is lower than its inputs', and by which its accuracy was judged. `tail` are the last
-    lines that its process printed where that ended. Raises ValueError for measurements without outcome `measured`, for
-    `measured` without a latency, and for any other outcome without a reason.
+    lines that its process printed where that ended. `race_seconds` is how long the race that it is of took in
+    all, the same for all contenders. Raises ValueError for measurements without outcome `measured`, for `measured`
+    without a latency, and for any other outcome without a reason.
     """
 
     contender: str
@@ -146,6 +147,7 @@ class Result:
     asked_kernel: str | None = None
     computes_in: str | None = None
     tail: str | None = None
+    race_seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("contender", "reason", "kernel"):  # they come from backends, libraries and files

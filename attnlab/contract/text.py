@@ -6,6 +6,7 @@ direction of writing, thousands of letters, or where somebody lives.
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from pathlib import Path
@@ -20,8 +21,10 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 def one_line(text: str, most: int = MOST) -> str:
     """`text` in one line of at most about `most` letters, printable throughout; what is cut is counted."""
-    text = _ESCAPES.sub("", text[: 64 * most])
-    shown = "".join(" " if one.isspace() else one for one in text if one.isspace() or not _hidden(one))
+    shown = text[: 64 * most]
+    if not shown.isprintable():  # few are not, and looking at every letter takes long
+        shown = _ESCAPES.sub("", shown)
+        shown = "".join(" " if one.isspace() else one for one in shown if one.isspace() or not _hidden(one))
     shown = without_home(" ".join(shown.split()))
     if len(shown) <= most:
         return shown
@@ -30,6 +33,8 @@ def one_line(text: str, most: int = MOST) -> str:
 
 def without_home(text: str) -> str:
     """`text` with the home folder's path as ``~``: it holds a person's name, and figures do not depend on it."""
+    if os.sep not in text:
+        return text
     home = str(Path.home()).rstrip("/\\")
     return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if len(home) > 1 else text
 

@@ -17,6 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.contract import block_sizes
+from attnlab.contract.captured import Captured, is_captured
 from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
 from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
@@ -69,7 +70,8 @@ class Workload:
     it is a cache adds those of its own tokens.
     splits : parts that the keys are cut into and merged from (`attnlab.contract.splitting`).
     direction : "forward", "forward_with_log_sum", "backward" (the gradients alone) or "training" (both).
-    distribution, seed : how the inputs are drawn (`attnlab.contract.distributions`), and from which numbers.
+    distribution, seed : how the inputs are drawn (`attnlab.contract.distributions`), and from which numbers; or a file
+    of inputs that a model computed, of which the first so many of each axis are taken (`attnlab.contract.captured`).
 
     Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
     lengths beyond the keys, an unknown name.
@@ -174,7 +176,13 @@ class Workload:
         brief=lambda value: "" if value == "forward" else value,
     )
     distribution: str = declared(
-        "normal", "How the inputs are drawn.", str, brief=lambda value: "" if value == "normal" else value
+        "normal",
+        "How the inputs are drawn; or FILE.safetensors/LAYER, inputs that a model computed (attnlab diagnose).",
+        str,
+        brief=lambda value: (
+            "" if value == "normal" else Captured.parse(value).brief if is_captured(value) else value
+        ),
+        also="inputs",
     )
     seed: int = declared(
         0, "Seed of the inputs.", whole(0), brief=lambda value: f"seed={value}" if value else ""
@@ -239,6 +247,8 @@ class Workload:
             "direction": tuple(DIRECTIONS),
             "distribution": tuple(DISTRIBUTIONS),
         }
+        if self.captured is not None:
+            del known["distribution"]
         for name, allowed in known.items():
             value = getattr(self, name)
             if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
@@ -270,6 +280,21 @@ class Workload:
     def shape(self) -> Shape:
         """Of the score matrix: batch, heads, queries, keys."""
         return Shape(self.batch, self.heads, self.queries, self.keys)
+
+    @property
+    def captured(self) -> Captured | None:
+        """The file that the inputs are read from, None where they are drawn.
+
+        Raises ValueError where its digest is not told: `attnlab.contract.captured.named` finds it.
+        """
+        if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
+            return None
+        found = Captured.parse(self.distribution)
+        if not found.digest:
+            raise ValueError(
+                f"distribution must name the digest of {found.text}, got none: see captured.named"
+            )
+        return found
 
     @property
     def masked(self) -> Mask:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnlab.contract import units
+from attnlab.figures.palette import styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,16 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 #: after Okabe and Ito 2008, told apart with impaired colour vision; darkened so that words in them read on white
-BLUE, ORANGE, GREEN, PURPLE, OCHRE, SKY, VIOLET, BROWN, RED, OLIVE = (
-    "#1F5FBF", "#D55E00", "#00855A", "#B0408E", "#B87900", "#0093A8", "#6A4BC4", "#7A4A1E", "#C1121F", "#66801A",
-)  # fmt: skip
+BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#1F5FBF", "#D55E00", "#00855A", "#B0408E", "#0093A8", "#C1121F"
 BLACK, GREY, GRID = "#222222", "#6E6E6E", "#E2E2E2"
 #: in the order in which curves take them
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, GREY, BLACK)
-_BACKENDS = (BLUE, ORANGE, GREEN, PURPLE, OCHRE, SKY, VIOLET, BROWN, RED, OLIVE)
-_MARKERS = "osD^vPX<>h"
-#: what the others are usually compared with, drawn in black
-_BASELINE = "torch_eager"
 #: standard errors to either end of a bar: a measured value that agrees with its prediction lies within so many
 STANDARD_ERRORS = 5.0
 #: of letters, in points; ticks and notes are a little smaller
@@ -76,32 +70,6 @@ def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **optio
     axes.text(
         x, y, text, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}, **style
     )
-
-
-@dataclass(frozen=True)
-class Style:
-    """A contender's colour, marker and dashes, as Matplotlib writes them."""
-
-    colour: str
-    marker: str
-    dashes: str
-
-
-def styles(names: Sequence[str]) -> dict[str, Style]:
-    """A style for each of `names`.
-
-    The backends that come with attnlab keep theirs in every figure; other names take those that
-    follow, in order, and repeats of a colour are dashed.
-    """
-    from attnlab.contract.discovery import backends
-
-    known = [name for name in backends() if name != _BASELINE]
-    order = [*known, *(name for name in dict.fromkeys(names) if name not in known and name != _BASELINE)]
-    found = {_BASELINE: Style(BLACK, "o", "-")}
-    for index, name in enumerate(order):
-        turn, place = divmod(index, len(_BACKENDS))
-        found[name] = Style(_BACKENDS[place], _MARKERS[place], ("-", "--", "-.", ":")[turn % 4])
-    return {name: found[name] for name in names}
 
 
 def backend_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -200,17 +168,24 @@ def nested_sizes(count: int) -> list[float]:
 
 
 def save(figure: Figure, file: Path) -> Path:
-    """Write `figure` as PNG of at most 256 colours, half the size, the same at every drawing of it.
+    """Write `figure` as PNG to `file` and as SVG beside it, the same at every drawing of it; return the PNG's path.
 
-    By octree: by median cut a figure with a colour map lost those of its curves, and green was drawn blue.
+    The PNG has at most 256 colours, which halves it; by octree, since by median cut a figure with a colour map lost
+    those of its curves. The SVG holds its letters as shapes, so that no font is needed.
     """
+    from matplotlib import rc_context
     from PIL import Image
 
     file.parent.mkdir(parents=True, exist_ok=True)
+    # laid out once, not anew for each format
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=_DPI, format="png")
     drawn.seek(0)
     with Image.open(drawn) as image:
         few = image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         few.save(file, optimize=True)
+    with rc_context({"svg.hashsalt": "attnlab"}):
+        figure.savefig(file.with_suffix(".svg"), format="svg", metadata={"Date": None})
     return file

@@ -36,28 +36,24 @@ def guide(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> Text
     return label(axes, x[-1], y[-1], text, GREY)
 
 
-def label(
-    axes: Axes, x: float, y: float, text: str, colour: str, *, early: bool = False, leftmost: bool = False
-) -> Text:
-    """A label at a line's right end, in the line's colour; `settle` moves it clear of the others.
-
-    `early` is for a line that ends before the others do: its label stands above the end, out of their way. It ends
-    there; or begins at x, where the line ends so far to the left that the label would cover the axis (`leftmost`).
-    """
-    from matplotlib.patheffects import withStroke
-
+def label(axes: Axes, x: float, y: float, text: str, colour: str) -> Text:
+    """A label right of a line's end, in the line's colour; `settle` moves it clear of the others."""
     return axes.annotate(
         text,
         (x, y),
-        path_effects=[withStroke(linewidth=3.5, foreground="white")],
-        xytext=((-6, 9) if leftmost else (4, 9)) if early else (8, 0),
+        xytext=(8, 0),
         textcoords="offset points",
         color=colour,
         fontsize=SIZE,
-        ha="right" if early and not leftmost else "left",
-        va="bottom" if early else "center",
+        ha="left",
+        va="center",
         annotation_clip=False,
     )
+
+
+def lead(axes: Axes, x: tuple[float, float], y: float, colour: str) -> None:
+    """A thin dotted line from where a curve ends early to its label, which stands with the others at the right."""
+    axes.plot(x, (y, y), color=colour, linestyle=(0, (1, 3)), linewidth=0.9, zorder=1)
 
 
 def settle(figure: Figure, panels: Sequence[Sequence[Text]]) -> None:

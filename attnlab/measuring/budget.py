@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from attnlab.contract.result import Measurement
+from attnlab.contract.units import bytes_text
 from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
 from attnlab.measuring.instruments import PEAK_MEMORY
@@ -85,7 +86,7 @@ class Budget:
         needed, free = prediction.preparing_bytes(participant.workload), self._free(participant)
         if needed <= free * USABLE:
             return None
-        return f"its inputs need {_gib(needed)}, {_gib(free)} are free"
+        return f"its inputs need {bytes_text(needed)}, {bytes_text(free)} are free"
 
     @staticmethod
     def _free(participant: Participant) -> int:
@@ -184,13 +185,13 @@ def _too_large(workload: Workload, call: int, needed: int, free: int, beside: Be
     """Why a workload does not fit, in words."""
     inputs = prediction.held_bytes(workload)
     said = (
-        f"predicted to need {_gib(needed)}: inputs of {_gib(inputs)}, and a call that takes {_gib(call)} "
-        f"(one score matrix is {_gib(workload.score_bytes)}); {_gib(free)} are free, {USABLE:.0%} of it may be used"
+        f"predicted to need {bytes_text(needed)}: inputs of {bytes_text(inputs)}, "
+        f"and a call that takes {bytes_text(call)} "
+        f"(one score matrix is {bytes_text(workload.score_bytes)}); {bytes_text(free)} are free, "
+        f"{USABLE:.0%} of it may be used"
     )
     if beside.count:
-        said += f"; the {beside.count} before it in the race hold {_gib(beside.held)}: race fewer together"
+        said += (
+            f"; the {beside.count} before it in the race hold {bytes_text(beside.held)}: race fewer together"
+        )
     return said
-
-
-def _gib(count: float) -> str:
-    return f"{count / 2**30:.3g} GiB"

@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -89,10 +90,11 @@ class Conductor:
         """One result a contender, in the order they were given."""
         started, before = time.monotonic(), sum(self.account.values())
         try:
-            return self._race(workload)
+            results = self._race(workload)
         finally:
-            named = sum(self.account.values()) - before
-            self.account["conducting"] += time.monotonic() - started - named
+            seconds = time.monotonic() - started
+            self.account["conducting"] += seconds - (sum(self.account.values()) - before)
+        return [replace(one, race_seconds=seconds) for one in results]
 
     def _race(self, workload: Workload) -> list[Result]:
         with self._activity("start-up"):

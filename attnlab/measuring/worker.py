@@ -27,6 +27,7 @@ from attnlab.contract.inputs import checked_problem, problem_of
 from attnlab.contract.library import Library, open_library
 from attnlab.contract.packing import digest, pack, unpack
 from attnlab.contract.problem import Problem
+from attnlab.contract.units import bytes_text
 from attnlab.contract.workload import Workload
 from attnlab.libraries.host import VERSIONS
 from attnlab.measuring import ceilings, protocol, system
@@ -166,7 +167,7 @@ class Worker:
         """
         workload = _there(self.workload, "prepare")
         if self.problem is None:
-            return {"placed": False, "reason": f"its inputs take over {PLACED_BYTES >> 20} MiB"}, ()
+            return {"placed": False, "reason": f"its inputs take over {bytes_text(PLACED_BYTES)}"}, ()
         self.call, self.problem = None, _copied(self.problem)
         self._give_back(workload.device)
         self.padding = np.empty(random.SystemRandom().randrange(1, _PADDING_BYTES), np.uint8)

@@ -76,6 +76,10 @@ EXPERIMENTS: Mapping[str, ExperimentInfo] = {
         "Initialisation and heads",
         "How large are logits at initialisation, and do heads interact or save arithmetic?",
     ),
+    "training": ExperimentInfo(
+        "Training with the factor and without",
+        "Does a small transformer learn because of 1/√d_k, and what does as well?",
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from attnlab.contract.workload import Workload
 from attnlab.figures.drawing import BLACK, BLUE, backend_styles, entitle, legend, new_figure, powers_of_two
 from attnlab.measuring.contender import in_this_process
 from attnlab.measuring.instruments import PEAK_MEMORY
+from attnlab.numerics import depth
 from attnlab.numerics.estimates import mean_row
 from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.panels import numbers, of_first_backend
@@ -74,6 +75,7 @@ def measure(survey: Survey) -> None:
     survey.facts["d_model"] = MODEL_DIM
     survey.each(_initialisation, _structure, projected_heads, _cost)
     survey.each(partial(memory, folders=survey.folders), dtype="float32")
+    survey.one(depth.by_layer)
 
 
 def _heads_of(x: NDArray[Any], count: int) -> NDArray[Any]:
@@ -254,7 +256,7 @@ def conclusion(rows: Sequence[Row]) -> str:
         else ""
     )
     return (
-        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{untouched}{cost}{kept} "
+        f"At d_model = {MODEL_DIM} the logits start with variance {start}.{untouched}{depth.told(rows)}{cost}{kept} "
         f"{agreement(rows, 'theory')}."
     )
 

@@ -22,24 +22,22 @@ from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 from attnlab.figures.drawing import (
     BLUE,
-    GREY,
     ORANGE,
     entitle,
     legend,
     new_figure,
     note,
     points,
-    powers_of_two,
-    share_axis,
-    smooth,
 )
 from attnlab.measuring.contender import in_this_process
-from attnlab.numerics.estimates import mean_over_clusters, mean_row, statistic_over_clusters
+from attnlab.numerics import gradient_sizes, query_gradient
+from attnlab.numerics.estimates import mean_row
 from attnlab.numerics.finding import Finding, Row, Where, pick
-from attnlab.numerics.jacobian_sampling import Estimate, quantile, share_below
-from attnlab.numerics.observables import Array, observe
+from attnlab.numerics.gradient_sizes import SMALL, quantile_row, share_row
+from attnlab.numerics.jacobian_sampling import quantile, share_below
+from attnlab.numerics.observables import observe
 from attnlab.numerics.panels import boundary, by_backend, measured, numbers, of_first_backend
-from attnlab.numerics.responses import logit_gradients
+from attnlab.numerics.responses import Array, logit_gradients
 from attnlab.numerics.survey import OpenBackend, Survey, agreement, generator
 from attnlab.theory import attention_under_random_inputs, critical_beta, random_energy
 
@@ -47,15 +45,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: a row with a smaller Jacobian norm than this passes on next to nothing
-SMALL = 1e-3
 _HEAD_DIM, _KEYS, _SLOW_KEYS, _AUTOGRAD_KEYS = 64, 1024, 64, 192
 _HEADS, _QUERIES, _SLOW_QUERIES, _AUTOGRAD_QUERIES = 32, 96, 8, 16
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
-#: where the share of rows without a gradient is followed: over d_k unscaled, and over n scaled
-HEAD_DIMS, LENGTHS = (64, 128, 256, 512, 1024, 1600, 4096), (256, 1024, 16384, 65536)
-#: a square norm is read from a backend to about 1e-12
-_NORM_SLACK = 2e-6
 #: of a ratio of two gradients in float64, with room
 _ROUNDING = 1e-10
 _SMALL_SCALE = 0.25
@@ -64,8 +56,6 @@ SWEEP = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5, 1.8, 2.2, 3.0, 4.5
 
 #: quantiles by name
 QUANTILES: Mapping[str, float] = {"median ‖J‖": 0.5, "5 % quantile of ‖J‖": 0.05}
-AGAINST_DIM = tuple(f"{name} against d_k" for name in ("share of rows below 1e-3", "median ‖J‖"))
-AGAINST_LENGTH = "median ‖J‖ against n"
 #: share of rows below these Jacobian norms, the third of them `SMALL`
 THRESHOLDS = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 
@@ -75,12 +65,13 @@ def measure(survey: Survey) -> None:
 
     Predictions: the exact mean square; for the others `attnlab.numerics.jacobian_sampling`, its own error included.
     Then the gradient of the logits through autograd, its mean square against the same theory, and through one
-    backend what becomes of the rows with d_k, unscaled, and with n, scaled.
+    backend what becomes of the rows with d_k, unscaled, and with n, scaled, and the gradient that reaches a query.
     """
     survey.each(
         _through, *(partial(measure, folders=survey.folders) for measure in (_autograd, small_values))
     )
-    survey.one(lambda one, seed: [*_sweep(one, seed), *against_size(one, seed)])
+    survey.one(lambda one, seed: [*_sweep(one, seed), *gradient_sizes.against_size(one, seed)])
+    survey.one(partial(query_gradient.whole, folders=survey.folders))
 
 
 def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -96,76 +87,16 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
         yield means[-1]
         norms, row = np.sqrt(squares), (keys, _HEAD_DIM, scale)
         for quantity, level in QUANTILES.items():
-            yield _quantile(quantity, where, norms, level, quantile(level, *row))
+            yield quantile_row(quantity, where, norms, level, quantile(level, *row))
         for threshold in THRESHOLDS:
             at = {**where, "norm": threshold}
-            yield _share("share of rows below", at, norms, threshold, share_below(threshold, *row))
+            yield share_row("share of rows below", at, norms, threshold, share_below(threshold, *row))
     unscaled, scaled = means
     ratio = math.sqrt(unscaled.measured / scaled.measured)
     expected = math.sqrt(unscaled.predicted / scaled.predicted)
     error = ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2
     where = {"keys": keys, "head_dim": _HEAD_DIM}
     yield one.row("rms ‖J‖, unscaled over scaled", where, expected, ratio, standard_error=error)
-
-
-def _quantile(quantity: str, where: Where, norms: Array, level: float, expected: Estimate) -> Row:
-    """A quantile of the measured norms against the predicted one, which has an error of its own."""
-    found, error = statistic_over_clusters(norms, lambda values: float(np.quantile(values, level)))
-    error = math.hypot(error, expected.error)
-    return Row.compare(quantity, where, expected.value, found, standard_error=error, slack=_NORM_SLACK)
-
-
-def _share(quantity: str, where: Where, norms: Array, threshold: float, expected: Estimate) -> Row:
-    """The share of the measured norms below `threshold` against the predicted one.
-
-    Where it is small, few rows were seen or none, and their spread says nothing of what might have been: the error is
-    then that of the predicted share, and some four rows are too few to judge by.
-    """
-    found, error = mean_over_clusters((norms < threshold).astype(np.float64))
-    independent = math.sqrt(expected.value * (1 - expected.value) / norms.size)
-    error = math.hypot(max(error, independent), expected.error)
-    return Row.compare(quantity, where, expected.value, found, standard_error=error, slack=4 / norms.size)
-
-
-def against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
-    """Rows without a gradient against d_k, unscaled over 1024 keys; the median norm against n, scaled at d_k = 64.
-
-    Given its query a row has independent normal logits, whose size follows from the query's length alone. So queries of
-    a few dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
-    """
-    for head_dim in HEAD_DIMS:
-        norms = _norms_of(
-            one, generator(seed, 820, head_dim), _KEYS, head_dim, 1.0, dims=32, heads=160, queries=16
-        )
-        where: Where = {"backend": one.name, "scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
-        share, median = AGAINST_DIM
-        yield _share(share, where, norms, SMALL, share_below(SMALL, _KEYS, head_dim, 1.0))
-        yield _quantile(median, where, norms, 0.5, quantile(0.5, _KEYS, head_dim, 1.0))
-    for keys in LENGTHS:
-        scale = _SCALES["scaled"]
-        norms = _norms_of(
-            one, generator(seed, 830, keys), keys, _HEAD_DIM, scale, dims=8, heads=24, queries=16
-        )
-        where = {"backend": one.name, "scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
-        yield _quantile(AGAINST_LENGTH, where, norms, 0.5, quantile(0.5, keys, _HEAD_DIM, scale))
-
-
-def _norms_of(
-    one: OpenBackend,
-    rng: np.random.Generator,
-    keys: int,
-    head_dim: int,
-    scale: float,
-    *,
-    dims: int,
-    heads: int,
-    queries: int,
-) -> Array:
-    """‖J‖_F, (heads, queries), of queries of `dims` dimensions as long as those of `head_dim`."""
-    q, k = (rng.standard_normal((1, heads, n, dims)) for n in (queries, keys))
-    q *= np.sqrt(rng.chisquare(head_dim, (1, heads, queries, 1))) / np.linalg.norm(q, axis=-1, keepdims=True)
-    squares = observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]
-    return np.asarray(np.sqrt(squares))
 
 
 def _autograd(one: OpenBackend, seed: int, folders: Sequence[Path | str]) -> Iterator[Row]:
@@ -240,36 +171,24 @@ def conclusion(rows: Sequence[Row]) -> str:
         f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "
         f"scaled one (rms {rms['unscaled']:.3f} against {rms['scaled']:.3f}), while {tail['unscaled']:.1f} ± "
         f"{error:.1f} % of its rows (sampled from theory: {100 * expected.value:.2f} ± {100 * expected.error:.2f} %) "
-        f"lie below {SMALL:g}, against {tail['scaled']:.1f} %. {_sizes(rows)}{agreement(rows, 'the predictions')}."
-    )
-
-
-def _sizes(rows: Sequence[Row]) -> str:
-    """What becomes of the share and of the median at other sizes."""
-    shares, medians = (pick(rows, quantity) for quantity in AGAINST_DIM)
-    long = pick(rows, AGAINST_LENGTH)
-    if not (shares and medians and long):
-        return ""
-    first = next((row for row in medians if row.measured < SMALL), None)
-    told = ", ".join(f"{100 * row.measured:.0f}" for row in shares)
-    median = f"; from {first.where['head_dim']} on the median row does" if first else ""
-    return (
-        f"Unscaled, {told} % do at d_k = {', '.join(str(row.where['head_dim']) for row in shares)}{median}. "
-        f"Scaled, the median falls with the length, from {long[0].measured:.3f} at n = {long[0].where['keys']} to "
-        f"{long[-1].measured:.4f} at {long[-1].where['keys']}. "
+        f"lie below {SMALL:g}, against {tail['scaled']:.1f} %. {gradient_sizes.told(rows)}{query_gradient.told(rows)}"
+        f"{agreement(rows, 'the predictions')}."
     )
 
 
 def draw(finding: Finding) -> Figure:
-    """Root mean square against β; rms, median and 5 % quantile by scaling; shares of rows by norm and by d_k."""
-    figure, (average, spread, tail, size) = new_figure(2, 2, width=12.0, height=9.0)
+    """Root mean square against β; rms, median and 5 % quantile by scaling; shares of rows by norm and by d_k; the
+    median against n; and the gradient that reaches a query."""
+    figure, (average, spread, tail, size, longer, whole) = new_figure(3, 2, width=16.5, height=9.0)
     _average(average, pick(finding.rows, "mean ‖J‖² against β"))
     shown = ("mean ‖J‖²", *QUANTILES, "share of rows below")
     compared = [row for row in finding.rows if row.quantity in shown]
     compared = pick(compared, keys=max((int(row.where["keys"]) for row in compared), default=0))
     _spread(spread, compared)
     _tail(tail, pick(compared, "share of rows below"))
-    _against_dim(size, finding.rows)
+    gradient_sizes.draw_dims(size, finding.rows)
+    gradient_sizes.draw_lengths(longer, finding.rows)
+    query_gradient.draw(whole, finding.rows)
     return figure
 
 
@@ -342,24 +261,3 @@ def _tail(panel: Axes, rows: Sequence[Row]) -> None:
     note(panel, 2e-3, 1.5e-4, "scaled", BLUE)
     panel.set_ylim(-2e-4, 1.3)
     legend(panel, fontsize=8, title="through", title_fontsize=8, loc="upper left")
-
-
-def _against_dim(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(
-        panel,
-        "... and the tail becomes the bulk as d_k grows",
-        "head dimension d_k",
-        "share of rows with ‖J‖_F < 1e-3",
-    )
-    mine = pick(rows, AGAINST_DIM[0])
-    powers_of_two(panel, HEAD_DIMS)
-    share_axis(panel)
-    if not mine:
-        return
-    x = list(numbers(mine, "head_dim"))
-    panel.plot(*smooth(x, [row.predicted for row in mine]), color=ORANGE, linewidth=1.8)
-    measured(panel, mine, "head_dim", ORANGE)
-    panel.axhline(0.5, color=GREY, linestyle="--", linewidth=1.2)
-    note(panel, x[0], 0.515, "above this line the median row is among them", GREY)
-    note(panel, 1.3 * x[2], 0.15, f"unscaled, n = {_KEYS}", ORANGE)
-    panel.set_ylim(0, 0.8)

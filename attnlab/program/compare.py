@@ -179,7 +179,7 @@ def two_speeds(name: str, found: Sequence[Speed], huge: float | None) -> str:
     """What to say of a contender that has two speeds: both, how often each was met, and what huge pages give."""
     fast, slow = found
     said = (
-        f"{name} takes {slow.seconds * 1e3:.3g} or {fast.seconds * 1e3:.3g} ms by where its memory lies "
+        f"{name} takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)} by where its memory lies "
         f"({slow.placements} and {fast.placements} of {slow.placements + fast.placements} placements)"
     )
     if huge is None and ("pages=" in name or huge_pages_refused()):
@@ -187,7 +187,7 @@ def two_speeds(name: str, found: Sequence[Speed], huge: float | None) -> str:
     if huge is None:
         return f"{said}; try it with huge pages: {with_huge_pages(name)}."
     settings = " ".join(f"{key}={value}" for key, value in huge_page_variables().items())
-    return f"{said}; {huge * 1e3:.3g} ms with huge pages (set {settings})."
+    return f"{said}; {seconds_text(huge)} with huge pages (set {settings})."
 
 
 def _with_huge_pages(

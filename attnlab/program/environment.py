@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,10 +39,13 @@ _NEVER = (
 )
 #: what must be as it was for a run to go on: entries of `environment`
 _CONDITIONS = (
-    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "variables",
-    "governor", "turbo", "huge_pages",
+    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
+    "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
+#: what makes two machines two: entries of `environment` that stay where other software is installed
+_MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
 _SYS_CPU = Path("/sys/devices/system/cpu")
+_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def environment() -> dict[str, Any]:
@@ -63,6 +69,7 @@ def environment() -> dict[str, Any]:
         "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": int(psutil.virtual_memory().total),
+        "gpus": _gpus(),
         "system": f"{platform.system()} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -71,10 +78,25 @@ def environment() -> dict[str, Any]:
         "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
         "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "gpus": _gpus(),
         "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
     }
+
+
+def fingerprint(environment: Mapping[str, Any]) -> str:
+    """A name for the machine: its processor in lower case, and eight digits that follow from what it consists of.
+
+    From processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and huge pages;
+    machines alike in all of it have one name. What an earlier version did not record counts as none.
+    """
+    facts = {name: environment.get(name) or None for name in _MACHINE}
+    facts["usable"] = len(environment.get("affinity") or ())
+    facts["gib"] = round((environment.get("memory_bytes") or 0) / 2**30)
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    words = re.sub(r"[^a-z0-9]+", "-", str(facts["cpu"] or "unknown").lower()).strip("-")
+    return f"{words[:40].strip('-') or 'unknown'}-{digest}"
 
 
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -113,6 +135,13 @@ def _variables() -> dict[str, str]:
         if told and not any(word in name.upper() for word in _NEVER):
             found[name] = one_line(os.environ[name])
     return found
+
+
+def _gpus() -> list[str]:
+    """The models of NVIDIA's graphics cards, as their driver tells them without any library; none where it is not."""
+    texts = (_read(one / "information") or "" for one in sorted(_GPUS.glob("*")))
+    found = (re.search(r"^Model:\s*(.+)$", text, re.MULTILINE) for text in texts)
+    return [one_line(one.group(1), 120) for one in found if one]
 
 
 def _turbo() -> str | None:

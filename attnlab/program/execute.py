@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from attnlab.contract.discovery import backends, block_only, on_request
 from attnlab.contract.library import array_libraries
-from attnlab.contract.result import Ceiling, Outcome
+from attnlab.contract.result import Ceiling, Outcome, Result
 from attnlab.contract.text import without_home
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
@@ -35,6 +36,12 @@ class Progress:
     def detail(self, text: str) -> None:
         """What happens within the stage."""
 
+    def begins(self, run: Run) -> None:
+        """`run` is about to be measured: its plan, and the results that it has already."""
+
+    def finished(self, results: Sequence[Result]) -> None:
+        """All results of one workload, which are on disk: one a contender."""
+
 
 def run(
     plan: Plan, folder: Path | str | None = None, *, command: str = "", progress: Progress | None = None
@@ -58,6 +65,7 @@ def run(
             contenders=tuple(one.name for one in contenders),
             baseline=plan.baseline or contenders[0].name,
             command=without_home(command),
+            id=secrets.token_hex(8),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         record.save()  # from here on the folder is ours
@@ -144,7 +152,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
         memory=plan.memory,
         on_event=progress.detail,
     )
-    progress.stage("starting the contenders", done=0, total=total)
+    progress.begins(record)
+    progress.stage("starting the contenders", done=total - len(left), total=total)
     try:
         with conductor:
             if left:
@@ -154,7 +163,9 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
                 record.save()
             for done, workload in enumerate(left, start=total - len(left)):
                 progress.stage(workload.label, done=done, total=total)
-                record.append(conductor.race(workload))
+                found_here = conductor.race(workload)
+                record.append(found_here)
+                progress.finished(found_here)
             progress.stage("the same bits again", done=total, total=total)
             _ask_for_same_bits(record, conductor)
     finally:

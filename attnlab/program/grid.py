@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
+from attnlab.contract.captured import SUFFIX, Captured, named
 from attnlab.contract.fields import declaration, option
 from attnlab.contract.workload import GIVEN, Workload
 
@@ -42,6 +43,12 @@ class Choice:
     def option(self) -> str:
         """``--head-dim``."""
         return option(self.name)
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Further names of the option."""
+        name = declaration(self.fields[0]).also
+        return (option(name),) if name else ()
 
     @property
     def bare(self) -> bool:
@@ -125,9 +132,11 @@ def choices(*, grid: bool) -> tuple[Choice, ...]:
 def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, ...]:
     """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
 
-    Of a grid all combinations, small to large: the dtype changes last, after the length. Raises ValueError as
-    `Workload` does.
+    Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
+    (`attnlab.contract.captured`) one for each of its layers, with its sizes and conditions where nothing else is said.
+    Raises ValueError as `Workload` does.
     """
+    files = _files(said.get("distribution"), grid=grid)
     known = [choice for choice in choices(grid=grid) if said.get(choice.name) is not None]
     values = [said[choice.name] if choice.several else (said[choice.name],) for choice in known]
     found = []
@@ -135,10 +144,47 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
         fields: dict[str, Any] = {}
         for choice, value in zip(known, reversed(chosen), strict=True):
             fields |= dict.fromkeys((field.name for field in choice.fields), value)
+        if files:
+            found += [_of_file(one, fields) for one in files]
+            continue
         found.append(Workload(**fields))
         if GIVEN in (found[-1].mask, found[-1].bias):
             raise ValueError(f"{GIVEN!r} stands for an array of a caller's own: name a mask or a bias")
     return tuple(dict.fromkeys(found))  # queries and keys that are both given leave one of all lengths
+
+
+def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
+    """The layers of a file of inputs that are asked for; none where inputs are drawn."""
+    if distribution is None or not distribution.partition("@")[0].partition(SUFFIX)[1]:
+        return ()
+    found = named(distribution)
+    if len(found) > 1 and not grid:
+        raise ValueError(
+            f"{distribution} holds {len(found)} layers, and one is taken here: name one of "
+            + ", ".join(f"{one.file}/{one.layer}" for one in found)
+        )
+    return found
+
+
+def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
+    """The workload of one layer, `said` going before what the file says. Raises ValueError for more than it holds."""
+    there = one.fields()
+    if "kv_heads" not in said and (heads := said.get("heads", there["heads"])) != there["heads"]:
+        there["kv_heads"] = max(1, heads * there["kv_heads"] // there["heads"])
+    found = Workload(**{**there, **said, "distribution": one.text})
+    held = one.fields()
+    for name in ("batch", "heads", "kv_heads", "queries", "keys"):
+        if getattr(found, name) > held[name]:
+            raise ValueError(
+                f"{name} must be at most the {held[name]} of {one.text}, got {getattr(found, name)}"
+            )
+    for name in ("head_dim", "value_dim"):
+        if getattr(found, name) != held[name]:
+            raise ValueError(f"{name} must be the {held[name]} of {one.text}, got {getattr(found, name)}")
+    for name in ("mask", "bias"):
+        if getattr(found, name) == GIVEN and held.get(name) != GIVEN:
+            raise ValueError(f"{one.text} holds no {name}: name one")
+    return found
 
 
 def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import msgspec
 
+from attnlab.contract.captured import is_captured
 from attnlab.contract.plain import decode
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import parse_all
@@ -83,19 +84,34 @@ class Plan:
         """The plan over all lengths x heads x dtypes, small to large; with `preset` over the workloads of presets.
 
         `lengths` are queries and keys, by default those of `GRID`, as are `heads`; `dtypes` defaults to float32 on the
-        CPU, float32 and bfloat16 on CUDA. `rest` are fields of `Workload`, the same for all of them (``queries=1`` for
-        decoding), and fields of `Plan`. `preset` is written as in `attnlab.program.presets`; what is said beside it
-        goes before what it says.
+        CPU, float32 and bfloat16 on CUDA; all three are what the file says where `distribution` is a file of inputs.
+        `rest` are fields of `Workload`, the same for all of them (``queries=1`` for decoding), and fields of `Plan`.
+        `preset` is written as in `attnlab.program.presets`; what is said beside it goes before what it says. A plan
+        that lists its `workloads`, as plain data or as they are, has no grid beside.
         """
-        if dtypes is None:
+        if "workloads" in rest:
+            return cls._listed(
+                {"lengths": lengths, "heads": heads, "dtypes": dtypes, "preset": preset}, **rest
+            )
+        of_file = is_captured(str(rest.get("distribution", "")))
+        if dtypes is None and not of_file:
             dtypes = ("float32", "bfloat16") if rest.get("device") == "cuda" else ("float32",)
         said = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
         if preset is None:
             told = {name: value for name, value in said.items() if value is not None}
-            return cls(workloads=workloads({**GRID, **told}), **rest)
+            return cls(workloads=workloads(told if of_file else {**GRID, **told}), **rest)
         found = preset_workloads(preset, said)
         return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
+
+    @classmethod
+    def _listed(cls, grid: Mapping[str, Any], *, workloads: Sequence[Any], **rest: Any) -> Plan:
+        beside = [name for name, value in grid.items() if value is not None]
+        beside += [one.name for one in choices(grid=True) if one.name in rest]
+        if beside:
+            raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
+        listed = (one if isinstance(one, Workload) else Workload.from_dict(one) for one in workloads)
+        return cls(workloads=tuple(listed), **rest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -141,9 +157,10 @@ def _plan_file() -> type:
     positive = {name: Annotated[kind, msgspec.Meta(gt=0)] for name, kind in get_type_hints(Limits).items()}
     limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])
     kinds = {"preset": str} | {choice.name: choice.kind for choice in choices(grid=True)}
+    kinds["workloads"] = Annotated[tuple[dict[str, Any], ...], msgspec.Meta(min_length=1)]
     for name, kind in get_type_hints(Plan).items():
         if get_origin(kind) is tuple:
             kind = Annotated[kind, msgspec.Meta(min_length=1)]
-        if name not in ("workloads", "origins"):
+        if name != "workloads":
             kinds[_FILE_NAMES.get(name, name)] = limits if name == "limits" else kind
     return make_dataclass("plan", [(name, kind, None) for name, kind in kinds.items()])

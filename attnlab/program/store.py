@@ -43,6 +43,7 @@ class Run:
 
     folder, plan : where it is stored, and what was asked.
     environment : what of the machine, the system and the libraries changes figures.
+    id : tells this run from every other, wherever its folder is moved; empty in runs of before it was recorded.
     contenders : the names that results are filed under, in the plan's order.
     baseline, command : who the others are compared with; what repeats the run.
     started, complete : when it began, in UTC; False for a run that was interrupted.
@@ -57,6 +58,7 @@ class Run:
     contenders: tuple[str, ...]
     baseline: str
     command: str = ""
+    id: str = ""
     started: str = ""
     complete: bool = False
     account: dict[str, float] = field(default_factory=dict)
@@ -76,10 +78,13 @@ class Run:
 
     def save(self) -> None:
         """Write everything but the results, which are on disk already. Replaces files whole. Raises NotStored."""
-        told = {name: getattr(self, name) for name in _TOLD}
-        plain = {"format": FORMAT, **self.further, **msgspec.to_builtins(told)}
-        _replace(self.folder / RUN_FILE, plain)
+        _replace(self.folder / RUN_FILE, self.told())
         _replace(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
+
+    def told(self) -> dict[str, Any]:
+        """The content of ``run.json``: plain data, all but results and findings. `told_run` is the inverse."""
+        told = {name: getattr(self, name) for name in _TOLD}
+        return {"format": FORMAT, **self.further, **msgspec.to_builtins(told)}
 
     def whole(self) -> int:
         """How many results, from the first on, make whole workloads: one of every contender."""
@@ -176,18 +181,26 @@ def read_run(folder: Path | str) -> Run:
         raise ValueError(f"{folder / RUN_FILE} cannot be read: {fault}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
-    data.pop("format")
-    data.setdefault("invariance", [])  # which earlier runs did not ask about
-    further = {name: value for name, value in data.items() if name not in _TOLD}
-    known = {name: value for name, value in data.items() if name in _TOLD}
     try:
-        told: Any = decode({**known, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
+        run = told_run(data, folder)
     except (ValueError, TypeError) as fault:
         raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
     stored = results_file.read(folder)
-    run = Run(folder=folder, **vars(told), results=list(stored.results), torn=stored.torn, further=further)
+    run.results, run.torn = list(stored.results), stored.torn
     run.findings = _read_findings(folder / _NUMERICS)
     return run
+
+
+def told_run(data: Mapping[str, Any], folder: Path) -> Run:
+    """The run that the content of a ``run.json`` tells of, without its results and findings.
+
+    Raises ValueError or TypeError for what is no run of this version.
+    """
+    further = {name: value for name, value in data.items() if name not in ("format", *_TOLD)}
+    known = {name: value for name, value in data.items() if name in _TOLD}
+    known = {"id": "", "invariance": [], **known}  # which earlier runs did not have, or did not ask about
+    told: Any = decode({**known, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
+    return Run(folder=folder, **vars(told), further=further)
 
 
 def require_run(folder: Path | str) -> Path:

@@ -20,6 +20,7 @@ from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.inputs import checked_problem
 from attnlab.contract.result import Accuracy, Ceiling, Outcome, Result
+from attnlab.contract.units import seconds_text
 from attnlab.contract.workload import Workload
 from attnlab.measuring import prediction
 from attnlab.measuring.conductor import Conductor
@@ -115,7 +116,7 @@ class WorkloadResults:
             interval = f"{verdict.ratio:7.3g} {span}"
             said = f"{interval}  {verdict.kind}, {verdict.rounds} rounds"
         doubt = _doubt(share_of_ceiling, self.results[name].workload.device)
-        return f"{latency.median * 1e3:9.4g} ms  {said}" + (f"  NOT BELIEVED: {doubt}" if doubt else "")
+        return f"{seconds_text(latency.median):>9}  {said}" + (f"  NOT BELIEVED: {doubt}" if doubt else "")
 
 
 def _doubt(share: float | None, device: str) -> str | None:

@@ -1,7 +1,7 @@
 """From stored results to a page that a person reads.
 
-`write` makes ``report.md`` and its figures, `verdict_text` the verdict for a terminal. Both read nothing but
-the run, so that a report can be made again from its folder at any time. matplotlib is loaded by `write` only.
+`write` makes ``report.md``, its figures and its tables, `verdict_text` the verdict for a terminal. Both read nothing
+but the run, so that a report can be made again from its folder at any time. matplotlib is loaded by `write` only.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 from attnlab.program.store import Run
 from attnlab.report import layout, sentences
 from attnlab.report.analysis import analyse
+from attnlab.report.answer import answer_of
 from attnlab.report.page import write
 
 __all__ = ["verdict_text", "write"]
 
 
 def verdict_text(run: Run) -> str:
-    """The warnings and the verdict as plain text, a paragraph a sentence, for a terminal."""
+    """The verdict, its tables, the warnings and its sentences as plain text, for a terminal."""
     analysis = analyse(run)
-    lines = [f"Warning: {one}" for one in sentences.warnings(analysis)]
-    for heading, some in sentences.verdict(analysis):
-        lines += [f"{heading}:"] if heading else []
-        lines += [f"- {one}" for one in some]
-    lines.append(sentences.footnote(analysis))
+    found = answer_of(analysis)
+    lines = [found.line, *(f"Warning: {one}" for one in sentences.warnings(analysis))]
+    for group in found.groups:
+        lines += ["", f"{group.name}: {group.line}"] if group.name else [""]
+        lines += [group.table]
+    lines += ["", found.legend] if found.legend else []
+    lines += [f"- {one}" for one in found.sentences]
     return "\n".join(layout.plain(one) for one in lines)

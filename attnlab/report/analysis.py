@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -110,9 +110,22 @@ class Analysis:
         return any(cell.measured for cell in self.cells)
 
 
-def analyse(run: Run) -> Analysis:
-    """Read `run`: believe or refuse each measurement, hold the self-test, rank every workload."""
-    run = neutral(run)
+def analyse(run: Run, safe: Callable[[Run], Run] = neutral) -> Analysis:
+    """Read `run`: believe or refuse each measurement, hold the self-test, rank every workload.
+
+    safe : what makes its texts fit to be shown, here in Markdown.
+    """
+    run = safe(run)
+    tested, cells = judge(run)
+    raced = (result.contender for result in run.results)
+    names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *raced))
+    shared, groups = _groups(cells, origins(run))
+    margin = run.plan.limits.noise_margin
+    return Analysis(run, tuple(names), entered_once(run.baseline), margin, tested, groups, shared)
+
+
+def judge(run: Run) -> tuple[SelfTest, list[Cell]]:
+    """The self-test of `run`, and one cell a workload, of its plan first; names and reasons stay as they are."""
     answers: dict[Workload, dict[str, Result]] = {workload: {} for workload in run.plan.workloads}
     for result in run.results:
         answers.setdefault(result.workload, {})[result.contender] = result
@@ -125,10 +138,7 @@ def analyse(run: Run) -> Analysis:
     cells = [
         _cell(workload, answers[workload], run, baseline, tested.floor(workload)) for workload in answers
     ]
-    raced = (result.contender for result in run.results)
-    names = dict.fromkeys(entered_once(name) for name in (*run.contenders, *raced))
-    shared, groups = _groups(cells, origins(run))
-    return Analysis(run, tuple(names), baseline, run.plan.limits.noise_margin, tested, groups, shared)
+    return tested, cells
 
 
 def _cell(workload: Workload, answers: Mapping[str, Result], run: Run, baseline: str, margin: float) -> Cell:

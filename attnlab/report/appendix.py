@@ -1,16 +1,14 @@
-"""The tables behind the figures: who was left out, the self-test, the machine, and where the time went."""
+"""Who was left out, the machine, and where the time went."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnlab.contract import units
 from attnlab.contract.result import Outcome
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, At
-from attnlab.report.layout import markdown
-from attnlab.statistics.selftest import Twin
+from attnlab.report.analysis import Analysis
+from attnlab.report.layout import markdown, shortened
 
 WORDS = {
     Outcome.DECLINED: "declined",
@@ -20,51 +18,46 @@ WORDS = {
     Outcome.CRASHED: "crashed",
     Outcome.TIMED_OUT: "timed out",
 }
-#: the ratio of the second entry to the first, by column
-SELF_TEST: Mapping[str, Callable[[Twin], object]] = {
-    "workload": lambda twin: twin.workload.label,
-    "contender": lambda twin: f"`{twin.contender}`",
-    "second / first": lambda twin: units.ratio(twin.verdict.ratio),
-    "interval": lambda twin: units.interval(twin.verdict.low, twin.verdict.high),
-    "processes": lambda twin: twin.verdict.processes,
-    "between processes": lambda twin: "" if twin.between is None else f"± {units.percent(twin.between)}",
-    "rounds": lambda twin: twin.verdict.rounds,
-    "left out": lambda twin: twin.verdict.disturbed,
-    "": lambda twin: "**differs**" if twin.differs else str(twin.verdict.kind),
-}
 #: activities in which a contender itself was at work
 AT_WORK = ("timed", "warm-up", "memory", "instruments")
 
 
 def left_out(analysis: Analysis) -> str:
-    """One row for each contender and kind of outcome: where, and the reasons, of which one is shown."""
-    rows = []
-    for name in analysis.names:
-        for group in analysis.groups:
-            missing: dict[str, dict[At, str]] = {}
-            for at, cell in sorted(group.cells.items()):
-                answer = cell.answers.get(name)
-                if name in cell.faults:
-                    missing.setdefault("failed measurement", {})[at] = cell.faults[name]
-                elif answer is not None and answer.outcome is not Outcome.MEASURED:
-                    missing.setdefault(WORDS[answer.outcome], {})[at] = answer.reason or ""
-            for what, reasons in missing.items():
-                everywhere = len(reasons) == len(group.cells)
-                place = "everywhere" if everywhere else wording.where(reasons, group.grid)
-                if group.name:
-                    place += f" ({group.name})"
-                rows.append([f"`{name}`", what, place, _reasons(list(reasons.values()))])
-    return markdown(["contender", "outcome", "where", "why"], rows, left=4)
+    """One row for each contender and kind of outcome: at how many workloads, and a reason."""
+    missing: dict[tuple[str, str], list[str]] = {}
+    asked: dict[str, int] = {}
+    for cell in analysis.cells:
+        for name, answer in cell.answers.items():
+            asked[name] = asked.get(name, 0) + 1
+            if name in cell.faults:
+                missing.setdefault((name, "failed measurement"), []).append(cell.faults[name])
+            elif answer.outcome is not Outcome.MEASURED:
+                missing.setdefault((name, WORDS[answer.outcome]), []).append(answer.reason or "")
+    order = {name: place for place, name in enumerate(analysis.names)}
+    rows = [
+        [f"`{name}`", what, f"{len(every)} of {asked[name]}", _reasons(every)]
+        for (name, what), every in sorted(missing.items(), key=lambda one: order[one[0][0]])
+    ]
+    return markdown(["contender", "outcome", "at", "why"], rows, left=4)
 
 
 def _reasons(reasons: list[str]) -> str:
     distinct = list(dict.fromkeys(reasons))
-    return distinct[0] if len(distinct) == 1 else f"{distinct[0]} (the first of {len(distinct)})"
+    first = shortened(distinct[0], 160)
+    return first if len(distinct) == 1 else f"{first} (the first of {len(distinct)})"
 
 
 def environment(analysis: Analysis) -> str:
-    """Every entry of the environment; contenders with equal facts share a row."""
-    return markdown(["", ""], [[name, text] for name, text in _entries(analysis.run.environment)], left=2)
+    """What of the environment changes a time, in a few rows; the table beside the page has every entry."""
+    rows = [
+        [name, shortened(text, 90)] for name, text in entries(analysis.run.environment) if ": " not in name
+    ]
+    return markdown(["", ""], rows, left=2)
+
+
+def entries(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every entry of the environment; contenders with equal facts share one."""
+    return list(_entries(facts))
 
 
 def _entries(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -99,17 +92,6 @@ def _text(value: Any) -> str:
         texts = [_text(one) for one in value]
         return ", ".join(sorted(texts) if any(isinstance(one, Mapping) for one in value) else texts) or "none"
     return str(value)
-
-
-def account(analysis: Analysis) -> str:
-    """Seconds by activity, the longest first, with shares of the total."""
-    spent = analysis.run.account
-    total = sum(spent.values())
-    if total <= 0:
-        return ""
-    ordered = sorted(spent.items(), key=lambda item: -item[1])
-    rows = [[name, f"{value:.1f} s", f"{value / total:.0%}"] for name, value in ordered]
-    return markdown(["activity", "time", "share"], [*rows, ["**total**", f"{total:.1f} s", "100%"]])
 
 
 def account_summary(analysis: Analysis) -> str:

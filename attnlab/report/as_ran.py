@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from attnlab.contract import units
 from attnlab.contract.result import Result
-from attnlab.measuring.invariance import ASKED, Invariance
+from attnlab.measuring.invariance import Invariance
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
-from attnlab.report.layout import table
+from attnlab.report.layout import markdown
 from attnlab.statistics.setup import PayOff, pay_off
 
 NONE = "–"
@@ -54,16 +53,8 @@ class AsRan:
         return said + "".join(f" (**asked for {one}**)" for one in fallen)
 
 
-_AS_RAN: Mapping[str, Callable[[AsRan], object]] = {
-    "contender": lambda one: f"`{one.name}`",
-    "threads asked: in its pools": lambda one: one.threads,
-    "precision": lambda one: one.precision,
-    "what ran": lambda one: one.kernels,
-}
-
-
-def as_ran(analysis: Analysis) -> str:
-    """A row for each contender that was measured."""
+def as_ran(analysis: Analysis) -> list[AsRan]:
+    """Each contender that was measured."""
     known = analysis.run.environment.get("contenders")
     facts = known if isinstance(known, Mapping) else {}
     rows = []
@@ -71,7 +62,43 @@ def as_ran(analysis: Analysis) -> str:
         results = tuple(cell.measured[name] for cell in analysis.cells if name in cell.measured)
         if results:
             rows.append(AsRan(name, results, facts.get(name) or {}))
-    return table(rows, _AS_RAN, left=4)
+    return rows
+
+
+def contenders(analysis: Analysis) -> list[dict[str, Any]]:
+    """What was asked of each beside what ran, as plain values."""
+    return [
+        {
+            "contender": one.name,
+            "threads_asked_and_in_pools": one.threads,
+            "precision": one.precision,
+            "what_ran": one.kernels,
+        }
+        for one in as_ran(analysis)
+    ]
+
+
+def overview(analysis: Analysis) -> str:
+    """A short row a contender: in how many workloads it has a time, its set-up, and whether its answers repeat."""
+    ready = {row["contender"]: row for row in setups(analysis)}
+    rows = []
+    for one in as_ran(analysis):
+        asked = sum(one.name in cell.answers for cell in analysis.cells)
+        found = ready.get(one.name, {})
+        paid = f"after {found['pays_off_calls']:,} calls" if found.get("pays_off_calls") else NONE
+        at = f"{len(one.results)} of {asked}"
+        rows.append([f"`{one.name}`", at, _seconds(found.get("first_s")), paid, _bits(analysis, one)])
+    headers = ["contender", "measured at", "set-up", "pays off", "the same bits"]
+    known = [at for at in range(len(headers)) if any(row[at] != NONE for row in rows)]
+    return markdown([headers[at] for at in known], [[row[at] for at in known] for row in rows])
+
+
+def _bits(analysis: Analysis, one: AsRan) -> str:
+    """In how many of the ways asked its answers are the same bit for bit."""
+    asked = [
+        same for found in in_order(analysis) if found.contender == one.name for same in found.same.values()
+    ]
+    return f"{sum(asked)} of {len(asked)}" if asked else NONE
 
 
 def fallbacks(analysis: Analysis) -> list[str]:
@@ -107,19 +134,27 @@ class SetUp:
     paid: PayOff | None
 
 
-_SET_UP: Mapping[str, Callable[[SetUp], object]] = {
-    "contender": lambda one: f"`{one.name}`",
-    "first in its process": lambda one: _seconds(one.fresh),
-    "a further workload": lambda one: _seconds(one.further),
-    "one call": lambda one: f"{_seconds(_call(one))} at {wording.place(one.cell.workload)}",
-    "pays off": lambda one: (
-        NONE if one.paid is None else f"after {one.paid.calls:,} calls, against `{one.paid.against}`"
-    ),
-}
+def setups(analysis: Analysis) -> list[dict[str, Any]]:
+    """The set-up of each contender as plain values, that of its slowest group first."""
+    found = [(group, one) for group in analysis.groups for one in set_up(analysis, group)]
+    return [
+        {
+            "contender": one.name,
+            "group": group.name,
+            "first_s": one.fresh,
+            "further_s": one.further,
+            "call_s": _call(one),
+            "heads": one.cell.workload.heads,
+            "n": one.cell.workload.keys,
+            "pays_off_calls": one.paid.calls if one.paid else None,
+            "pays_off_against": one.paid.against if one.paid else None,
+        }
+        for group, one in sorted(found, key=lambda pair: pair[1].fresh or 0.0)
+    ]
 
 
-def set_up(analysis: Analysis, group: Group) -> str:
-    """A row for each contender whose set-up was measured, at its largest workload."""
+def set_up(analysis: Analysis, group: Group) -> list[SetUp]:
+    """Each contender whose set-up was measured, at its largest workload."""
     rows = []
     samples = {name: _samples(group, name) for name in analysis.names}
     larger = {
@@ -134,7 +169,7 @@ def set_up(analysis: Analysis, group: Group) -> str:
         known = {one: seconds for one in cell.measured if (seconds := larger[one]) is not None}
         paid = pay_off(list(cell.measured.values()), name, known)
         rows.append(SetUp(name, _median(fresh), _median(further), cell, paid))
-    return table(rows, _SET_UP, left=1)
+    return rows
 
 
 def _samples(group: Group, name: str) -> tuple[list[float], list[float]]:
@@ -163,24 +198,7 @@ def _call(one: SetUp) -> float | None:
 # -- the same bits -----------------------------------------------------------------------------------
 
 
-def same_bits(analysis: Analysis) -> str:
-    """A row for each contender and number format that was asked for the same bits again."""
-    columns: dict[str, Callable[[Invariance], object]] = {
-        "contender": lambda one: f"`{one.contender}`",
-        "dtype": lambda one: one.dtype,
-    }
-    for name in ASKED:
-        columns[name] = partial(_same, name)
-    columns["of"] = lambda one: f"{one.queries} × {one.keys}" if one.same else one.reason or NONE
-    return table(_in_order(analysis), columns, left=2)
-
-
-def _same(asked: str, one: Invariance) -> str:
-    if asked not in one.same:
-        return NONE
-    return "same" if one.same[asked] else "differ"
-
-
-def _in_order(analysis: Analysis) -> Iterable[Invariance]:
+def in_order(analysis: Analysis) -> Iterable[Invariance]:
+    """What was asked of the same bits, in the order of the contenders."""
     asked = analysis.run.invariance
     return (one for name in analysis.names for one in asked if one.contender == name)

@@ -13,45 +13,52 @@ from attnlab.numerics import catalogue
 from attnlab.numerics.finding import Finding, Row
 from attnlab.report import wording
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
-from attnlab.report.layout import markdown
+from attnlab.report.layout import linked, markdown
 from attnlab.report.tables import NONE
+from attnlab.report.verdict_figures import Picture
 
 #: the backend whose rows the short table shows, where it was measured
 _SHOWN = "torch_sdpa"
+#: rows that missed their prediction, shown in a report
+_MOST_FAILED = 10
 
 
-def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Path | None]:
+def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Picture | None]:
     """Each experiment's own figure in `folder`; one that this version does not know has its table alone."""
     return {
-        one.experiment: drawing.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png")
+        f"finding-{one.experiment}": Picture(
+            drawing.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png"),
+            f"{one.title}. {one.conclusion}",
+        )
         for one in findings
         if one.experiment in catalogue.EXPERIMENTS
     }
 
 
-def content(findings: Sequence[Finding], figures: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What the template shows of each, with links to `figures` by file name."""
-    return [_content(one, figures.get(one.experiment)) for one in findings]
+def content(findings: Sequence[Finding], pictures: Mapping[str, str], tables: str) -> list[dict[str, Any]]:
+    """What the templates show of each, with the Markdown of its picture and a link into the folder `tables`."""
+    return [_content(one, pictures.get(f"finding-{one.experiment}"), tables) for one in findings]
 
 
-def _content(one: Finding, figure: str | None) -> dict[str, Any]:
+def _content(one: Finding, picture: str | None, tables: str) -> dict[str, Any]:
     compared = [row for row in one.rows if row.compared]
     passed = sum(row.passed for row in compared)
     chapter = CHAPTERS.get(one.experiment, Chapter("", "", "", ()))
     chosen = picked(one.rows, chapter)
     return {
+        "experiment": one.experiment,
         "title": one.title,
         "question": one.question,
         "theory": chapter.theory,
         "conclusion": one.conclusion,
         "lesson": chapter.lesson,
-        "figure": figure,
+        "picture": picture,
         "caption": chapter.caption,
         "facts": conditions(one.facts),
         "chosen": table(chosen) if chosen else "",
-        "partial": len(chosen) < len(one.rows),
+        "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
         "summary": f"{passed} of {wording.counted(len(compared), 'comparison')} passed",
-        "table": table(one.rows),
+        "link": linked("every row", f"{tables}/finding-{one.experiment}.csv"),
     }
 
 

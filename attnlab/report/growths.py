@@ -1,4 +1,4 @@
-"""How times grow with length: fits, their coefficients as a table, and what follows from them in sentences."""
+"""How times grow with length: fits, and what follows from them in sentences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from attnlab.contract import units
 from attnlab.contract.result import Result
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
-from attnlab.report.layout import markdown
-from attnlab.report.tables import NONE, measured_names
+from attnlab.report.tables import measured_names
 from attnlab.statistics import growth
 from attnlab.statistics.growth import Forecast, Growth
 from attnlab.statistics.verdicts import latencies
@@ -52,43 +51,6 @@ def _pace(cell: Cell) -> float | None:
     """Seconds that the calibration loop took while a workload was raced, as median over the rounds."""
     loops = growth.calibration_of(latencies(cell.measured.values()).values())
     return statistics.median(loops.values()) if loops else None
-
-
-def coefficients(found: Fits) -> str:
-    """A table: a, b and c by contender and head count, and the longest length as the others predict it."""
-    headers = ["contender", "heads", "a", "b", "c", "worst error", "leading term", "longest length, held out"]
-    rows = [
-        [f"`{name}`", count, *_terms(one), units.percent(one.largest_error), _leading(one), _held_out(one)]
-        for (name, count), one in found.items()
-    ]
-    return markdown(headers, rows)
-
-
-def _terms(one: Growth) -> list[str]:
-    if one.label is None:
-        return [NONE] * 3
-    terms = [
-        f"{units.seconds_text(value)} [{units.seconds_text(low)}, {units.seconds_text(high)}]"
-        if value
-        else "0"
-        for value, (low, high) in zip(one.coefficients, one.intervals, strict=True)
-    ]
-    if one.step is not None:
-        terms[2] = (
-            f"{units.seconds_text(one.step.below)} to n = {one.step.last}, {terms[2]} from {one.step.first}"
-        )
-    return terms
-
-
-def _leading(one: Growth) -> str:
-    if one.label is None:
-        exponents = ", ".join(f"{power:.1f}" for power in one.exponents.values())
-        return f"no good fit; exponents {exponents or NONE}"
-    return f"{one.label} ({max(one.shares):.0%})"
-
-
-def _held_out(one: Growth) -> str:
-    return NONE if one.forecast is None else forecast(one.forecast)
 
 
 def forecast(one: Forecast) -> str:

@@ -12,10 +12,11 @@ from attnlab.claims import page as claims_page
 from attnlab.claims.ledger import Ledger
 from attnlab.numerics.finding import Finding
 from attnlab.report import findings as chapter
-from attnlab.report import layout
-from attnlab.report.layout import markdown
+from attnlab.report import layout, table_files
+from attnlab.report.data_tables import finding_rows
+from attnlab.report.layout import markdown, picture_link
 
-PAGE, STORE, CLAIMS, FIGURES = "numerics.md", "numerics.json", "claims.json", "figures"
+PAGE, STORE, CLAIMS, FIGURES, TABLES = "numerics.md", "numerics.json", "claims.json", "figures", "tables"
 
 #: conditions of a row that do not belong to the question: who answered, and what the answer showed
 ANSWERS = ("backend", "precision", "subnormals", "counted", "reason")
@@ -41,7 +42,15 @@ def write(
     if ledger:
         (folder / CLAIMS).write_text(json.dumps(ledger.to_dict(), indent=1) + "\n", encoding="utf-8")
     drawn = chapter.draw(findings, folder / FIGURES)
-    names = {name: file.name for name, file in drawn.items() if file is not None}
+    pictures = {
+        name: picture_link(one.says, f"{FIGURES}/{one.file.name}")
+        for name, one in drawn.items()
+        if one is not None
+    }
+    tables = {f"finding-{one.experiment}": finding_rows(one.rows) for one in findings}
+    if ledger:
+        tables["claims"] = claims_page.figures(ledger)
+    table_files.write(tables, folder / TABLES)
     seconds = sum(float(one.facts.get("seconds", 0.0)) for one in findings)
     about = (
         f"{len(findings)} experiments, {compared(findings)}, {seconds:.0f} s, {environment.get('cpu')}, "
@@ -54,8 +63,7 @@ def write(
             about=about,
             summary=summary(findings),
             overview=overview(findings),
-            findings=chapter.content(findings, names),
-            folded=layout.folded,
+            findings=chapter.content(findings, pictures, TABLES),
             claims=claims_page.render(ledger) if ledger else "",
             command=command,
         ),

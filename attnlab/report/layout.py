@@ -1,4 +1,4 @@
-"""Markdown: tables, folded parts, and templates filled with what has been computed. Nothing is decided here."""
+"""Markdown: tables, links, and templates filled with what has been computed. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -24,9 +24,15 @@ def fill(template: str, **content: Any) -> str:
     return re.sub(r"\n{3,}", "\n\n", environment.get_template(template).render(**content))
 
 
-def folded(summary: str, content: str) -> str:
-    """`content` under a summary that opens on a click, as GitHub shows it."""
-    return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
+def linked(text: str, file: str) -> str:
+    """A link to a file beside the page."""
+    return f"[{text}]({file})"
+
+
+def picture_link(says: str, file: str) -> str:
+    """A figure, with what it shows in words for whoever does not see it."""
+    safe = " ".join(says.split()).replace("[", "(").replace("]", ")").replace('"', "'")
+    return f"![{safe}]({file})"
 
 
 def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1) -> str:
@@ -47,6 +53,11 @@ def table(items: Iterable[T], columns: Mapping[str, Callable[[T], object]], *, l
     """A Markdown table with a row for each of `items`; a column is its header and what it shows of an item."""
     rows = [[shown(item) for shown in columns.values()] for item in items]
     return markdown(list(columns), rows, left=left)
+
+
+def shortened(text: str, most: int) -> str:
+    """`text`, cut to about so many letters."""
+    return text if len(text) <= most else f"{text[:most].rstrip()}…"
 
 
 def plain(text: str) -> str:

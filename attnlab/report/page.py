@@ -3,111 +3,154 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnlab.contract import units
+from attnlab.contract.errors import NotStored
 from attnlab.program.store import Run
 from attnlab.report import (
     appendix,
     as_ran,
     blocks,
+    data_tables,
     findings,
     growths,
     layout,
     sentences,
     speed_figures,
     storages,
+    table_files,
     tables,
+    verdict_figures,
 )
 from attnlab.report.analysis import Analysis, Group, analyse
+from attnlab.report.answer import Answer, answer_of
+from attnlab.report.data_tables import Table
+from attnlab.report.growths import Fits
+from attnlab.report.layout import linked, picture_link
+from attnlab.report.lower_precision import lower_precision
+from attnlab.report.verdict_figures import Picture
 from attnlab.statistics import growth
 
-REPORT = "report.md"
-FIGURES = "figures"
+REPORT, FIGURES, TABLES = "report.md", "figures", "tables"
 
 
-def write(run: Run) -> Path:
-    """Write ``report.md`` and ``figures/*.png`` into the run's folder and return the page's path.
+@dataclass(frozen=True)
+class Content:
+    """A run as a report shows it, whatever the format: read, judged, fitted, and as tables of plain values."""
 
-    Works on any run, be it interrupted or empty. Figures of an earlier report in that folder are replaced.
-    Raises OSError where the folder cannot be written to.
+    analysis: Analysis
+    answer: Answer
+    fits: tuple[Fits, ...]
+    tables: Mapping[str, Table]
+
+
+def content_of(run: Run) -> Content:
+    """Everything that a report of `run` says."""
+    analysis = analyse(run)
+    fits = data_tables.fits_of(analysis)
+    return Content(analysis, answer_of(analysis), tuple(fits), data_tables.tables(analysis, fits))
+
+
+def write(run: Run, folder: Path | None = None) -> Path:
+    """Write ``report.md``, ``figures/`` and ``tables/`` into `folder`, by default the run's own; return the page.
+
+    Works on any run, be it interrupted or empty. Figures and tables of an earlier report there are replaced. Raises
+    NotStored, in one line, where the folder cannot be written to.
     """
-    analysis, page = analyse(run), run.folder / REPORT
-    page.write_text(render(analysis, draw(analysis, run.folder / FIGURES)), encoding="utf-8")
+    place = run.folder if folder is None else folder
+    page = place / REPORT
+    content = content_of(run)
+    with cannot_be_written(place):
+        place.mkdir(parents=True, exist_ok=True)
+        table_files.write(content.tables, place / TABLES)
+        figures = draw(content.analysis, place / FIGURES)
+        page.write_text(render(content, figures), encoding="utf-8")
     return page
 
 
-def draw(analysis: Analysis, folder: Path) -> dict[str, str]:
-    """File names of the figures that there was something to draw for; those of an earlier report are removed."""
-    for old in folder.glob("*.png"):
+class cannot_be_written:  # noqa: N801  # a context, read as a sentence
+    """Raises NotStored in place of OSError: which folder, why, and what to do."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, fault: BaseException | None, __: object) -> None:
+        if isinstance(fault, OSError):
+            raise NotStored(
+                f"the report cannot be written into {self.place}: {fault.strerror}; give another folder with --out"
+            ) from None
+
+
+def draw(analysis: Analysis, folder: Path) -> dict[str, Picture]:
+    """The figures that there was something to draw for, as PNG and SVG; those of an earlier report are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
         old.unlink()
-    drawn: dict[str, Path | None] = {
+    drawn: dict[str, Picture | None] = {
+        **verdict_figures.heat_maps(analysis, folder),
+        "trailing": verdict_figures.trailing(analysis, folder),
         "latency": speed_figures.latency(analysis, folder),
         "memory": speed_figures.memory(analysis, folder),
         "ceiling": speed_figures.ceiling(analysis, folder),
+        **findings.draw(analysis.run.findings, folder),
     }
-    drawn |= findings.draw(analysis.run.findings, folder)
-    return {name: file.name for name, file in drawn.items() if file is not None}
+    return {name: one for name, one in drawn.items() if one is not None}
 
 
-def render(analysis: Analysis, figures: Mapping[str, str]) -> str:
-    """The page as Markdown, with links to `figures` by file name."""
-    return layout.fill("report.md.j2", **_content(analysis, figures))
+def render(content: Content, figures: Mapping[str, Picture]) -> str:
+    """The page as Markdown, with links to `figures` and to the tables."""
+    return layout.fill("report.md.j2", **_content(content, figures))
 
 
-def _content(analysis: Analysis, figures: Mapping[str, str]) -> dict[str, Any]:
-    run = analysis.run
-    groups = [_group(analysis, one) for one in analysis.groups]
-    kinds = ("latency", "memory", "ceiling")
+def _content(content: Content, figures: Mapping[str, Picture]) -> dict[str, Any]:
+    analysis, run = content.analysis, content.analysis.run
+    groups = [_group(analysis, *pair) for pair in zip(analysis.groups, content.fits, strict=True)]
+    shown = {name: picture_link(one.says, f"{FIGURES}/{one.file.name}") for name, one in figures.items()}
     return {
-        "title": "Which attention to run here",
+        "answer": content.answer,
         "about": sentences.about(analysis),
         "models": sentences.models(analysis),
         "warnings": sentences.warnings(analysis),
-        "verdict": sentences.verdict(analysis),
-        "footnote": sentences.footnote(analysis),
-        "figures": {kind: figures.get(kind) for kind in kinds},
+        "verdict_figures": [link for name, link in shown.items() if name.startswith(("winners", "speedups"))],
+        "time_figures": [shown[name] for name in ("trailing", "latency") if name in shown],
+        "figures": {name: shown.get(name) for name in ("memory", "ceiling")},
         "groups": groups,
-        "folded": layout.folded,
-        "baseline": analysis.baseline,
-        "any_speed": any(one["fastest"] for one in groups),
+        "linked": lambda name: linked(name, f"{TABLES}/{name}.csv"),
+        "any_speed": analysis.anything_measured,
         "any_peaks": any(one["peaks"] for one in groups),
-        "storages": storages.content(analysis),
-        "any_growth": any(one["growths"] for one in groups),
+        "two_speeds": sentences.two_speeds(analysis),
         "growth_level": units.percent(growth.LEVEL),
         "growth_worst": units.percent(growth.WORST),
-        "blocks": blocks.content(analysis),
         "accuracy": tables.accuracy(analysis),
-        "as_ran": as_ran.as_ran(analysis),
-        "fallbacks": as_ran.fallbacks(analysis),
-        "same_bits": as_ran.same_bits(analysis),
+        "lower": [said for group in analysis.groups for said in lower_precision(analysis, group)],
         "ceilings": layout.table(run.ceilings, tables.CEILINGS),
-        "findings": findings.content(run.findings, figures),
+        "overview": as_ran.overview(analysis),
+        "fallbacks": as_ran.fallbacks(analysis),
         "left_out": appendix.left_out(analysis),
-        "self_test_summary": sentences.self_test_summary(analysis),
-        "two_speeds": sentences.two_speeds(analysis),
-        "self_test": layout.table(analysis.self_test.twins, appendix.SELF_TEST, left=2),
+        "storages": storages.content(analysis),
+        "blocks": blocks.content(analysis),
+        "findings": findings.content(run.findings, shown, TABLES),
+        "self_test": sentences.self_test_summary(analysis),
+        "account": appendix.account_summary(analysis),
         "environment": appendix.environment(analysis),
-        "account": appendix.account(analysis),
-        "account_summary": appendix.account_summary(analysis),
         "margin": units.percent(analysis.margin),
         "command": run.command,
+        "files": ", ".join(linked(name, f"{TABLES}/{name}.csv") for name in content.tables),
+        "parquet": table_files.with_parquet(),
     }
 
 
-def _group(analysis: Analysis, group: Group) -> dict[str, Any]:
-    fits = growths.fits(analysis, group)
+def _group(analysis: Analysis, group: Group, fits: Fits) -> dict[str, Any]:
     return {
         "heading": f"**{group.name}**\n\n" if group.name else "",
-        "suffix": f": {group.name}" if group.name else "",
-        "latencies": tables.latencies(analysis, group),
+        "name": group.name,
         "peaks": tables.peaks(analysis, group),
         "further": tables.further(analysis, group),
-        "set_up": as_ran.set_up(analysis, group),
-        "fastest": tables.fastest(analysis, group),
-        "speedups": tables.speedups(analysis, group),
-        "shares": tables.shares(analysis, group),
-        "growths": growths.coefficients(fits),
         "growth_sentences": growths.sentences(group, fits),
     }

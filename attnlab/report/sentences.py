@@ -1,4 +1,4 @@
-"""The report's sentences about the whole run: warnings, verdict, what was measured, and how steady the machine was."""
+"""The report's sentences about the whole run: warnings, what was measured, and how steady the machine was."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from attnlab.measuring.contender import with_huge_pages
 from attnlab.program.presets import presets
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, origins
-from attnlab.report.avoid import avoid
-from attnlab.report.lower_precision import lower_precision
-from attnlab.report.winners import crossings, winners
 from attnlab.statistics.verdicts import latencies
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine
@@ -87,13 +84,15 @@ def warnings(analysis: Analysis) -> list[str]:
         found.append(
             f"Other programs used this machine's cores: {disturbed} of {wording.counted(turns, 'turn')} had to wait "
             f"for one and do not count{f' (others took up to {who})' if who else ''}. What could not be told is called "
-            "undecided below; repeat the run when nothing else runs to have it decided."
+            "a tie below; repeat the run when nothing else runs to have it decided."
         )
     cut_short = _cut_short(analysis)
     if cut_short:
+        label, note = next(iter(cut_short.items()))
+        leave = "leaves" if len(cut_short) == 1 else "leave"
         found.append(
-            f"{wording.counted(len(cut_short), 'race')} ended before all planned processes had their turn, "
-            f"and leave more undecided. {next(iter(cut_short))}: {next(iter(cut_short.values()))}."
+            f"{wording.counted(len(cut_short), 'race')} ended before all planned processes had their turn, and {leave} "
+            f"more undecided. {label}: {note}."
         )
     if tested.failures:
         text = (
@@ -112,26 +111,6 @@ def warnings(analysis: Analysis) -> list[str]:
             "They are failed measurements, of the speed or of the ceiling, and are left out."
         )
     return found
-
-
-def verdict(analysis: Analysis) -> list[tuple[str, list[str]]]:
-    """(heading, sentences) for each group of workloads; the heading is empty where there is one group."""
-    if not analysis.anything_measured:
-        return [("", ["Nothing was measured; the table of those left out says why."])]
-    chapters = []
-    for group in analysis.groups:
-        sentences = winners(analysis, group) + crossings(analysis, group)
-        sentences += lower_precision(analysis, group) + avoid(analysis, group)
-        chapters.append((group.name, sentences or ["Nothing was measured here."]))
-    return chapters
-
-
-def footnote(analysis: Analysis) -> str:
-    """What the intervals and the ties above mean."""
-    return (
-        "Square brackets hold 95 % intervals; the 5 % are shared among the comparisons of one workload. "
-        f"Contenders within ±{units.percent(analysis.margin)} of each other count as equivalent."
-    )
 
 
 def self_test_summary(analysis: Analysis) -> str:

@@ -8,9 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnlab.contract import units
 from attnlab.figures import drawing, labels
+from attnlab.figures.palette import Style
+from attnlab.figures.palette import styles as styles_of
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.verdict_figures import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +30,7 @@ Guides = Mapping[str, Callable[[Cell], float]]
 Panel = tuple[Group, int, dict[str, Curve]]
 
 
-def latency(analysis: Analysis, folder: Path) -> Path | None:
+def latency(analysis: Analysis, folder: Path) -> Picture | None:
     """Median seconds per call against n. None where no head count has two lengths."""
 
     def seconds(cell: Cell, name: str) -> float | None:
@@ -34,10 +38,12 @@ def latency(analysis: Analysis, folder: Path) -> Path | None:
         return None if standing is None else standing.seconds
 
     title = "Time of one call (median): lower is better"
-    return _draw(analysis, folder / "latency.png", seconds, drawing.seconds_axis, title, {})
+    return _draw(
+        analysis, folder / "latency.png", seconds, drawing.seconds_axis, title, {}, units.seconds_text
+    )
 
 
-def memory(analysis: Analysis, folder: Path) -> Path | None:
+def memory(analysis: Analysis, folder: Path) -> Picture | None:
     """Peak bytes of a call against n, with the score matrix and the results, each known by arithmetic."""
 
     def peak(cell: Cell, name: str) -> float | None:
@@ -48,10 +54,10 @@ def memory(analysis: Analysis, folder: Path) -> Path | None:
         "results": lambda cell: cell.workload.output_bytes,
     }
     title = "Peak memory of one call: lower is better"
-    return _draw(analysis, folder / "memory.png", peak, drawing.bytes_axis, title, guides)
+    return _draw(analysis, folder / "memory.png", peak, drawing.bytes_axis, title, guides, units.bytes_text)
 
 
-def ceiling(analysis: Analysis, folder: Path) -> Path | None:
+def ceiling(analysis: Analysis, folder: Path) -> Picture | None:
     """Achieved FLOP/s as a share of the best matrix product of this run, against n."""
 
     def share(cell: Cell, name: str) -> float | None:
@@ -59,12 +65,18 @@ def ceiling(analysis: Analysis, folder: Path) -> Path | None:
 
     title = "Share of the best matrix-multiply rate: higher is better"
     guides: Guides = {"best matrix product": lambda cell: 1.0}
-    return _draw(analysis, folder / "ceiling.png", share, drawing.share_axis, title, guides)
+    return _draw(analysis, folder / "ceiling.png", share, drawing.share_axis, title, guides, units.percent)
 
 
 def _draw(
-    analysis: Analysis, file: Path, value: Value, axis: Callable[[Axes], None], title: str, guides: Guides
-) -> Path | None:
+    analysis: Analysis,
+    file: Path,
+    value: Value,
+    axis: Callable[[Axes], None],
+    title: str,
+    guides: Guides,
+    written: Callable[[float], str],
+) -> Picture | None:
     """All panels with a curve in them, those of a row on one vertical axis; None where there is none."""
     panels_of = (
         (group, count, _curves(analysis, group, count, value))
@@ -83,20 +95,33 @@ def _draw(
     figure, panels = drawing.new_figure(columns, rows, width=width, height=_HEIGHT * rows, sharey="row")
     for spare in panels[len(chosen) :]:
         spare.remove()
-    styles = drawing.styles(analysis.names)
+    styles = styles_of(analysis.names)
     panel = partial(_panel, styles=styles, axis=axis, guides=guides, inches=width / columns - 0.6)
     settled = [panel(axes, one) for axes, one in zip(panels, chosen, strict=False)]
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
     figure.suptitle(title + left_out, fontsize=drawing.SIZE + 2)
     labels.settle(figure, settled)
-    return drawing.save(figure, file)
+    return Picture(drawing.save(figure, file), _says(title, chosen, written))
+
+
+def _says(title: str, panels: Sequence[Panel], written: Callable[[float], str]) -> str:
+    """The panel with the longest length in words: least and most there."""
+    group, count, curves = max(panels, key=lambda one: (max(max(curve) for curve in one[2].values()), one[1]))
+    last = max(max(curve) for curve in curves.values())
+    there = {name: curve[last] for name, curve in curves.items() if last in curve}
+    least, most = min(there, key=there.__getitem__), max(there, key=there.__getitem__)
+    place = ", ".join(filter(None, (f"n = {last}", wording.counted(count, "head"), group.name)))
+    figures = f"{written(there[least])} ({least})"
+    if most != least:
+        figures = f"from {figures} to {written(there[most])} ({most})"
+    return f"{title}, against length. At {place}: {figures}."
 
 
 def _panel(
     axes: Axes,
     panel: Panel,
     *,
-    styles: Mapping[str, drawing.Style],
+    styles: Mapping[str, Style],
     axis: Callable[[Axes], None],
     guides: Guides,
     inches: float,
@@ -112,16 +137,14 @@ def _panel(
         for text, known in guides.items()
     ]
     texts += _curves_into(axes, curves, styles, lengths)
-    # a line that ends early has its label above, and needs no room at the right
-    at_end = [*guides, *(name for name, curve in curves.items() if max(curve) == lengths[-1])]
-    labels.make_room(axes, lengths, at_end, inches)
+    labels.make_room(axes, lengths, [*guides, *curves], inches)
     title = ", ".join(filter(None, (wording.counted(count, "head"), group.name)))
     drawing.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
     return texts
 
 
 def _curves_into(
-    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, drawing.Style], lengths: Sequence[int]
+    axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, Style], lengths: Sequence[int]
 ) -> list[Text]:
     """Draw `curves` and return their labels; earlier ones are broader, so that later ones do not hide them."""
     texts = []
@@ -139,10 +162,9 @@ def _curves_into(
             markersize=4.5 + 2.5 * under,
             linewidth=1.5 + 1.1 * under,
         )
-        last = max(curve)
-        early, leftmost = last < lengths[-1], last in lengths[:2]
-        at = lengths[0] if early and leftmost else last
-        texts.append(labels.label(axes, at, curve[last], name, style.colour, early=early, leftmost=leftmost))
+        texts.append(labels.label(axes, lengths[-1], curve[max(curve)], name, style.colour))
+        if max(curve) < lengths[-1]:
+            labels.lead(axes, (max(curve), lengths[-1]), curve[max(curve)], style.colour)
     return texts
 
 

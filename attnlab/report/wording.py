@@ -102,7 +102,8 @@ def condition(name: str, value: Any, *, always: bool = False) -> str:
     if name == "device":
         return {"cpu": "CPU", "cuda": "CUDA"}.get(value, str(value))
     if name == "distribution":
-        return f"{value} inputs" if always or value != "normal" else ""
+        shown = declaration(Workload.__dataclass_fields__[name]).brief(value) or value
+        return f"{shown} inputs" if always or value != "normal" else ""
     if name == "storage" and value in Storage.kinds:
         return Storage.kinds[value].words
     if name in _CONDITIONS and value is not None and (name, value) != ("seed", 0):

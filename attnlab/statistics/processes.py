@@ -76,6 +76,19 @@ def time_ratio(first: Measurement, second: Measurement, comparisons: int = 1) ->
     return Estimate(value, low, high, found.processes)
 
 
+def seconds(latency: Measurement) -> Estimate | None:
+    """Seconds of a call, as the geometric mean of the medians of its processes, over their undisturbed rounds.
+
+    None where no process has any.
+    """
+    figures = list(_medians(latency, math.log).values())
+    if not figures:
+        return None
+    found = estimate(figures)
+    value, low, high = (math.exp(one) for one in (found.value, found.low, found.high))
+    return Estimate(value, low, high, found.processes)
+
+
 def _medians(latency: Measurement, of: Callable[[float], float]) -> dict[int, float]:
     left_out, processes = latency.disturbed_rounds, latency.processes
     kept: dict[int, list[float]] = {}

@@ -20,8 +20,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("numerics",),
     ("claims",),
     ("program",),
-    ("report",),
-    ("commands", "pytest_plugin"),
+    ("diagnosis",),
+    ("report", "sweep"),
+    ("dataset",),
+    ("explore",),
+    ("commands", "pytest_plugin", "routing"),
 )
 FLOOR = {package: height for height, floor in enumerate(FLOORS) for package in floor}
 

@@ -123,8 +123,8 @@ def test_what_was_looked_up_gets_a_verdict_and_each_figure_has_a_source() -> Non
 
 
 def test_what_training_could_decide_is_not_called_undecidable() -> None:
-    for entry in run_claims(["stable-learning", "heads-learn-syntax"], backends=[]).entries:
-        assert entry.verdict is NOT_MEASURABLE and "trains one" in entry.note
+    (entry,) = run_claims(["heads-learn-syntax"], backends=[]).entries
+    assert entry.verdict is NOT_MEASURABLE and "trains one" in entry.note
 
 
 def test_only_the_experiments_that_are_needed_run_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_only_the_experiments_that_are_needed_run_and_each_once(monkeypatch: pyt
         return [Finding(name, "", "", "", ()) for name in names]
 
     monkeypatch.setattr(ledger, "run_experiments", run)
-    run_claims(["boltzmann", "weights-sum-to-one", "next-token", "stable-learning"], backends=[])
+    run_claims(["boltzmann", "weights-sum-to-one", "next-token", "heads-learn-syntax"], backends=[])
     assert asked == ["formula", "thermodynamics"]
     run_claims(["boltzmann", "next-token"], backends=[], findings=[Finding("formula", "", "", "", ())])
     assert asked[2:] == ["thermodynamics"]
@@ -192,7 +192,7 @@ def _asked(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = _asked("next-token stable-learning --backends numpy_blocked", capsys)
+    status, out, _ = _asked("next-token heads-learn-syntax --backends numpy_blocked", capsys)
     assert status == 0
     assert "refuted" in out and "1 refuted, 1 not measurable" in out
     status, out, _ = _asked("boltzmann --json --seed 5 --backends numpy_blocked", capsys)

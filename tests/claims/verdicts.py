@@ -11,13 +11,13 @@ _IDS = {
     "boltzmann temperature-sharpens dot-products-grow variance-proportional-to-d variances-add heads-split-weights "
     "heads-independent output-mixes-heads",
     ClaimVerdict.CONDITIONAL: "same-row-count value-dimension every-token-sees-every match-means-high-score "
-    "magnitude-manageable scale-prevents-vanishing small-values-vanish heads-cut-cost memory-reasonable "
-    "typical-head-count bert-heads concatenation-is-output half-the-table",
+    "magnitude-manageable scale-prevents-vanishing small-values-vanish heads-cut-cost scale-for-later-steps "
+    "memory-reasonable stable-learning typical-head-count bert-heads concatenation-is-output half-the-table",
     ClaimVerdict.REFUTED: "score-of-own-key unnormalised-sum next-token no-information-loss "
     "plain-exponentials variance-sigma-squared "
-    "scale-for-later-steps no-element-dominates neither-peaked-nor-flat "
+    "no-element-dominates neither-peaked-nor-flat "
     "dot-product-d-squared heads-see-chunks heads-after-sum",
-    ClaimVerdict.NOT_MEASURABLE: "heads-learn-syntax stable-learning",
+    ClaimVerdict.NOT_MEASURABLE: "heads-learn-syntax",
 }
 VERDICTS = {id: verdict for verdict, ids in _IDS.items() for id in ids.split()}
 #: how far a figure is from what is expected where it meets the test, and where it misses it

@@ -68,7 +68,7 @@ FOUND = (Speed(0.001, 7), Speed(0.0013, 3))
     ("huge", "end"),
     [
         (None, "; try it with huge pages: a[pages=huge]."),
-        (0.0009, "; 0.9 ms with huge pages (set THP_MEM_ALLOC_ENABLE=1)."),
+        (0.0009, "; 900 µs with huge pages (set THP_MEM_ALLOC_ENABLE=1)."),
     ],
 )
 def test_two_speeds_are_told_with_what_huge_pages_give(
@@ -81,7 +81,7 @@ def test_two_speeds_are_told_with_what_huge_pages_give(
     monkeypatch.setattr(program, "huge_pages_refused", lambda: None)
     assert two_speeds("a[pages=huge]", FOUND, None).endswith("placements).")
     said = two_speeds("a", FOUND, huge)
-    assert said == f"a takes 1.3 or 1 ms by where its memory lies (3 and 7 of 10 placements){end}"
+    assert said == f"a takes 1.30 ms or 1.00 ms by where its memory lies (3 and 7 of 10 placements){end}"
 
 
 def twofold(name: str, **facts: str) -> Result:
@@ -96,7 +96,7 @@ def test_what_was_seen_of_the_machine_follows_the_verdicts() -> None:
     steady = replace(twofold("b"), measurements=(latency([[2e-3] * 6] * 4),))
     found = Comparison(TINY, "a", (twofold("a", others="1.2 cores, most of it rustc"), steady), {}, 4)
     first, second = found.sentences()
-    assert first.startswith("a takes 1.3 or 1 ms by where its memory lies")
+    assert first.startswith("a takes 1.30 ms or 1.00 ms by where its memory lies")
     assert second == (
         "Other programs took 1.2 cores, most of it rustc meanwhile: turns that had to wait for a core do not count."
     )

@@ -61,8 +61,8 @@ def test_keys_that_are_copied_for_every_head_are_foreseen(clock: Clock, nothing_
     assert reading.outcome is Outcome.MEASURED, reading.reason
     assert copying.outcome is Outcome.OVER_BUDGET
     said = copying.reason or ""
-    assert said.startswith("predicted to need 9 GiB: inputs of 1 GiB, and a call that takes 8 GiB")
-    assert said.endswith("(one score matrix is 0.0312 GiB); 8 GiB are free, 85% of it may be used")
+    assert said.startswith("predicted to need 9.00 GiB: inputs of 1.00 GiB, and a call that takes 8.00 GiB")
+    assert said.endswith("(one score matrix is 32.0 MiB); 8.00 GiB are free, 85% of it may be used")
 
 
 def test_a_score_matrix_that_does_not_fit_is_told_with_its_size(
@@ -85,7 +85,7 @@ def test_a_score_matrix_that_does_not_fit_is_told_with_its_size(
     assert tiles.outcome is Outcome.MEASURED, tiles.reason
     for matrix in matrices:
         assert matrix.outcome is Outcome.OVER_BUDGET
-        assert "a call that takes 64 GiB (one score matrix is 32 GiB); 20 GiB are free" in (
+        assert "a call that takes 64.0 GiB (one score matrix is 32.0 GiB); 20.0 GiB are free" in (
             matrix.reason or ""
         )
 
@@ -101,8 +101,8 @@ def test_who_does_not_fit_beside_the_others_is_told_so(clock: Clock, nothing_is_
         results = {result.contender: result for result in conductor.race(DECODE)}
     assert [results[name].outcome for name in ("a", "c", "a#2")] == ["measured", "measured", "over_budget"]
     said = results["a#2"].reason or ""
-    assert "1.7 GiB are free" in said
-    assert said.endswith("; the 2 before it in the race hold 2 GiB: race fewer together")
+    assert "1.70 GiB are free" in said
+    assert said.endswith("; the 2 before it in the race hold 2.00 GiB: race fewer together")
 
 
 def test_what_the_calls_of_others_take_is_left_free(clock: Clock, nothing_is_worked_out: None) -> None:
@@ -144,7 +144,7 @@ def test_memory_that_others_took_meanwhile_leaves_a_process_out(
     worker.free = lambda: GIB if len(worker.processes) == 2 else 8 * GIB
     (result,), _ = race([worker], DECODE)
     assert result.outcome is Outcome.MEASURED and result.latency is not None
-    assert "left out of one process: its inputs need 1.5 GiB, 1 GiB are free" in (result.reason or "")
+    assert "left out of one process: its inputs need 1.50 GiB, 1.00 GiB are free" in (result.reason or "")
 
 
 @pytest.mark.parametrize(

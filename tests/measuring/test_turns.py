@@ -185,7 +185,7 @@ def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.Mo
         answer, _ = one.place()
         assert answer["placed"] is placed
         assert (one.call is call) is not placed
-    assert answer["reason"] == "its inputs take over 0 MiB"
+    assert answer["reason"] == "its inputs take over 191 B"
 
 
 def test_nothing_is_placed_before_it_is_prepared() -> None:

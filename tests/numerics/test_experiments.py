@@ -17,6 +17,8 @@ from attnlab.numerics.catalogue import EXPERIMENTS, figure, run_experiments
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.variance_sampling import sampled_rows
 
+#: training takes minutes and asks no backend: tests/numerics/test_training.py
+ASKED = [name for name in EXPERIMENTS if name != "training"]
 #: the specification, the fast one of NumPy, whose products PyTorch counts, and the kernel that a user gets
 BACKENDS = ("naive_loop", "numpy_blocked", "torch_eager", "torch_sdpa")
 
@@ -62,7 +64,7 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 4711])
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", ASKED)
 def test_an_experiment_passes_with_any_seed_and_decides_its_claims(name: str, seed: int) -> None:
     (finding,) = run_experiments([name], BACKENDS, seed=seed)
     assert finding.rows
@@ -76,7 +78,7 @@ def test_an_experiment_passes_with_any_seed_and_decides_its_claims(name: str, se
 
 
 #: a scale shows in all of them but the one where a weight of 0 is a matter of the format alone
-SEE_THE_SCALE = [name for name in EXPERIMENTS if name != "overflow"]
+SEE_THE_SCALE = [name for name in ASKED if name != "overflow"]
 
 
 @pytest.mark.usefixtures("drawn_once")
@@ -88,7 +90,7 @@ def test_a_wrong_scale_fails(name: str, faulty: Path) -> None:
 
 
 @pytest.mark.usefixtures("drawn_once")
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", ASKED)
 def test_a_backend_that_raises_is_a_failed_row_and_the_others_are_kept(name: str, faulty: Path) -> None:
     (finding,) = run_experiments([name], ["raises", "numpy_vectorized"], folders=[faulty])
     failed = [row for row in finding.rows if not row.passed]
@@ -111,7 +113,7 @@ def test_the_small_sizes_of_a_slow_backend_are_drawn(name: str) -> None:
 
 
 @pytest.mark.usefixtures("drawn_once")
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", ASKED)
 def test_an_experiment_without_a_usable_backend_says_so(name: str) -> None:
     (finding,) = run_experiments([name], ["torch_sdpa_cudnn"])
     assert not [row for row in finding.rows if row.where.get("backend") == "torch_sdpa_cudnn"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.special import ndtr
 
 from attnlab.figures.drawing import new_figure, points
 from attnlab.numerics import (
+    depth,
     error_growth,
     formula,
     length,
@@ -208,3 +210,16 @@ def test_every_circle_lies_on_the_curve_of_its_gap() -> None:
     for row, curve in zip(circles, curves, strict=True):
         at = np.interp(float(row.where["keys"]), *map(np.asarray, curve.get_data()))
         assert at == pytest.approx(row.measured, abs=0.01)
+
+
+def test_depth_enters_only_without_a_norm() -> None:
+    rows = rows_of(depth.by_layer)
+
+    def sizes(norm: str, scaling: str) -> list[float]:
+        return [row.measured for row in pick(rows, depth.SIZE, norm=norm, scaling=scaling)]
+
+    for scaling in ("unscaled", "scaled"):
+        assert sizes("pre-norm", scaling) == pytest.approx([1.0] * depth.LAYERS, abs=0.5)
+    unscaled, scaled = sizes("none", "unscaled"), sizes("none", "scaled")
+    assert all(later > 1.5 * earlier for earlier, later in pairwise(unscaled))
+    assert unscaled[-1] > 100 and unscaled[-1] > 10 * scaled[-1] > 10

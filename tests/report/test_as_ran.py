@@ -16,6 +16,7 @@ from attnlab.program.store import Run, read_run
 from attnlab.report import as_ran, page, tables
 from attnlab.report.analysis import analyse
 from attnlab.report.lower_precision import lower_precision
+from attnlab.report.winners import every_place
 
 LOW = "quick[precision=bf16]"
 COSTS = {
@@ -47,27 +48,32 @@ def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> Non
         assert cell.ranking is not None and cell.ranking.best.contender == "steady"
         assert cell.ranking.of(LOW) is None
         assert cell.standing(LOW) is not None
-    assert LOW not in tables.fastest(analysis, group)
+    assert all(LOW not in one.won.first for one in every_place(analysis))
     (said,) = lower_precision(analysis, group)
     assert said.startswith(
         f"**`{LOW}` computes in bfloat16**, not in its inputs' float32, and is ranked apart."
     )
     assert re.search(r"At n = 1024, 4 heads it is (1.9|2.0)\d+ \[", said)
     assert "times as fast as `steady`, in bfloat16: relative error 0.0031 against 4" in said
-    whole = page.render(analysis, {})
+    whole = page.render(page.content_of(analysis.run), {})
     assert said in whole
     assert f"Use `{LOW}`" not in whole
+    assert (
+        f"`{LOW}` computes in bfloat16 and is ranked apart, 2.0 times as fast as the fastest at n = 1024"
+        in whole
+    )
 
 
 def test_tables_show_it_with_its_precision(tmp_path: Path) -> None:
-    analysis = analyse(run_of(tmp_path))
-    (group,) = analysis.groups
-    for table in (tables.latencies(analysis, group), tables.speedups(analysis, group)):
-        assert f"`{LOW}`, in bfloat16" in table
-    (row,) = [line for line in tables.latencies(analysis, group).splitlines() if "1024" in line]
-    assert "**" not in row.split("|")[5], "first places are for the inputs' precision"
+    run = run_of(tmp_path)
+    analysis = analyse(run)
+    rows = [row for row in page.content_of(run).tables["results"] if row["contender"] == LOW]
+    assert len(rows) == 2
+    for row in rows:
+        assert row["computes_in"] == "bfloat16" and row["median_s"] > 0
+        assert not row["first"], "first places are for the inputs' precision"
     assert "float32, computed in bfloat16" in tables.accuracy(analysis)
-    assert "float32, computed in bfloat16" in as_ran.as_ran(analysis)
+    assert any(one["precision"] == "float32, computed in bfloat16" for one in as_ran.contenders(analysis))
 
 
 def test_alone_it_is_ranked_and_said_to_be_without_rival(tmp_path: Path) -> None:
@@ -114,17 +120,18 @@ def test_a_fallback_is_said(tmp_path: Path) -> None:
     analysis = analyse(run)
     (said,) = as_ran.fallbacks(analysis)
     assert said.startswith("`steady` asked for _flash, but _math ran, at n = 256, 4 heads first")
-    assert "_math (**asked for _flash**)" in as_ran.as_ran(analysis)
-    assert said in page.render(analysis, {})
+    (told,) = [one for one in as_ran.contenders(analysis) if one["contender"] == "steady"]
+    assert told["what_ran"] == "_math (**asked for _flash**)"
+    assert said in page.render(page.content_of(run), {})
 
 
 def test_threads_and_modes_stand_beside_what_was_asked(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     facts = {"pools": [{"num_threads": 2}], "modes": {"float32 matrix products": "high"}}
     run.environment = {"contenders": {"steady": facts}}
-    table = as_ran.as_ran(analyse(run))
-    (row,) = [line for line in table.splitlines() if "`steady`" in line]
-    assert "all cores: 2" in row and "float32 matrix products high" in row
+    (told,) = [one for one in as_ran.contenders(analyse(run)) if one["contender"] == "steady"]
+    assert told["threads_asked_and_in_pools"] == "all cores: 2"
+    assert "float32 matrix products high" in told["precision"]
 
 
 def setup(*samples: tuple[float, int]) -> Measurement:
@@ -144,14 +151,15 @@ def test_set_up_has_a_row_a_contender_and_says_when_it_pays_off(tmp_path: Path) 
         replace(one, measurements=(*one.measurements, found[one.contender])) for one in run.results
     ]
     analysis = analyse(run)
-    table = as_ran.set_up(analysis, analysis.groups[0])
-    header, _, eager, steady = table.splitlines()
-    assert "first in its process" in header
-    assert "3.50 s" in steady and "10.0 ms" in steady and "calls, against `torch_eager`" in steady
-    calls = int(steady.split("after ")[1].split(" calls")[0].replace(",", ""))
-    assert 3.499 / 1.05e-9 / 1024**2 / 4 * 0.9 < calls < 3.499 / 1.05e-9 / 1024**2 / 4 * 1.2
-    assert "calls" not in eager
-    assert "What else was measured" not in page.render(analysis, {})
+    found = {row["contender"]: row for row in as_ran.setups(analysis)}
+    steady, eager = found["steady"], found["torch_eager"]
+    assert (steady["first_s"], steady["further_s"]) == (3.5, 0.01)
+    assert steady["pays_off_against"] == "torch_eager" and eager["pays_off_calls"] is None
+    exact = 3.499 / 1.05e-9 / 1024**2 / 4
+    assert 0.9 * exact < steady["pays_off_calls"] < 1.2 * exact
+    table = as_ran.overview(analysis)
+    assert "3.50 s" in table and f"after {steady['pays_off_calls']:,} calls" in table
+    assert "(median; all in" not in page.render(page.content_of(run), {}), "a set-up has its own column"
 
 
 def test_the_same_bits_have_a_row_a_contender_and_are_stored(tmp_path: Path) -> None:
@@ -163,19 +171,11 @@ def test_the_same_bits_have_a_row_a_contender_and_are_stored(tmp_path: Path) -> 
     run.save()
     stored = read_run(tmp_path)
     assert stored.invariance == run.invariance
-    steady, low = as_ran.same_bits(analyse(run)).splitlines()[2:]
-    assert [cell.strip() for cell in steady.strip("|").split("|")] == [
-        "`steady`",
-        "float32",
-        "same",
-        "–",
-        "–",
-        "–",
-        "differ",
-        "–",
-        "300 × 700",
-    ]
-    assert low.endswith("its process exited |")
+    steady, low = page.content_of(run).tables["same_bits"]
+    assert (steady["again"], steady["one query alone"], steady["reason"]) == (True, False, None)
+    assert (low["contender"], low["again"], low["reason"]) == (LOW, None, "its process exited")
+    (row,) = [one for one in as_ran.overview(analyse(run)).splitlines() if "`steady`" in one]
+    assert "1 of 2" in row
 
 
 def test_a_run_that_was_stored_without_them_is_read(tmp_path: Path) -> None:

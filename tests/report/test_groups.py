@@ -8,11 +8,11 @@ from dataclasses import fields
 import pytest
 
 from attnlab.contract.workload import Workload
-from attnlab.report import verdict_text
 from attnlab.report.analysis import analyse, conditions
-from attnlab.report.page import render
+from attnlab.report.answer import answer_of
+from attnlab.report.crossings import find_crossovers
+from attnlab.report.page import content_of, render
 from attnlab.report.speed_figures import latency
-from attnlab.report.winners import find_crossovers
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
 B_BACKWARD = {"a": lambda workload: 2e-4, "b": lambda workload: 1e-4 if workload.backward else 3e-4}
@@ -39,21 +39,28 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
     assert [group.name for group in analysis.groups] == NAMES
     assert all(len(group.cells) == 8 for group in analysis.groups)
     assert analysis.shared == "float32, CPU, batch 1, head_dim 64"
-    said = dict(re.findall(r"^(.*):\n- Use (\w+) for 64 ≤ n ≤ 512 at 4 and 8 heads", verdict_text(run), re.M))
+    found = answer_of(analysis)
+    assert found.line == (
+        "**It depends on the kind of workload**: use `a` for 4 kinds and `b` for 1 kind, as the tables say."
+    )
+    said = {one.name: re.match(r"\*\*Use `(\w)`\*\*: nothing", one.line)[1] for one in found.groups}
     assert said == {name: "b" if "backward" in name else "a" for name in NAMES}
+    assert all(one.table.count("●") == 8 for one in found.groups)
 
 
 def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
     """What lies on one curve differs in length only: a mixed fit would be refused as worse than 10 %."""
     costs = {"a": lambda w: 1e-4 + 1e-9 * w.flops, "b": lambda w: 2e-4 + 1e-9 * w.flops}
     run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], noise=0.002, **{**SIZES, "heads": (4,)})
-    text = render(analyse(run), {})
-    assert text.count("<summary>Coefficients, and the longest length held out: ") == 3
-    assert "no good fit" not in text
+    content = content_of(run)
+    text = render(content, {})
+    growth = content.tables["growth"]
+    assert len({row["group"] for row in growth}) == 3
+    assert all(row["leading"] for row in growth)
     assert "The workloads form 3 groups, each ranked by itself" in text
-    worst = text[text.index("## Accuracy") : text.index("## Share of")]
+    worst = text[text.index("## Accuracy") : text.index("## Distance")]
     assert re.search(r"n = 512, \d heads, (backward|1 query over n keys, forward|.*not causal)", worst)
-    assert latency(analyse(run), tmp_path).exists()
+    assert latency(analyse(run), tmp_path).file.exists()
 
 
 def test_no_crossover_is_made_of_two_groups(made):
@@ -101,8 +108,8 @@ def test_no_field_is_merged_silently(made, name):
     analysis = analyse(run)
     names = [group.name for group in analysis.groups]
     assert len(set(names)) == 2 and all(names)
-    text = render(analysis, {})
-    assert all(f"**{one}**" in text for one in names)
+    text = render(content_of(run), {})
+    assert all(f"\n### {one}\n" in text for one in names)
     given = conditions(run.plan.workloads[1])
     assert name in given and given != conditions(run.plan.workloads[0])
 
@@ -119,9 +126,12 @@ def test_groups_of_a_preset_are_called_by_its_parts(made):
         "gpt2/training: causal, training",
         "gpt2/decode: 1 query over n keys, forward",
     ]
-    text = render(analysis, {})
+    text = render(content_of(run), {})
     assert "`gpt2` is GPT-2 small (124M): Radford et al. 2019, table 2" in text
-    assert "### gpt2/training: causal, training\n\n- **Use `b`** for 64 ≤ n ≤ 512 at 12 heads" in text
+    assert (
+        "### gpt2/training: causal, training\n\n**Use `b`**: nothing is decidedly faster at any of 4 sizes"
+        in text
+    )
 
 
 def test_two_presets_share_a_group_where_they_differ_in_heads_only(made):
@@ -144,17 +154,28 @@ def test_a_batch_that_follows_from_the_length_parts_no_groups(made):
 def test_a_preset_of_another_version_is_named(made):
     run = made(costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "gpt2/decode"})
     object.__setattr__(run.plan, "origins", ("gpt9/decode",) * 4)
-    assert "The preset `gpt9` is not known to this version." in render(analyse(run), {})
+    assert "The preset `gpt9` is not known to this version." in render(content_of(run), {})
 
 
 def test_what_only_some_can_afford_is_said(made):
     """`b` is over budget from n = 256 on, both at n = 512: no crossover is claimed there; each has a peak."""
     costs = {"a": lambda w: 3.0 if w.keys == 512 else 1e-3, "b": lambda w: 3.0 if w.keys > 128 else 2e-3}
     run = made(costs=costs, baseline="b", noise=0.002, **{**GPT2, "preset": "gpt2/prefill"})
-    text = render(analyse(run), {})
-    assert "Only `a` was measured for n = 256 at 12 heads: there is nothing to compare its time with " in text
-    assert "(over budget, not tried: `b`)" in text
-    assert "Nobody was measured for n = 512 at 12 heads (over budget, not tried: `a` and `b`)." in text
-    assert "No crossover: between n = 64 and 128 no two of `a` and `b`" in text
-    peaks = text[text.index("## Peak memory") : text.index("## Speedup")]
-    assert [int(n) for n in re.findall(r"\|\s+12 \|\s+(\d+) \|", peaks)] == [256, 128]
+    content = content_of(run)
+    (group,) = content.answer.groups
+    marks = [row.split("|")[2].strip()[:1] for row in group.table.splitlines()[2:]]
+    assert marks == ["●", "●", "·", "–"]
+    assert "crossovers" not in content.tables
+    text = render(content, {})
+    assert "| `b`         | over budget, not tried | 2 of 4 |" in text
+    peaks = text[text.index("## Memory") : text.index("## Accuracy")]
+    assert "(n = 256)" in peaks and "(n = 128)" in peaks
+
+
+def test_a_run_of_many_groups_stays_short(made):
+    """A table each, one answer, five sentences, and no more figures than a person looks at."""
+    variants = tuple({"seed": seed} for seed in range(14))
+    run = made(costs=B_BACKWARD, variants=variants, lengths=(64, 128), heads=(4, 8), noise=0.002)
+    text = render(content_of(run), {})
+    assert text.count("\n### seed") == 14
+    assert len(text.encode()) < 40_000

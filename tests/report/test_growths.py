@@ -7,18 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from attnlab.report import growths, winners
+from attnlab.report import growths
 from attnlab.report.analysis import analyse
-from attnlab.report.page import render
-from attnlab.statistics.crossover import Crossover
+from attnlab.report.page import content_of, render
 
 SIZES = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4), "rounds": 25, "noise": 0.01}
 QUADRATIC = {"a": lambda w: 1e-4 + 1e-9 * w.pairs, "b": lambda w: 2e-4 + 2e-9 * w.pairs}
 
 
 def chapter(run):
-    text = render(analyse(run), {})
-    return text[text.index("## Growth") : text.index("## Numerical experiments")]
+    text = render(content_of(run), {})
+    return text[text.index("## Time") : text.index("## Memory")]
+
+
+def rows(run):
+    return content_of(run).tables["growth"]
 
 
 def sentences(run):
@@ -28,16 +31,19 @@ def sentences(run):
 
 
 def test_every_contender_is_held_out_at_every_head_count_with_five_lengths(made):
-    text = chapter(made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES))
-    rows = [row for row in text.splitlines() if row.startswith("| `")]
-    assert len(rows) == 4
-    assert all(re.search(r"predicted [\d.]+ .?s, measured [\d.]+ .?s \([+-]\d+ %\)", row) for row in rows)
-    assert "4 of 4 fits are good; 4 of 4 predict the longest length within 10 %" in text
-    assert "no good fit" not in text.lower().replace('"no good fit"', "")
-    few = chapter(made(costs=QUADRATIC, ceiling_flops=1e15, **{**SIZES, "lengths": (64, 128, 256, 512)}))
-    assert "predicted" not in few.replace("is predicted by", "")
-    assert "with fewer than five lengths none could be held out" in few
-    assert "too few to fit" in chapter(made(costs=QUADRATIC, **{**SIZES, "lengths": (64, 128)}))
+    run = made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES)
+    found = rows(run)
+    assert len(found) == 4
+    for row in found:
+        assert row["leading"] == "quadratic" and row["c_low"] <= row["c"] <= row["c_high"]
+        assert row["held_out_length"] == 2048
+        assert row["held_out_predicted"] == pytest.approx(row["held_out_measured"], rel=0.1)
+    assert "4 of 4 fits are good; 4 of 4 predict the longest length within 10 %" in chapter(run)
+    few = made(costs=QUADRATIC, ceiling_flops=1e15, **{**SIZES, "lengths": (64, 128, 256, 512)})
+    assert all(row["held_out_predicted"] is None for row in rows(few))
+    assert "with fewer than five lengths none could be held out" in chapter(few)
+    two = made(costs=QUADRATIC, **{**SIZES, "lengths": (64, 128)})
+    assert "growth" not in content_of(two).tables and "t(n)" not in chapter(two)
 
 
 def test_a_wrong_prediction_is_named_with_its_size(made):
@@ -56,7 +62,8 @@ def test_a_step_is_said_with_the_score_matrix_on_both_sides(made):
     (said,) = [one for one in sentences(run) if "a pair costs" in one]
     assert re.match(r"`b` at 4 heads: a pair costs (1\.9|2\.0|2\.1) times as much from n = 1024 ", said)
     assert "(score matrix 16.0 MiB) as up to n = 512 (4.00 MiB)" in said
-    assert re.search(r"ns to n = 512, .*ns\] from 1024", chapter(run))
+    row = next(row for row in rows(run) if row["contender"] == "b")
+    assert row["step_from"] == 1024 and 1.8 < row["c"] / row["c_below_step"] < 2.2
 
 
 @pytest.mark.parametrize("which", ["skips", "computes all"])
@@ -85,11 +92,3 @@ def test_a_machine_that_changed_its_speed_is_named(made):
     run.results = [slowed(one) if one.workload.keys == 128 else one for one in run.results]
     (said,) = [one for one in sentences(run) if "own speed" in one]
     assert "800 µs beside n = 128 and 500 µs beside n = " in said
-
-
-def test_a_pair_that_changes_places_at_some_head_counts_is_said_to_at_no_other(made, monkeypatch):
-    analysis = analyse(made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES))
-    found = {1: [], 4: [Crossover("a", "b", 300.0, 256.0, 400.0, 256, 512)]}
-    monkeypatch.setattr(winners, "find_crossovers", lambda *_: found)
-    (said,) = winners.crossings(analysis, analysis.groups[0])
-    assert said.endswith("n ≈ 300 [260, 400] at 4 heads; none in the range is decided at 1 head.")

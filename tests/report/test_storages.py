@@ -8,7 +8,7 @@ from attnlab.contract.workload import Workload
 from attnlab.program.plan import Plan
 from attnlab.report import storages
 from attnlab.report.analysis import analyse
-from attnlab.report.page import render
+from attnlab.report.page import content_of, render
 
 #: seconds of a decoding call: reading the keys, and what a storage does before it
 READING = {"contiguous": 1.0, "preallocated": 1.05, "grown": 3.0, "packed": 2.0, "paged": 2.5}
@@ -44,7 +44,8 @@ def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made):
     """The multiple is that of the medians; the bracket holds the true one, and is wider with more noise."""
     widths = []
     for noise in (0.001, 0.05):
-        analysis = analyse(made(variants=ALL, noise=noise, rounds=25, **DECODING))
+        run = made(variants=ALL, noise=noise, rounds=25, **DECODING)
+        analysis = analyse(run)
         ((name, groups),) = storages.families(analysis)
         assert name == "" and list(groups) == list(READING)
         plain, grown = (groups[one].cells[8, 16384].measured["a"].latency for one in ("contiguous", "grown"))
@@ -53,9 +54,10 @@ def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made):
         assert low < true < high
         widths.append(high / low)
     assert widths[0] < widths[1]
-    text = render(analysis, {})
-    assert "## What the form of keys and values costs" in text
-    assert "## Cost of a token against the length of the cache" in text
+    text = render(content_of(run), {})
+    assert text.count("## Keys and values as they are stored") == 1
+    assert "**What the form of keys and values costs.**" in text
+    assert "**Cost of a token against the length of the cache.**" in text
     line = next(
         line for line in text.splitlines() if line.startswith("| `a`") and "16384" in line and "(" in line
     )
@@ -79,7 +81,7 @@ def test_without_several_storages_there_is_no_such_chapter(made):
     """And prefill is no decoding."""
     run = made(costs={"a": cost}, lengths=(64, 128), heads=(4,), ceiling_flops=1e18)
     assert storages.content(analyse(run)) == {"per_token": [], "beside": [], "more": "1,000"}
-    text = render(analyse(run), {})
+    text = render(content_of(run), {})
     assert "form of keys and values" not in text and "Cost of a token" not in text
 
 

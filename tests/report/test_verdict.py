@@ -1,4 +1,4 @@
-"""The verdict's sentences say what the data say, and no more."""
+"""The verdict says what the data say, and no more: its line, its table, its sentences."""
 
 from __future__ import annotations
 
@@ -8,83 +8,99 @@ import statistics
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import synthetic
 
+from attnlab.contract.result import Outcome
 from attnlab.report import verdict_text
 from attnlab.report.analysis import analyse
-from attnlab.report.winners import find_crossovers
+from attnlab.report.answer import MOST, answer_of
+from attnlab.report.crossings import find_crossovers
+from attnlab.report.winners import choose, every_place
 from attnlab.statistics.pairing import LOOK_ALPHA, half_width
+from attnlab.statistics.winner import Sure
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 B_WINS, EQUAL = {"a": SLOW, "b": FAST}, {"a": FAST, "b": FAST}
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (1, 4), "rounds": 31}
+CELL = r"(.) `(\w+)`(?:, `\w+`)?(?: \+\d+)? ([\d.]+) \[([\d.]+), ([\d.]+)\]"
 
 
-def lines(run):
-    return [line[2:] for line in verdict_text(run).splitlines() if line.startswith("- ")]
+def said(run):
+    """The line, and the sentences below it."""
+    found = answer_of(analyse(run))
+    return [found.line, *found.sentences]
 
 
-def test_the_ratio_and_interval_in_a_sentence_are_those_of_the_samples(made):
+def test_the_ratio_and_interval_in_the_table_are_those_of_the_samples(made):
     run = made(costs=B_WINS, lengths=(256,), heads=(4,), rounds=30)
     first, second = ({r.contender: r for r in run.results}[name].latency.by_round() for name in "ab")
     # six rounds a process; round 3 is the disturbed one
     pairs = [[i for i in range(at, at + 6) if i != 3] for at in range(0, 30, 6)]
     figures = [statistics.median(math.log(first[i] / second[i]) for i in pair) for pair in pairs]
     center, half = statistics.fmean(figures), half_width(statistics.stdev(figures), 5, LOOK_ALPHA)
-    sentence = lines(run)[0]
-    ratio, low, high = map(
-        float, re.search(r"it is ([\d.]+) \[([\d.]+), ([\d.]+)\] times", sentence).groups()
-    )
-    assert ratio == pytest.approx(math.exp(center), rel=0.005)
-    assert (low, high) == pytest.approx((math.exp(center - half), math.exp(center + half)), rel=0.005)
-    assert sentence.startswith("Use b for n = 256 at 4 heads")
-    assert "the next other implementation and the baseline, a" in sentence
+    (group,) = answer_of(analyse(run)).groups
+    mark, name, *numbers = re.search(CELL, group.table).groups()
+    assert (mark, name) == ("●", "b")
+    expected = (math.exp(center), math.exp(center - half), math.exp(center + half))
+    assert [float(one) for one in numbers] == pytest.approx(expected, rel=0.005)
+    assert said(run)[0] == "**Use `b`**: nothing is decidedly faster here."
+    assert said(run)[1].startswith("`b` is decidedly the fastest at n = 256, 4 heads")
 
 
-def test_a_range_of_ratios_covers_every_workload(made):
+def test_the_range_in_a_sentence_covers_every_workload(made):
     run = made(costs=B_WINS, **SIZES)
-    analysis = analyse(run)
-    ratios = [cell.ranking.runner_up.against_best for cell in analysis.cells]
-    low, high = min(v.ratio for v in ratios), max(v.ratio for v in ratios)
-    sentence = lines(run)[0]
-    assert "for 64 ≤ n ≤ 512 at 1 and 4 heads" in sentence
-    found = re.search(r"it is ([\d.]+) to ([\d.]+) times as fast .* from ([\d.]+) to ([\d.]+)\)", sentence)
-    assert [float(one) for one in found.groups()] == pytest.approx(
-        [low, high, min(v.low for v in ratios), max(v.high for v in ratios)], rel=0.005
+    ratios = [one.won.ahead.ratio for one in every_place(analyse(run))]
+    line, how_sure, *_ = said(run)
+    assert line == "**Use `b`**: nothing is decidedly faster at any of 8 sizes."
+    found = re.search(r"fastest at all 8 sizes, ([\d.]+) to ([\d.]+) times as fast as the next\.$", how_sure)
+    assert [float(one) for one in found.groups()] == pytest.approx([min(ratios), max(ratios)], rel=0.005)
+
+
+def test_every_cell_of_the_table_names_a_decided_winner_or_a_tie(made):
+    """`a` ties at one head and loses at four."""
+    costs = {"a": lambda w: FAST(w) if w.heads == 1 else SLOW(w), "b": FAST}
+    run = made(costs=costs, noise=0.001, **SIZES)
+    (group,) = answer_of(analyse(run)).groups
+    for row in group.table.splitlines()[2:]:
+        _, _, one, four, _ = row.split("|")
+        assert one.strip().startswith("≈ ") and "`a`" in one and "`b`" in one
+        assert four.strip().startswith("● `b`") and "`a`" not in four
+    line, how_sure, *_ = said(run)
+    assert line == "**Use `b`**: nothing is decidedly faster at any of 8 sizes."
+    assert how_sure.startswith("`b` is decidedly the fastest at 4 of 8 sizes, ")
+    assert how_sure.endswith("; at 4 more it is tied with `a`, so choose by memory there.")
+
+
+def test_where_another_is_faster_it_is_named(made):
+    turns = {"a": SLOW, "b": lambda w: 3 * SLOW(w) if w.heads == 1 and w.keys == 64 else FAST(w)}
+    line, _, elsewhere, *_ = said(made(costs=turns, noise=0.002, **SIZES))
+    assert line == "**Use `b`**: at 7 of 8 sizes it is the fastest or tied with it."
+    assert re.match(
+        r"At n = 64, 1 head `b` takes [23]\.\d times as long as the fastest: use `a` there\.", elsewhere
     )
 
 
-def test_one_that_is_first_or_shares_it_everywhere_is_named_before_all(made):
-    def other(workload):
-        return FAST(workload) if workload.heads == 1 else SLOW(workload)
-
-    both = made(costs={"a": other, "b": FAST}, **SIZES)
-    assert lines(both)[0].startswith("In short: use b. On none of 8 workloads was anything decidedly faster")
-    assert "it is alone in first place on 4 and shares it on 4" in lines(both)[0]
-    # alone everywhere, or first only here and there: nothing to sum up
-    alone = made(costs=B_WINS, **SIZES)
-    assert "In short" not in verdict_text(alone)
-    turns = {"a": other, "b": lambda w: SLOW(w) if w.heads == 1 else FAST(w)}
-    assert "In short" not in verdict_text(made(costs=turns, **SIZES))
-
-
-def test_equals_are_called_a_tie_and_neither_wins(made):
-    run = made(costs=EQUAL, **SIZES)
-    said = lines(run)
-    assert said[0].startswith("Use a or b for")
-    assert "cannot be told apart" in said[0]
-    assert not any("times as fast as" in one for one in said)
-    # measured well they are
-    assert "they are equivalent (within ±1.0 %)" in lines(made(costs=EQUAL, noise=0.001, **SIZES))[0]
+def test_equals_are_a_tie_and_nobody_wins(made):
+    """Chosen is who needs least memory of those tied."""
+    run = made(costs={"torch_eager": FAST, "torch_sdpa": FAST}, kernels={}, noise=0.001, **SIZES)
+    line, how_sure, *_ = said(run)
+    assert line == "**No single winner.** Use `torch_sdpa`: at all 8 sizes it is tied for first."
+    assert how_sure.startswith("`torch_sdpa` is tied for first at all 8 sizes, with `torch_eager`:")
+    assert {one.won.sure for one in every_place(analyse(run))} == {Sure.TIE}
 
 
 def test_two_names_for_one_kernel_are_no_rivals(made):
     costs = {"torch_one": FAST, "torch_two": FAST, "other": SLOW}
     kernels = {"torch_one": "flash_attention", "torch_two": "flash_attention", "other": "some BLAS"}
     run = made(costs=costs, kernels=kernels, baseline="other", **SIZES)
-    said = lines(run)[0]
-    assert "Use torch_one (or torch_two: the same kernel)" in said
-    assert "the next other implementation and the baseline, other" in said
-    assert "told apart" not in said
+    for one in every_place(analyse(run)):
+        assert one.won.first == ("torch_one",)
+        assert one.won.sure is Sure.DECIDED
+        assert one.won.ahead.over == one.won.over_baseline.over == "other"
+        assert one.shares_first("torch_two")
+    assert said(run)[0].startswith("**Use `torch_one`**")
 
 
 def test_a_crossover_is_found_where_it_was_built_in(made):
@@ -99,62 +115,67 @@ def test_a_crossover_is_found_where_it_was_built_in(made):
         assert one.low <= one.length <= one.high
         assert one.last_below < one.length < one.first_above
         assert one.length == pytest.approx(truth, rel=0.1)
-    (said,) = [line for line in lines(run) if "Crossover" in line]
-    assert "a is faster below, and b above, n ≈ 6" in said
-    # who wins is said for each side
-    assert any(
-        line.startswith("Use a for 64 ≤ n ≤ 512 at 1 head; 64 ≤ n ≤ 256 at 4 heads") for line in lines(run)
+    (told,) = [one for one in said(run) if "is the faster below" in one]
+    assert re.match(
+        r"`a` is the faster below, and `b` above, n ≈ 6\d\d \[.*\] with 1 head and n ≈ 3\d\d \[.*\] with 4 heads\.$",
+        told,
     )
 
 
-def test_no_crossover_is_said_to_be_none_between_the_lengths_that_were_measured(made):
+def test_no_crossover_is_told_where_nobody_changes_places(made):
     run = made(costs=B_WINS, **SIZES)
-    assert any(line.startswith("No crossover: between n = 64 and 512") for line in lines(run))
-    run.results = [one for one in run.results if one.workload.queries == 64]
-    assert not any("rossover" in line for line in lines(run))
-
-
-def test_a_small_lead_needs_no_further_race(made):
-    """It rests on fresh processes already."""
-    said = lines(made(costs={"a": FAST, "b": lambda w: 1.03 * FAST(w)}, baseline="b", noise=0.002, **SIZES))[
-        0
-    ]
-    assert said.startswith("Use a for 64 ≤ n ≤ 512 at 1 and 4 heads: it is 1.03")
-    assert "attnlab compare" not in said
-
-
-def test_a_tie_says_how_many_processes_would_decide_it(made):
-    costs = {"a": FAST, "b": lambda w: 1.03 * FAST(w)}
-    run = made(costs=costs, lengths=(256,), heads=(4,), rounds=30, noise=0.03)
-    (cell,) = analyse(run).cells
-    verdict = cell.ranking.standings[1].against_best
-    assert verdict.processes_needed > 5
-    said = f"about {verdict.processes_needed} processes of each would decide it (5 pairs count)"
-    assert said in lines(run)[0]
+    assert not any("faster below" in one for one in said(run))
 
 
 def test_a_wrong_contender_is_named_and_has_no_speed(made):
     costs = {"a": SLOW, "b": FAST, "bad": lambda w: 1e-9}
     run = made(costs=costs, wrong=("bad",), **SIZES)
-    said = lines(run)
-    assert [one for one in said if "bad" in one] == [one for one in said if one.startswith("Do not use bad")]
+    told = [one for one in said(run) if "bad" in one]
+    assert told == [
+        "**Do not use `bad`**: its results are wrong at 8 of 8 sizes: relative error 0.31, at most 4e-06 is right."
+    ]
     assert all("bad" not in cell.measured for cell in analyse(run).cells)
+
+
+def test_several_wrong_ones_share_a_sentence(made):
+    costs = {"a": SLOW, "b": FAST, "bad": SLOW, "worse": SLOW}
+    told = said(made(costs=costs, wrong=("bad", "worse"), **SIZES))
+    assert any(one.startswith("**Do not use `bad` and `worse`**: their results are wrong") for one in told)
+
+
+def test_where_all_are_wrong_none_is_to_be_used(made):
+    run = made(costs=B_WINS, wrong=("a", "b"), **SIZES)
+    line, sentence = said(run)
+    assert line == "**Use none of these here**: no contender gave right answers that could be timed."
+    assert sentence.startswith("**Do not use `a` and `b`**: their results are wrong")
+    assert not answer_of(analyse(run)).groups
 
 
 def test_one_process_gives_no_verdict(made):
     run = made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=31, processes=1)
-    said = lines(run)[0]
-    assert said.startswith(
-        "No verdict for n = 64 at 1 head: an interval needs two processes of each contender"
+    run.plan = replace(run.plan, limits=replace(run.plan.limits, processes=1, most_processes=1))
+    line, *rest = said(run)
+    assert line.startswith("**No verdict yet**; `b` has the least median")
+    assert any(
+        "nobody could be compared with the fastest: an interval needs two processes of each" in one
+        for one in rest
     )
-    assert said.endswith("The least medians are those of b; give the run more time.")
+    (place,) = every_place(analyse(run))
+    assert place.won.sure is Sure.NO_INTERVAL and place.won.ahead.low is None
 
 
-def disturbed(run, part):
-    """The run, with every turn flagged in which the round is within this part of all."""
+def test_a_single_contender_is_compared_with_nothing(made):
+    run = made(costs={"a": FAST}, **SIZES)
+    line, *_ = said(run)
+    assert line.startswith("**Only `a` has a time**: there is nothing to compare it with.")
+    assert {one.won.sure for one in every_place(analyse(run))} == {Sure.ALONE}
+
+
+def disturbed(run, part, names=("a", "b")):
+    """The run, with every turn of `names` flagged in which the round is within this part of all."""
 
     def flagged(one):
-        if one.latency is None:
+        if one.latency is None or one.contender not in names:
             return one
         columns = dict(one.latency.columns)
         count = len(columns["round"])
@@ -169,16 +190,26 @@ def disturbed(run, part):
 def test_rounds_that_other_programs_disturbed_give_no_verdict_and_a_warning(made):
     run = disturbed(made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=30), 0.9)
     text = verdict_text(run)
-    assert "other programs used the cores in most rounds" in lines(run)[0]
-    assert "repeat the run when nothing else runs" in lines(run)[0]
-    assert text.startswith("Warning: Other programs used this machine's cores: 54 of 60 turns had to wait")
+    assert any(
+        "other programs used the cores; repeat the run when nothing else runs" in one for one in said(run)
+    )
+    assert "Warning: Other programs used this machine's cores: 54 of 60 turns had to wait" in text
     assert "(others took up to 1.5 cores, most of it rustc)" in text
+
+
+def test_one_that_could_not_be_compared_is_named(made):
+    """It is neither tied nor beaten, and a reader must know that."""
+    costs = {"a": SLOW, "b": FAST, "c": lambda w: 1.3 * FAST(w)}
+    run = disturbed(made(costs=costs, rounds=30, lengths=(64,), heads=(1,)), 0.9, ("c",))
+    (place,) = every_place(analyse(run))
+    assert place.won.sure is Sure.DECIDED and place.won.not_compared == ("c",)
+    assert any(one.startswith("Somewhere `c` could not be compared") for one in said(run))
 
 
 def test_a_few_disturbed_turns_are_worth_no_warning(made):
     run = disturbed(made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=30), 0.1)
     assert "Warning" not in verdict_text(run)
-    assert lines(run)[0].startswith("Use b")
+    assert said(run)[0].startswith("**Use `b`**")
 
 
 def test_a_speed_far_above_the_ceiling_is_a_failed_measurement(made):
@@ -187,21 +218,21 @@ def test_a_speed_far_above_the_ceiling_is_a_failed_measurement(made):
     for cell in analyse(run).cells:
         assert "magic" not in cell.measured
         assert "a failed measurement, not a speed" in cell.faults["magic"]
-    assert not any("magic" in one for one in lines(run))
+    assert not any("magic" in one for one in said(run))
 
 
-def test_a_broken_self_test_comes_first_and_widens_the_margin(made):
+def test_a_broken_self_test_is_told_and_widens_the_margin(made):
     costs = {"a": FAST, "b": lambda w: 1.04 * FAST(w)}
     run = made(contenders=("a", "a#2", "b"), costs=costs, noise=0.002, second_entry=1.06, **SIZES)
     analysis = analyse(run)
     assert analysis.margin == 0.01
     assert all(0.055 < cell.margin < 0.065 for cell in analysis.cells)
     text = verdict_text(run)
-    assert text.startswith("Warning: The self-test failed on 8 of 8 workloads")
+    assert "Warning: The self-test failed on 8 of 8 workloads" in text
     assert "differed from itself by up to 6." in text
     assert "Smaller differences on these workloads are called ties below" in text
     # 4 % is below what this machine tells apart
-    assert "Use a or b" in text
+    assert {one.won.sure for one in every_place(analysis)} == {Sure.TIE}
 
 
 def test_a_self_test_that_fails_on_one_workload_widens_the_margin_there_alone(made):
@@ -224,7 +255,61 @@ def test_a_sound_self_test_warns_of_nothing(made):
     assert "a#2" not in verdict_text(run)
 
 
-def test_many_that_cannot_be_told_apart_have_no_winner(made):
-    costs = dict.fromkeys("abcd", FAST)
-    said = lines(made(costs=costs, **SIZES))[0]
-    assert said.startswith("No winner for")
+def test_memory_is_told_at_the_largest_workload(made):
+    run = made(lengths=(64, 1024), heads=(1, 16), contenders=("torch_eager", "torch_sdpa"))
+    (told,) = [one for one in said(run) if "of memory" in one]
+    assert told == (
+        "At n = 1024, 16 heads `torch_sdpa` needs 4.82 MiB of memory, `torch_eager` the most, 133 MiB: where memory "
+        "is short, keep to those that need little."
+    )
+
+
+def test_who_is_far_behind_everywhere_is_to_be_left_out(made):
+    costs = {"a": FAST, "b": SLOW, "c": lambda w: 40 * FAST(w)}
+    (told,) = [one for one in said(made(costs=costs, noise=0.002, **SIZES)) if "Leave out" in one]
+    assert re.match(r"Leave out `c`: wherever measured, it takes (39\.\d to )?40\.\d times", told)
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
+@given(
+    st.lists(st.floats(0.3, 30.0), min_size=1, max_size=18),
+    st.integers(1, 4),
+    st.floats(0.0, 0.3),
+    st.integers(0, 2**20),
+)
+def test_a_verdict_stays_short_whatever_was_measured(tmp_path_factory, speeds, heads, noise, seed):
+    """Five sentences at most, none longer than 260 letters, and the choice is first or tied at most sizes."""
+    costs = {
+        f"backend_number_{place}": lambda w, s=speed, p=place: (
+            1e-4 * s * (1 + 1e-3 * w.keys * ((p + w.heads) % 3))
+        )
+        for place, speed in enumerate(speeds)
+    }
+    run = synthetic(
+        tmp_path_factory.mktemp("run"),
+        costs=costs,
+        lengths=(64, 512),
+        heads=tuple(range(1, heads + 1)),
+        noise=noise,
+        seed=seed,
+        wrong=("backend_number_3",),
+        ceiling_flops=1e18,
+    )
+    analysis = analyse(run)
+    found = answer_of(analysis)
+    assert len(found.sentences) <= MOST
+    assert all(len(one) <= 260 for one in (found.line, *found.sentences))
+    places = every_place(analysis)
+    chosen = choose(analysis, places)
+    for name in analysis.names:
+        assert sum(one.shares_first(name) for one in places) <= sum(
+            one.shares_first(chosen.name) for one in places
+        )
+    everywhere = [*chosen.won, *chosen.tied, *chosen.behind, *chosen.absent]
+    alone = [
+        one
+        for one in places
+        if one.won.sure not in (Sure.DECIDED, Sure.TIE) and one.shares_first(chosen.name)
+    ]
+    assert len(everywhere) + len(alone) == len(places)
+    assert {one.outcome for one in run.results} <= {Outcome.MEASURED, Outcome.WRONG, Outcome.OVER_BUDGET}

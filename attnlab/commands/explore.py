@@ -1,0 +1,31 @@
+"""``attnlab explore``: stored runs as one page to explore, opened in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The HTML file to write; explore.html in the first RUN by default.",
+)
+@click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
+def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
+    """Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
+
+    The page is one file without any link to the network: send it, keep it, open it from disk.
+    """
+    from attnlab.explore.opening import open_page
+    from attnlab.explore.page import PAGE, write
+    from attnlab.program.store import read_run
+
+    file = write([read_run(folder) for folder in folders], out or folders[0] / PAGE)
+    unopened = None if closed else open_page(file)
+    click.echo(f"The page: {file}" + (f" ({unopened}: open it in a browser)" if unopened else ""))
+    return 0

@@ -1,0 +1,304 @@
+"""``attnlab sweep``: a plan over many machines, cut into shards that jobs carry out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from attnlab.commands import options
+
+if TYPE_CHECKING:
+    from attnlab.program.plan import Plan
+    from attnlab.sweep.cluster import Asked
+    from attnlab.sweep.estimate import Costs
+    from attnlab.sweep.folder import Sweep
+
+_DEFAULT = Path("reports/sweep")
+#: lines of progress that go to a log come this often, in seconds
+_TOLD_EVERY = 30.0
+
+
+@click.command()
+@click.argument("plan", required=False, type=click.Path(path_type=Path), metavar="[PLAN.toml]")
+@click.option(
+    "--cluster", default="local", show_default=True, metavar="NAME", help="slurm, or local: this host."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=_DEFAULT,
+    show_default=True,
+    metavar="DIR",
+    help="The sweep's folder, which all machines see.",
+)
+@click.option("--partition", metavar="NAME", help="Slurm's partition.")
+@click.option("--constraint", metavar="FEATURES", help="What nodes must have, as Slurm's --constraint.")
+@click.option(
+    "--sbatch", "further", multiple=True, metavar="NAME=VALUE", help="Any other option of sbatch; repeatable."
+)
+@click.option(
+    "--job-hours", type=float, default=24.0, show_default=True, help="The most that one job may take."
+)
+@click.option(
+    "--at-once", type=int, default=1000, show_default=True, metavar="N", help="Nodes at work at once."
+)
+@click.option(
+    "--shards", type=int, metavar="N", help="Cut the plan into N parts; one for 16 workloads by default."
+)
+@click.option("--hours-per-shard", type=float, metavar="H", help="Cut it into parts of about so long.")
+@click.option(
+    "--cut", "only_cut", is_flag=True, help="Cut the plan and stop: for clusters other than these two."
+)
+@click.option(
+    "--shard", type=int, metavar="N", help="Do shard N of the sweep in --out here, as its job does."
+)
+@click.option("--estimate", "only_estimate", is_flag=True, help="What it will take, and stop.")
+@click.option(
+    "--from",
+    "learned_from",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="A run to learn from how long races take; repeatable. By default a sample of the plan is measured here.",
+)
+@click.option(
+    "--sample", type=int, default=8, show_default=True, metavar="N", help="Workloads of that sample."
+)
+@click.option(
+    "--machines", type=int, metavar="N", help="For --estimate: machines at once; one a shard by default."
+)
+@click.option(
+    "--price-per-hour", type=float, metavar="P", help="For --estimate: of one machine, in any currency."
+)
+@click.option(
+    "--detach", is_flag=True, help="Submit the jobs and return; --status and --resume go on from there."
+)
+@click.option("--status", "only_status", is_flag=True, help="How far the sweep in --out has come.")
+@click.option("--resume", is_flag=True, help="Go on with the sweep in --out: jobs for all that is left.")
+@options.as_json
+def sweep(
+    plan: Path | None,
+    cluster: str,
+    out: Path,
+    partition: str | None,
+    constraint: str | None,
+    further: tuple[str, ...],
+    job_hours: float,
+    at_once: int,
+    shards: int | None,
+    hours_per_shard: float | None,
+    only_cut: bool,
+    only_estimate: bool,
+    learned_from: tuple[Path, ...],
+    sample: int,
+    machines: int | None,
+    price_per_hour: float | None,
+    shard: int | None,
+    detach: bool,
+    only_status: bool,
+    resume: bool,
+    as_json: bool,
+) -> int:
+    """Measure a plan on many machines: cut into shards of whole workloads, each `attnlab run` in a job of its own.
+
+    A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
+    asks the jobs to end and keeps what is done; --resume goes on.
+    """
+    from attnlab.sweep.cluster import Asked
+    from attnlab.sweep.folder import new_sweep, read_sweep
+    from attnlab.sweep.work import work
+
+    going_on = only_status or resume or shard is not None
+    if going_on and plan is not None:
+        raise ValueError(
+            f"--status, --resume and --shard go on with the sweep in {out}, which holds its plan: give none"
+        )
+    if not going_on and plan is None:
+        raise ValueError(
+            "a sweep needs a plan: attnlab sweep PLAN.toml; --status and --resume go on with one"
+        )
+    if only_status:
+        return _told(read_sweep(out), as_json)
+    if shard is not None:
+        return _ended(out, shard, work(out, shard))
+    asked = Asked(
+        cluster=cluster,
+        partition=partition,
+        constraint=constraint,
+        hours=job_hours,
+        at_once=at_once,
+        further=_named(further),
+    )
+    if plan is None:
+        return _carried_out(_gone_on(out), asked, detach)
+    whole = _read(plan)
+    costs = None
+    if only_estimate or learned_from or hours_per_shard is not None:
+        costs = _costs(whole, learned_from, out, sample)
+    number = _number(whole, costs, shards, hours_per_shard)
+    if only_estimate and costs is not None:
+        return _estimated(whole, costs, number, machines, price_per_hour, as_json)
+    found = new_sweep(whole, out, number, None if costs is None else costs.of_plan(whole))
+    click.echo(f"{sum(found.told.sizes)} workloads in {len(found.told.sizes)} shards: {out}", err=True)
+    return 0 if only_cut else _carried_out(found, asked, detach)
+
+
+def _read(file: Path) -> Plan:
+    """The plan of a file. Raises ValueError, naming it."""
+    from attnlab.program.plan import Plan, read_plan
+
+    said = read_plan(file)
+    try:
+        return Plan.grid(**said)
+    except ValueError as fault:
+        raise ValueError(f"{file}: {fault}") from None
+
+
+def _number(plan: Plan, costs: Costs | None, shards: int | None, hours: float | None) -> int:
+    """Into how many shards `plan` is cut."""
+    from attnlab.sweep.cutting import WORKLOADS_A_SHARD, shards_of
+
+    if shards is not None and hours is not None:
+        raise ValueError("--shards and --hours-per-shard say the same thing: give one of them")
+    if shards is not None:
+        return int(options.positive("--shards", shards))
+    if hours is not None and costs is not None:
+        return shards_of(costs.of_plan(plan), hours)
+    return -(-len(plan.workloads) // WORKLOADS_A_SHARD)
+
+
+def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
+    """What races cost, by these runs, or by a sample of the plan that is measured here, once."""
+    from attnlab.commands.progress import live_progress
+    from attnlab.program import execute
+    from attnlab.program.store import RUN_FILE, read_run
+    from attnlab.sweep.estimate import learned, sample
+
+    if runs:
+        return learned([read_run(one) for one in runs])
+    place = out.with_name(f"{out.name}-sample")
+    if (place / RUN_FILE).is_file() and read_run(place).complete:
+        return learned([read_run(place)])
+    click.echo(f"No --from: {count} workloads of the plan are measured here, into {place}", err=True)
+    with live_progress() as progress:
+        if (place / RUN_FILE).is_file():
+            found = execute.resume(place, progress=progress)
+        else:
+            asked = sample(plan, int(options.positive("--sample", count)))
+            found = execute.run(asked, place, command="attnlab sweep --estimate", progress=progress)
+    if not found.complete:
+        raise KeyboardInterrupt
+    return learned([found])
+
+
+def _estimated(
+    plan: Plan, costs: Costs, shards: int, machines: int | None, price: float | None, as_json: bool
+) -> int:
+    """Print what the plan will take."""
+    from attnlab.program.execute import resolve
+    from attnlab.sweep.cutting import cut
+    from attnlab.sweep.estimate import estimate
+    from attnlab.sweep.following import duration
+
+    parts = cut(resolve(plan)[0], shards, costs.of_plan(plan))
+    found = estimate(costs, plan, parts, machines=machines or len(parts), price=price)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return 0
+    error, money = found.error, "" if price is None else f", {found.money:.2f} at {price:g} an hour"
+    click.echo(
+        f"{len(plan.workloads)} workloads in {len(parts)} shards: {found.hours:.2f} machine hours{money}; "
+        f"on {found.machines} machines like this one about {duration(3600 * found.wall_hours)}"
+    )
+    click.echo(
+        f"Learned from {error.races} races; one that was left out is predicted to within {error.median:.0%} "
+        f"(median; nine of ten {error.worst_of_ten:.0%}), all of them together to within {abs(error.total):.0%}. "
+        f"A shard takes {costs.overhead:.0f} s beside its races."
+    )
+    return 0
+
+
+def _gone_on(out: Path) -> Sweep:
+    from attnlab.sweep.folder import read_sweep, require_version
+
+    found = read_sweep(out)
+    require_version(found)
+    return found.begin_again()
+
+
+def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
+    """Jobs for all shards, seen through; then the report. Returns the exit status."""
+    from attnlab.commands.progress import sweep_progress
+    from attnlab.sweep.cluster import Cluster
+    from attnlab.sweep.following import Following
+
+    following = Following(Cluster(found, asked))
+    if detach:
+        following.submit()
+        click.echo(f"Submitted. How far it is: attnlab sweep --status --out {found.folder}", err=True)
+        return 0
+    try:
+        with sweep_progress(_TOLD_EVERY) as tell:
+            following.tell = tell
+            following.see_through()
+    except KeyboardInterrupt:
+        _told(found, as_json=False)
+        click.echo(
+            f"Interrupted; all that is done is kept. Go on with: attnlab sweep --resume --out {found.folder}",
+            err=True,
+        )
+        return 130
+    _report(found)
+    return _told(found, as_json=False)
+
+
+def _report(found: Sweep) -> None:
+    """A report for every kind of machine, from the shards' runs."""
+    from attnlab.report import write
+    from attnlab.sweep.merging import by_machine
+
+    for machine, run in by_machine(found).items():
+        click.echo(f"The report of machine {machine} ({run.environment.get('cpu')}): {write(run)}")
+
+
+def _told(found: Sweep, as_json: bool) -> int:
+    """Print how far a sweep is; the exit status is 1 where a shard ended without being complete."""
+    from attnlab.sweep.following import summary
+    from attnlab.sweep.progress import status
+
+    now = status(found)
+    if as_json:
+        told = {"done": now.done, "size": now.size, "seconds_left": now.seconds_left}
+        click.echo(json.dumps({**told, "shards": [asdict(one) for one in now.states]}))
+    else:
+        click.echo(summary(now))
+        for one in now.states:
+            if one.reason:
+                click.echo(
+                    f"shard {one.number} {one.state} with {one.done} of {one.size} workloads: {one.reason}"
+                )
+        for line in now.clocks():
+            click.echo(line)
+    return 1 if any(one.state in ("killed", "refused", "failed") for one in now.states) else 0
+
+
+def _ended(out: Path, number: int, outcome: str) -> int:
+    """Tell how a shard ended that was done here, and return the exit status."""
+    from attnlab.sweep.folder import read_sweep
+
+    found = read_sweep(out)
+    event = found.shard(number).outcome(found.told.series) or {}
+    click.echo(f"shard {number}: {outcome}" + (f": {event['reason']}" if event.get("reason") else ""))
+    return {"complete": 0, "interrupted": 130}.get(outcome, 1)
+
+
+def _named(given: tuple[str, ...]) -> dict[str, str]:
+    """``NAME=VALUE`` by name. Raises ValueError for anything else."""
+    for one in given:
+        if "=" not in one:
+            raise ValueError(f"--sbatch takes NAME=VALUE, as in --sbatch qos=low, got {one!r}")
+    return dict(one.split("=", 1) for one in given)

@@ -1,0 +1,114 @@
+"""A question to a dataset in SQL, answered by DuckDB, which sees the dataset and nothing else.
+
+The tables are handed to DuckDB as Arrow datasets before its access to files, networks and extensions is shut and its
+settings are locked; names of Python variables mean nothing to it, and one statement that reads is all that is let in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlab.contract.text import one_line
+from attnlab.dataset.folder import open_dataset
+from attnlab.dataset.schema import PARTITIONS, RACE, RUN, VERDICT, WORKLOAD
+from attnlab.libraries.host import required
+
+_CLOSED = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+}
+_WHERE = ", ".join((*PARTITIONS, RUN.name, RACE.name, "label"))
+_ASKED = ", ".join(f'"{one.name}"' for one in WORKLOAD)  # window is a word of SQL's
+_JUDGED = ", ".join(one.name for one in VERDICT)
+_ROUND = ("round", "process", "placement", "disturbed")
+_BY_ROUND = ", ".join(f"cast(unnest(columns['{name}']) as integer) as {name}" for name in _ROUND)
+#: the views by name: what they hold, for a person, and how they are made
+VIEWS = {
+    "results": (
+        "A row a result: every column of the table but `measurements`.",
+        "select machine, date, * exclude (machine, date, measurements) from stored_results",
+    ),
+    "verdicts": (
+        "A row a contender with a speed: who wins where, with the interval of the ratio; the workload's columns too.",
+        f"select {_WHERE}, contender, latency, {_JUDGED}, {_ASKED} from stored_results where standing is not null",
+    ),
+    "measurements": (
+        "A row a measurement: `contender`, `quantity`, `unit`, `median`, `samples`, `columns`, `facts`.",
+        f"select {_WHERE}, contender, unnest(measurements, max_depth := 2) from stored_results",
+    ),
+    "rounds": (
+        "A row a round of a contender: `seconds` of a call, `round`, `process`, `placement`, `disturbed` (0 or 1).",
+        f"select {_WHERE}, contender, unnest(samples) as seconds, {_BY_ROUND} from measurements "
+        "where quantity = 'latency'",
+    ),
+    "runs": (
+        "A row a run: its last state.",
+        "select machine, date, * exclude (machine, date) from stored_runs "
+        "qualify part = max(part) over (partition by run)",
+    ),
+}
+_MANY = 10_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The names of the columns, the rows, read as they are asked for, and files that were passed over."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+    foreign: tuple[Path, ...]
+
+
+def query(path: Path | str, sql: str) -> Answer:
+    """The answer of the dataset in `path` to one SELECT, in DuckDB's SQL, over the views `VIEWS`.
+
+    Raises ValueError where there is no dataset, one of another version, or a mistake in the SQL; Unavailable without
+    the extra ``dataset``.
+    """
+    duckdb = required("duckdb", extra="dataset")
+    dataset = open_dataset(path)
+    asked = duckdb.connect(config=_CLOSED)
+    for table in dataset.files:
+        asked.register(f"stored_{table}", dataset.opened(table))
+    for name, (_, made) in VIEWS.items():
+        asked.execute(f"create view {name} as {made}")
+    asked.execute("set enable_external_access = false")
+    asked.execute("set lock_configuration = true")
+    with _told(duckdb):
+        found = asked.extract_statements(sql)
+        reading = {duckdb.StatementType.SELECT, duckdb.StatementType.MULTI}
+        if len(found) != 1 or found[0].type not in reading:  # MULTI is what PIVOT is made into
+            raise ValueError(f"the query must be one SELECT, got {_said(found)}")
+        asked.execute(sql)
+    columns = tuple(one[0] for one in asked.description or ())
+    return Answer(columns, _rows(duckdb, asked), tuple(dataset.foreign))
+
+
+def _rows(duckdb: Any, asked: Any) -> Iterator[tuple[Any, ...]]:
+    with contextlib.closing(asked), _told(duckdb):
+        while some := asked.fetchmany(_MANY):
+            yield from some
+
+
+@contextlib.contextmanager
+def _told(duckdb: Any) -> Iterator[None]:
+    """DuckDB's errors as a ValueError of one line."""
+    try:
+        yield
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except duckdb.Error as fault:
+        raise ValueError(f"the query cannot be answered: {one_line(str(fault))}") from None
+
+
+def _said(found: list[Any]) -> str:
+    if len(found) != 1:
+        return f"{len(found)} statements"
+    return str(found[0].type).rpartition(".")[2]

@@ -1,0 +1,59 @@
+"""The runs of a dataset as the values that they were before: what a report or a page takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from attnlab.dataset.folder import REPORTS, Dataset, open_dataset, read
+from attnlab.dataset.rows import result_of
+from attnlab.dataset.schema import arrow
+from attnlab.libraries.host import required
+from attnlab.numerics.finding import Finding
+from attnlab.program.store import Run, told_run
+
+
+def runs(path: Path | str, only: Collection[str] = ()) -> Iterator[Run]:
+    """The runs of the dataset in `path`, one after the other by machine, day and id; `only` those with these ids.
+
+    Each as it was when it was last collected, results in their order. Its folder is ``reports/ID`` in the dataset,
+    which is not made. Raises ValueError where there is no dataset, one of another version, or a file that is damaged;
+    Unavailable without the extra ``dataset``.
+    """
+    required("pyarrow", extra="dataset")
+    dataset = open_dataset(path)
+    for table in dataset.files:
+        dataset.opened(table)
+    names = {name: file.parent for (name, _), file in dataset.files["runs"].items()}
+    for name in sorted(names, key=lambda one: (names[one].as_posix(), one)):
+        if not only or name in only:
+            yield _run(dataset, name)
+
+
+def _run(dataset: Dataset, name: str) -> Run:
+    parts = dataset.parts(name)
+    last = dataset.files["runs"][name, parts[-1]]
+    (state,) = _rows("runs", last)
+    rows = [
+        row
+        for part in parts
+        if (file := dataset.files["results"].get((name, part))) is not None
+        for row in _rows("results", file)
+    ]
+    try:
+        run = told_run(json.loads(state["run_json"]), dataset.path / REPORTS / name)
+        run.results = [result_of(row) for row in sorted(rows, key=lambda row: row["place"])]
+        run.findings = [Finding.from_dict(one) for one in json.loads(state["numerics_json"])]
+    except (ValueError, TypeError, KeyError) as fault:
+        raise ValueError(
+            f"{last} cannot be read: {fault}; collect the run again into a new dataset"
+        ) from None
+    return run
+
+
+def _rows(table: str, file: Path) -> list[dict[str, Any]]:
+    """The rows of one file; columns that it does not have are None."""
+    empty = dict.fromkeys(arrow(table).names)
+    return [{**empty, **row} for row in read(file)]

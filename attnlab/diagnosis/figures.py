@@ -1,0 +1,133 @@
+"""Two figures of a diagnosis: the spread of each head's logits, and its entropy against what chance would give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attnlab.contract.units import figures
+from attnlab.diagnosis.heads import Head
+from attnlab.figures.drawing import BLACK, BLUE, GREY, ORANGE, entitle, legend, new_figure, note
+from attnlab.figures.labels import settle
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+#: of the heads beyond the line so many are named, and so many of those furthest from chance
+_NAMED = 12
+#: part of a layer's place that its heads are spread over
+_WIDTH = 0.72
+
+
+def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
+    """β by layer and head with the freezing line, and what it shows in words."""
+    layers = 1 + max(one.layer for one in heads)
+    figure, (panel,) = new_figure(width=max(7.0, min(18.0, 1.1 * layers + 1.5)), height=4.4)
+    beyond = [one for one in heads if one.beyond]
+    entitle(
+        panel,
+        f"{len(beyond)} of {len(heads)} heads are spread beyond the freezing line",
+        "layer; within it, heads from left to right",
+        "β: standard deviation of the logits in a row",
+    )
+    panel.set_yscale("log")
+    for chosen, colour, label in (
+        ([one for one in heads if not one.beyond], BLUE, "below the freezing line"),
+        (beyond, ORANGE, "beyond it"),
+    ):
+        places = [_place(one, heads) for one in chosen]
+        panel.plot(places, [one.beta for one in chosen], "o", color=colour, markersize=5, label=label)
+    for layer in range(layers):
+        mine = [one for one in heads if one.layer == layer]
+        if mine:
+            panel.hlines(mine[0].critical, layer - 0.5, layer + 0.5, color=BLACK, linewidth=1.4, zorder=1)
+    named = sorted(beyond, key=lambda one: -one.beta)[:_NAMED]
+    texts = [_name(panel, one, _place(one, heads), one.beta) for one in named]
+    first = next(one for one in heads if one.layer == min(each.layer for each in heads))
+    panel.set_xlim(-0.5, layers - 0.5)
+    note(
+        panel,
+        layers - 0.52,
+        first.critical * 1.04,
+        f"√(2 ln n) = {figures(first.critical)}",
+        ha="right",
+        va="bottom",
+    )
+    panel.set_xticks(range(layers))
+    _plain_ticks(panel, [one.beta for one in heads] + [first.critical])
+    legend(panel, loc="upper right", ncols=2)
+    settle(figure, [texts])
+    low, high = (f(heads, key=lambda one: one.beta) for f in (min, max))
+    text = (
+        f"Spread β of the logits of {len(heads)} heads in {layers} layers, from {figures(low.beta)} "
+        f"(layer {low.layer}, head {low.head}) to {figures(high.beta)} (layer {high.layer}, head {high.head}); "
+        f"{len(beyond)} lie above the freezing line at {figures(first.critical)}."
+    )
+    return figure, text
+
+
+def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
+    """Entropy as measured against that of the random energy model at the same n and β, and what it shows in words."""
+    figure, (panel,) = new_figure(width=6.4, height=5.4)
+    below = [one for one in heads if one.departure < 0]
+    entitle(
+        panel,
+        f"Heads depart from chance by up to {figures(max(abs(one.departure) for one in heads))} nats",
+        "entropy of independent logits of the same spread, nats",
+        "measured entropy of a row, nats",
+    )
+    most = 1.06 * max(max(one.entropy, one.expected_entropy) for one in heads)
+    panel.plot([0, most], [0, most], color=BLACK, linewidth=1.4, zorder=1)
+    for chosen, colour, label in (
+        ([one for one in heads if not one.beyond], BLUE, "below the freezing line"),
+        ([one for one in heads if one.beyond], ORANGE, "beyond it"),
+    ):
+        x = [one.expected_entropy for one in chosen]
+        panel.plot(x, [one.entropy for one in chosen], "o", color=colour, markersize=5, label=label)
+    named = sorted(heads, key=lambda one: -abs(one.departure))[: _NAMED // 2]
+    texts = [_name(panel, one, one.expected_entropy, one.entropy) for one in named]
+    panel.set_xlim(0, most)
+    panel.set_ylim(0, most)
+    panel.set_aspect("equal")
+    note(panel, 0.97 * most, 0.06 * most, "sharper than chance", GREY, ha="right")
+    note(panel, 0.03 * most, 0.72 * most, "flatter than chance", GREY)
+    legend(panel, loc="upper left")
+    settle(figure, [texts])
+    furthest = max(heads, key=lambda one: abs(one.departure))
+    text = (
+        f"Measured entropy of {len(heads)} heads against that of the random energy model at the same spread: "
+        f"{len(below)} lie below the diagonal; the furthest from it is layer {furthest.layer}, head {furthest.head}, "
+        f"with {figures(furthest.entropy)} nats measured and {figures(furthest.expected_entropy)} expected."
+    )
+    return figure, text
+
+
+def _place(one: Head, heads: Sequence[Head]) -> float:
+    count = 1 + max(each.head for each in heads if each.layer == one.layer)
+    return one.layer + _WIDTH * ((one.head + 0.5) / count - 0.5)
+
+
+def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
+    """Layer and head, beside its point; `settle` moves it clear of the others."""
+    return panel.annotate(
+        f"{one.layer}.{one.head}",
+        (x, y),
+        xytext=(5, 3),
+        textcoords="offset points",
+        fontsize=8.5,
+        color=ORANGE if one.beyond else BLUE,
+    )
+
+
+def _plain_ticks(panel: Axes, values: Sequence[float]) -> None:
+    """1, 2, 5 times powers of ten as plain numbers, over the values."""
+    low, high = min(filter(None, values), default=1.0), max(values)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    ticks = [tick for tick in steps if low / 1.6 <= tick <= high * 1.6]
+    panel.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    panel.minorticks_off()
+    panel.set_ylim(low / 1.3, high * 1.6)

@@ -1,0 +1,94 @@
+// The first thing to read: which, how much faster, how sure, how big, for what the filters select.
+const most = (list, of) => list.reduce((best, one) => (best == null || of(one) > of(best) ? one : best), null);
+const largest = (some) => most(some, (one) => keysOf(one) * 1e6 + headsOf(one));
+const isDecided = (one) => one.state === "alone" || one.state === "shared";
+/** whether `contender` has or shares the first place */
+const isFirst = (one, contender) => one.first.includes(contender) || one.same.includes(contender);
+
+/** `from` to `to`, or one of them where they read alike. */
+function span(values, written) {
+  const [from, to] = d3.extent(values).map(written);
+  return from === to ? from : `${from} to ${to}`;
+}
+
+function card(question, answer, ...notes) {
+  return element("div", { class: "card" }, element("h2", {}, question), element("p", { class: "big" }, answer),
+    notes.filter(Boolean).map((one) => element("p", { class: "note" }, one)));
+}
+
+/** The contender that is first most often, and among equals most often alone. */
+function chosenOf(some) {
+  const names = [...new Set(some.flatMap((one) => one.first))].sort((a, b) => a.index - b.index);
+  return most(names, (name) => d3.sum(some, (one) => isFirst(one, name)) + 1e-6 * d3.sum(some, (one) => one.state === "alone" && isFirst(one, name)));
+}
+
+function which(some, name) {
+  const [first, alone] = [some.filter((one) => isFirst(one, name)), some.filter((one) => one.state === "alone" && isFirst(one, name))];
+  const twins = [...new Set(first.flatMap((one) => (one.first.includes(name) ? one.same : [])))].map((one) => one.name);
+  const elsewhere = some.filter((one) => !isFirst(one, name));
+  const others = [...d3.rollup(elsewhere, (few) => few.length, (one) => one.first[0].name)].sort((a, b) => b[1] - a[1]);
+  const answer = element("span", {}, swatch(name), name.name);
+  return card("Which", answer,
+    `among the fastest on ${first.length} of ${plural(some.length, "workload")}, alone on ${alone.length}`,
+    others.length ? `elsewhere: ${others.slice(0, 2).map(([one, count]) => `${one} (${count})`).join(", ")}${others.length > 2 ? ", …" : ""}`
+      : twins.length === 1 ? `${twins[0]} ran the same kernel` : twins.length ? `${twins.length} other names ran the same kernel` : "");
+}
+
+function howMuch(some, name) {
+  const mine = some.filter((one) => isFirst(one, name) && one.results.get(name)?.baseline_ratio != null);
+  const baseline = some[0].run.baseline;
+  if (!mine.length) {
+    const said = name.name === baseline ? "it is the baseline itself" : `${baseline}, the baseline, was not measured beside it`;
+    const ahead = some.filter((one) => isFirst(one, name) && one.next && one.results.get(one.next)?.best_ratio);
+    if (!ahead.length) return card("How much faster", "–", said);
+    const lead = span(ahead.map((one) => 1 / one.results.get(one.next).best_ratio), (value) => figures(value, 2));
+    return card("How much faster", `${lead} ×`, "as fast as the next that is decidedly slower", said);
+  }
+  const at = largest(mine);
+  const result = at.results.get(name);
+  return card("How much faster", `${span(mine.map((one) => one.results.get(name).baseline_ratio), (value) => figures(value, 2))} ×`,
+    `as fast as ${baseline}`,
+    `${figures(result.baseline_ratio)}${interval(result.baseline_low, result.baseline_high, figures)} at ${placeText(at)}`);
+}
+
+function howSure(some, name) {
+  const decided = some.filter((one) => one.state === "alone");
+  const tied = some.filter((one) => one.state === "shared");
+  const halves = some.map((one) => one.results.get(name)).filter((one) => one?.baseline_low && one.baseline_high)
+    .map((one) => Math.sqrt(one.baseline_high / one.baseline_low) - 1);
+  const [turns, disturbed] = [d3.sum(some, (one) => one.turns), d3.sum(some, (one) => one.disturbed)];
+  return card("How sure", `${decided.length} of ${some.length} decided`,
+    [tied.length ? `${tied.length} tied or not told apart` : "", halves.length ? `95 % intervals of ±${percentText(d3.median(halves))} (median)` : ""]
+      .filter(Boolean).join("; "),
+    turns ? `${percentText(disturbed / turns)} of ${turns.toLocaleString("en-US")} rounds were disturbed and left out` : "");
+}
+
+function howBig(some, name) {
+  const at = largest(some.filter((one) => one.results.get(name)?.memory != null));
+  if (!at) return card("How big", "–", "memory was not measured");
+  const baseline = at.results.get(contenderNamed(at.run.baseline));
+  const errors = some.map((one) => one.results.get(name)).filter((one) => one?.error != null && one.allowed);
+  return card("How big", bytesText(at.results.get(name).memory),
+    `at its peak, at ${placeText(at)}${baseline?.memory != null && baseline.contender !== name ? `; ${baseline.contender.name} ${bytesText(baseline.memory)}` : ""}`,
+    errors.length ? `right: at most ${percentText(d3.max(errors, (one) => one.error / one.allowed))} of the error allowed` : "");
+}
+
+/** What became of everybody where nobody has a speed. */
+function nobody(some) {
+  const counts = d3.rollup(some.flatMap((one) => [...one.results.values()]), (few) => few.length, (one) => one.outcome);
+  const said = [...counts].sort((a, b) => b[1] - a[1]).map(([outcome, count]) => `${outcome} ${count}`).join(", ");
+  return card("Which", "Nothing was measured here", said ? `results: ${said}` : "no workload has an answer", said ? "the table below says why" : "");
+}
+
+/** A row of cards for every run that the filters leave. */
+function showAnswer(host, selected) {
+  if (!selected.length) return host.replaceChildren(card("Which", "Nothing is selected", "tick more in the filters"));
+  const byRun = d3.groups(selected, (one) => one.run).slice(0, 3);
+  return host.replaceChildren(...byRun.flatMap(([run, some]) => {
+    const ranked = some.filter((one) => one.first.length);
+    const title = several ? element("h2", { class: "run" }, run.title) : null;
+    const name = chosenOf(ranked);
+    const cards = ranked.length ? [which(ranked, name), howMuch(ranked, name), howSure(ranked, name), howBig(ranked, name)] : [nobody(some)];
+    return [title, element("div", { class: "cards" }, cards)].filter(Boolean);
+  }));
+}

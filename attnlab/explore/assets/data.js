@@ -1,0 +1,82 @@
+// The data of the page, as rows that know each other.
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const VERDICTS = ["faster", "slower", "equivalent", "undecided"];
+const text = (place) => (place < 0 ? null : DATA.texts[place]);
+
+const several = DATA.runs.length > 1;
+const runs = DATA.runs.map((one, index) => ({
+  ...one, index, title: several ? `${String.fromCharCode(65 + (index % 26))}: ${one.name}` : one.name,
+}));
+const contenders = DATA.contenders.map((one, index) => ({ ...one, index, measured: false }));
+const contenderNamed = (name) => contenders.find((one) => one.name === name);
+
+const fields = [...DATA.fields];
+if (several) fields.unshift({ name: "run", label: "run", values: runs.map((one) => one.title), numbers: null, of: DATA.workloads.run });
+
+/** Row objects out of columns. */
+function rows(columns) {
+  const names = Object.keys(columns);
+  return columns[names[0]].map((_, index) => Object.fromEntries(names.map((name) => [name, columns[name][index]])));
+}
+
+const workloads = rows(DATA.workloads).map((one, index) => ({
+  ...one,
+  index,
+  run: runs[one.run],
+  group: runs[one.run].groups[one.group],
+  groupKey: `${one.run}/${one.group}`,
+  label: text(one.label),
+  first: one.first.map((place) => contenders[place]),
+  same: one.same.map((place) => contenders[place]),
+  best: contenders[one.best] ?? null,
+  next: contenders[one.next] ?? null,
+  value: Object.fromEntries(fields.map((field) => [field.name, field.of[index]])),
+  results: new Map(),
+}));
+
+let timed = 0;
+const results = rows(DATA.results).map((one) => {
+  const workload = workloads[one.workload];
+  const result = {
+    ...one,
+    workload,
+    contender: contenders[one.contender],
+    outcome: text(one.outcome),
+    reason: text(one.reason),
+    kernel: text(one.kernel),
+    computes_in: text(one.computes_in),
+    raw: one.time == null ? null : DATA.rounds.of[timed++] ?? null,
+  };
+  if (one.time != null) result.contender.measured = true;
+  workload.results.set(result.contender, result);
+  return result;
+});
+
+/** A field's value at a workload: the number, or the text of one that is none. */
+function valueOf(field, workload) {
+  const place = workload.value[field.name];
+  return field.numbers ? field.numbers[place] : field.values[place];
+}
+
+const fieldNamed = (name) => fields.find((one) => one.name === name);
+const keysOf = (workload) => valueOf(fieldNamed("keys"), workload);
+const headsOf = (workload) => valueOf(fieldNamed("heads"), workload);
+const headsText = (workload) => (headsOf(workload) === 1 ? "1 head" : `${headsOf(workload)} heads`);
+const placeText = (workload) => `n = ${keysOf(workload)}, ${headsText(workload)}`;
+
+/** All that tells a workload from the others of the page. */
+const nameOf = (workload) =>
+  [placeText(workload), workload.group, several ? workload.run.title : ""].filter(Boolean).join(" · ");
+
+/** The raw rounds of a result: round, seconds, process, disturbed. */
+function roundsOf(result) {
+  if (!result.raw) return [];
+  const [exponent, times, stretches, processes, disturbed] = result.raw;
+  const numbers = stretches.flatMap(([first, count]) => d3.range(first, first + count));
+  const owners = processes.flatMap(([process, count]) => Array(count).fill(process));
+  const left = new Set(disturbed);
+  return times.map((time, index) => ({
+    result, round: numbers[index], process: owners[index], disturbed: left.has(index),
+    seconds: time * 10 ** exponent,
+  }));
+}

@@ -1,0 +1,120 @@
+"""The page as one file: template, style, scripts and data put together, under a policy that lets nothing else in.
+
+``default-src 'none'``: no network, no frame, no picture, no style or script but those whose SHA-256 stands in the
+policy. The data is JSON in a block that no browser runs, with every ``<`` written as an escape, so that no text of
+it ends the block.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from attnlab.contract.errors import NotStored
+from attnlab.explore import rounds
+from attnlab.explore.data import page_data
+from attnlab.program.store import Run
+
+PAGE = "explore.html"
+#: bytes that a page takes at most
+LIMIT = 5_000_000
+_LIBRARIES = ("d3-7.9.2", "plot-0.6.17")
+#: the page's own files, in the order in which one uses another
+_SCRIPTS = (
+    "dom",
+    "units",
+    "data",
+    "quantities",
+    "filters",
+    "tip",
+    "chart",
+    "answer",
+    "winners",
+    "ranking",
+    "figures",
+    "rounds",
+    "machines",
+    "table",
+    "page",
+)
+
+
+def write(runs: Sequence[Run], file: Path) -> Path:
+    """Write the page of `runs` into `file`, which is replaced, and return its path. Raises NotStored, in one line."""
+    text = render(runs)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as fault:
+        raise NotStored(f"{file} cannot be written: {fault.strerror}; name another file with --out") from None
+    return file
+
+
+def render(runs: Sequence[Run], limit: int = LIMIT) -> str:
+    """The page of one run or several, in at most `limit` bytes where all but the raw rounds take less.
+
+    Raises ValueError for no run, and where a page without any raw round would be larger than `limit`.
+    """
+    if not runs:
+        raise ValueError("a page needs at least one run, got none")
+    data, every = page_data(runs)
+    rest = len(_fill({**data, "rounds": None}).encode())
+    if rest > limit:
+        answers = len(data["results"]["contender"])
+        raise ValueError(
+            f"{answers:,} results make a page of {rest / 1e6:.1f} MB, more than {limit / 1e6:g} MB; "
+            "give fewer runs, or smaller ones"
+        )
+    data["rounds"] = rounds.fitting(every, limit - rest - 200)
+    return _fill(data)
+
+
+def _fill(data: dict[str, Any]) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("attnlab.explore", "assets"), undefined=StrictUndefined, autoescape=True
+    )
+    style, scripts = asset("page.css"), [*map(_library, _LIBRARIES), _own_script()]
+    return environment.get_template("page.html.j2").render(
+        policy=policy(style, scripts), style=style, scripts=scripts, data=as_block(data)
+    )
+
+
+def as_block(data: Any) -> str:
+    """JSON that may stand in a script block: it holds no ``<``. Raises ValueError for a number that is not finite."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def policy(style: str, scripts: Sequence[str]) -> str:
+    """The content security policy that allows these inline texts and nothing else."""
+    allowed = " ".join(map(_hash, scripts))
+    return f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file of the page, with line ends as a browser reads them."""
+    text = (resources.files("attnlab.explore") / "assets" / name).read_text(encoding="utf-8")
+    return text.replace("\r\n", "\n")
+
+
+def _library(name: str) -> str:
+    """A library with its licence, which asks to stand in every copy."""
+    return f"/*\n{asset(f'{name}.LICENSE')}*/\n{asset(f'{name}.min.js')}"
+
+
+def _own_script() -> str:
+    """The page's own files in one scope, so that they see each other and nothing else does."""
+    parts = [f"// {name}.js\n{asset(f'{name}.js')}" for name in _SCRIPTS]
+    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"

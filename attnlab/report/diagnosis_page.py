@@ -1,0 +1,304 @@
+"""The page of a diagnosis: what was found in sentences, two figures, the most frozen heads, errors, the race."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from attnlab.contract import units
+from attnlab.contract.units import figures, percent
+from attnlab.diagnosis import figures as drawn
+from attnlab.diagnosis.diagnosis import Diagnosis
+from attnlab.diagnosis.errors import INPUTS, BackendError
+from attnlab.diagnosis.heads import FROZEN, LOST, Head
+from attnlab.figures import drawing
+from attnlab.report import layout, wording
+from attnlab.report.neutral import neutral_text
+from attnlab.report.tables import NONE
+from attnlab.theory import float_format
+
+PAGE, STORE, FIGURES = "diagnosis.md", "diagnosis.json", "figures"
+_SHOWN = 10
+
+
+def write(found: Diagnosis, folder: Path) -> Path:
+    """Write the page, its figures and ``diagnosis.json`` into `folder`, and return the page's path. Raises OSError."""
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    stored = json.dumps(found.to_json(), indent=1, allow_nan=False)
+    (folder / STORE).write_text(stored + "\n", encoding="utf-8")
+    names, texts = {}, {}
+    for name, draw in {"spread": drawn.spread, "entropy": drawn.entropies}.items():
+        figure, texts[name] = draw(found.heads)
+        file = drawing.save(figure, folder / FIGURES / f"{name}.png")
+        names[name] = f"{FIGURES}/{file.name}"
+    page = folder / PAGE
+    page.write_text(
+        layout.fill(
+            "diagnosis.md.j2",
+            model=neutral_text(found.model),
+            about=_about(found),
+            lines=sentences(found),
+            **names,
+            **{f"{name}_alt": text for name, text in texts.items()},
+            frozen=_frozen_table(found),
+            errors=error_table(found.errors),
+            left_out=_left_out(found.errors),
+            race=_race(found),
+            made=_made(found),
+            command=found.command.replace("```", "'''"),
+            more=_more(found),
+        ),
+        encoding="utf-8",
+    )
+    return page
+
+
+def sentences(found: Diagnosis) -> list[str]:
+    """What was found, and what to do about it: a sentence a finding, each number with its condition."""
+    parts = (_freezing, _chance, _gradients, _sinks, _range, _formats, _fastest)
+    return [text for part in parts if (text := part(found))]
+
+
+def _freezing(found: Diagnosis) -> str:
+    low, high = found.most_frozen[-1], found.most_frozen[0]
+    half = [one for one in found.heads if one.frozen_rows > 0.5]
+    return (
+        f"**{len(found.frozen)} of {wording.counted(len(found.heads), 'head')} lie beyond the freezing line** "
+        f"{_line(found)}: β runs from {figures(low.beta)} ({_head(low)}) to {figures(high.beta)} ({_head(high)}). "
+        "As many independent logits as spread would freeze. One key holds over half of the weight in most rows of "
+        f"{wording.counted(len(half), 'head')}: such a head looks one key up, where others average."
+    )
+
+
+def _line(found: Diagnosis) -> str:
+    ends = sorted({round(one.critical, 3) for one in found.heads})
+    return (
+        f"√(2 ln n) = {figures(ends[0])}"
+        if len(ends) == 1
+        else f"√(2 ln n), {figures(ends[0])} to {figures(ends[-1])}"
+    )
+
+
+def _chance(found: Diagnosis) -> str:
+    away = [one.departure for one in found.heads]
+    furthest = max(found.heads, key=lambda one: abs(one.departure))
+    return (
+        f"**{wording.counted(sum(one < 0 for one in away), 'head')} sharper than chance, "
+        f"{sum(one > 0 for one in away)} flatter**: the entropy of a head is "
+        f"{figures(statistics.median(map(abs, away)), 2)} nats (median) from that of independent logits of the same "
+        "spread, and at the furthest "
+        f"{figures(abs(furthest.departure))} ({_head(furthest)}: {figures(furthest.entropy)} measured, "
+        f"{figures(furthest.expected_entropy)} by chance)."
+    )
+
+
+def _gradients(found: Diagnosis) -> str:
+    worst = max(found.heads, key=lambda one: one.lost_rows)
+    if not worst.lost_rows:
+        return f"**Gradients pass every head**: no row has ‖J‖ below {LOST:g}."
+    count = sum(one.lost_rows > 0 for one in found.heads)
+    return (
+        f"**Little gradient reaches the queries and keys of {_head(worst)}**: ‖J‖ is below {LOST:g} in "
+        f"{percent(worst.lost_rows)} of its rows, the most of all, and {wording.counted(count, 'head')} in all "
+        f"{'has' if count == 1 else 'have'} such rows. A gradient on their weights is less than a thousandth of its "
+        "size on their logits: fine-tuning hardly moves where they look."
+    )
+
+
+def _sinks(found: Diagnosis) -> str:
+    first = max(found.heads, key=lambda one: one.first)
+    mean = statistics.fmean(one.first for one in found.heads)
+    text = (
+        f"**The first token takes {percent(mean)} of the weight** over all heads ({percent(1 / found.tokens)} if all "
+        f"keys were alike), most in {_head(first)}: {percent(first.first)}"
+    )
+    known = [one for one in found.heads if not math.isnan(one.separators)]
+    if known:
+        most = max(known, key=lambda one: one.separators)
+        mean = statistics.fmean(one.separators for one in known)
+        text += f"; special tokens after it take {percent(mean)}, most in {_head(most)}: {percent(most.separators)}"
+    learned = max(found.heads, key=lambda one: one.sink)
+    if learned.sink:
+        text += f"; learned sinks take up to {percent(learned.sink)} ({_head(learned)})"
+    return text + ". A cache that drops the first token drops that."
+
+
+def _range(found: Diagnosis) -> str:
+    product = max(found.heads, key=lambda one: one.largest_product)
+    logit = max(found.heads, key=lambda one: one.largest_logit)
+    largest = float_format("float16").largest
+    held = product.largest_product < largest
+    return (
+        f"**float16 {'holds' if held else 'does not hold'} every score**: the largest q·k is "
+        f"{figures(product.largest_product)} in size ({_head(product)}), {percent(product.float16_share)} of float16's "
+        f"largest number, {largest:,.0f}; the largest logit is {figures(logit.largest_logit)}"
+        f"{'.' if held else ': compute in bfloat16 or float32, or scale the queries before the product.'}"
+    )
+
+
+def _formats(found: Diagnosis) -> str:
+    known = [one for one in found.errors if one.backend == INPUTS and one.error > 0]
+    if not known:
+        return ""
+    parts = [
+        f"{percent(one.error)} in {one.dtype} (worst head {one.layer}.{one.head}, {percent(one.worst)})"
+        for one in known
+    ]
+    best = min(known, key=lambda one: one.error)
+    text = f"**Rounding query, key and value alone moves the outputs** by {wording.listed(parts)}"
+    others = [one for one in known if one is not best and one.error > best.error]
+    if not others:
+        return text + "."
+    other = max(others, key=lambda one: one.error)
+    return f"{text}: {best.dtype} costs {figures(other.error / best.error, 2)} times less than {other.dtype}."
+
+
+def _fastest(found: Diagnosis) -> str:
+    if found.no_race:
+        return f"No backends raced: {neutral_text(found.no_race)}."
+    measured = [one for one in found.race["contenders"] if one["seconds_median"]]
+    if not measured:
+        return "No backend could be measured."
+    best = min(measured, key=lambda one: one["seconds_median"])
+    return (
+        f"**Quickest of {wording.counted(len(measured), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
+        f"median {units.seconds_text(best['seconds_median'])} a call at {_shape(found)} on the inputs of layer "
+        f"{found.raced_layer}; whether that is decided stands below."
+    )
+
+
+def _shape(found: Diagnosis) -> str:
+    label = next((one.label for one in found.layers if one.number == found.raced_layer), "")
+    return f"`{neutral_text(label)}`"
+
+
+def _head(one: Head) -> str:
+    return f"layer {one.layer}, head {one.head}"
+
+
+def _about(found: Diagnosis) -> str:
+    of = f" of {found.tokens_there:,}" if found.tokens_there > found.tokens else ""
+    text = f" of `{neutral_text(found.text)}`" if found.text else ""
+    cpu = neutral_text(str(found.environment.get("cpu")))
+    heads = len(found.heads) // max(1, len(found.layers))
+    return (
+        f"{len(found.layers)} layers of {heads} heads, in {found.dtype}, on the first {found.tokens}{of} tokens{text}; "
+        f"{sum(found.seconds.values()):.0f} s on {cpu}, {units.bytes_text(found.peak_bytes)} at most in this process."
+    )
+
+
+def _frozen_table(found: Diagnosis) -> str:
+    columns: Mapping[str, Callable[[Head], object]] = {
+        "layer": lambda one: one.layer,
+        "head": lambda one: one.head,
+        "β": lambda one: figures(one.beta),
+        "β / β_c": lambda one: figures(one.beta / one.critical),
+        "H": lambda one: figures(one.entropy),
+        "H by chance": lambda one: figures(one.expected_entropy),
+        "max p": lambda one: figures(one.largest_weight),
+        "max p by chance": lambda one: figures(one.expected_largest_weight),
+        "keys that take part, 1/Σp²": lambda one: figures(1 / one.participation),
+        f"rows with max p > {FROZEN:g}": lambda one: percent(one.frozen_rows),
+        "‖J‖": lambda one: figures(one.jacobian_norm),
+        "‖J‖ by chance": lambda one: figures(one.expected_jacobian_norm),
+        "first token": lambda one: percent(one.first),
+        "largest logit": lambda one: figures(one.largest_logit),
+        "weights that are 0 in float16": lambda one: percent(one.underflow),
+    }
+    return f"The {_SHOWN} most frozen heads:\n\n" + layout.table(found.most_frozen[:_SHOWN], columns, left=0)
+
+
+def error_table(errors: Sequence[BackendError]) -> str:
+    """A row a backend, a column a number format; empty without errors."""
+    asked = [one for one in errors if not one.reason]
+    dtypes = list(dict.fromkeys(one.dtype for one in asked))
+    by_name: dict[str, dict[str, BackendError]] = {}
+    for one in asked:
+        by_name.setdefault(one.backend, {})[one.dtype] = one
+    rows = [
+        [
+            name if name == INPUTS else f"`{neutral_text(name)}`",
+            *(_error(found.get(dtype)) for dtype in dtypes),
+        ]
+        for name, found in by_name.items()
+    ]
+    return layout.markdown(["backend", *dtypes], rows)
+
+
+def _error(one: BackendError | None) -> str:
+    if one is None:
+        return NONE
+    if not (math.isfinite(one.error) and math.isfinite(one.worst)):
+        return "not finite"
+    return f"{one.error:.1e} ({one.worst:.1e})" if one.error else "0"
+
+
+def _left_out(errors: Sequence[BackendError]) -> str:
+    """Who was asked about part of the layers, and who about none, the reasons gathered."""
+    answered = {one.backend for one in errors if not one.reason}
+    reasons: dict[str, list[str]] = {}
+    for one in errors:
+        if one.reason and one.backend not in answered:
+            why = re.sub(rf"^{re.escape(one.backend)} declines .*?: ", "", one.reason)
+            why = re.sub(r"^(\w+) is not installed; .*", "not installed", why)
+            reasons.setdefault(neutral_text(why), []).append(one.backend)
+    most = max((one.layers for one in errors), default=0)
+    cut = sorted({one.backend for one in errors if not one.reason and one.layers < most})
+    text = f"Asked about fewer layers in some format, because slow: {wording.named(cut)}. " if cut else ""
+    if reasons:
+        told = [
+            f"{wording.named(list(dict.fromkeys(names)))} ({reason})" for reason, names in reasons.items()
+        ]
+        text += f"Left out: {'; '.join(told)}."
+    return text
+
+
+def _race(found: Diagnosis) -> str:
+    if found.no_race:
+        return f"No race: {neutral_text(found.no_race)}."
+    rows = [
+        [
+            f"`{neutral_text(one['name'])}`",
+            one["outcome"],
+            units.seconds_text(one["seconds_median"]) if one["seconds_median"] else NONE,
+            units.ratio(one["ratio"]) if one["ratio"] else NONE,
+            units.interval(one["ratio_low"], one["ratio_high"])
+            if one["ratio_low"] and one["ratio_high"]
+            else NONE,
+            one["verdict"] or NONE,
+        ]
+        for one in found.race["contenders"]
+    ]
+    table = layout.markdown(["contender", "outcome", "median", "ratio", "95 % interval", "verdict"], rows)
+    told = "\n".join(f"- {neutral_text(one)}" for one in found.race_sentences)
+    return (
+        f"The quickest backends raced at {_shape(found)}, on the inputs of layer {found.raced_layer}, "
+        f"{found.race['sets']} fresh processes of each:\n\n{table}\n\n{told}"
+    )
+
+
+def _made(found: Diagnosis) -> str:
+    parts = wording.listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()])
+    return (
+        "Query, key, value, mask, scale and soft cap are those that the model gave to its attention; each layer's "
+        f"answer was held against float64 on them. Time: {parts}. Weights and text are read from files; nothing is "
+        "downloaded."
+    )
+
+
+def _more(found: Diagnosis) -> str:
+    layer = found.raced_layer
+    return (
+        "With `--save-inputs FILE.safetensors` the same command keeps the inputs of every layer. `attnlab compare A B "
+        f"--inputs FILE.safetensors/layer{layer}` races any two backends on those of one layer, `attnlab run --inputs "
+        "FILE.safetensors` on all layers."
+    )
+
+
+def summary(found: Diagnosis) -> list[str]:
+    """The sentences without their Markdown, for a terminal."""
+    return [layout.plain(one) for one in sentences(found)]

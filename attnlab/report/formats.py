@@ -1,0 +1,70 @@
+"""A report in another form than Markdown: HTML, JSON, CSV, and one line for a continuous integration job."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from attnlab.contract import units
+from attnlab.program.store import Run
+from attnlab.report import page, sentences, table_files
+from attnlab.report.html_page import html_page
+from attnlab.report.layout import plain
+
+HTML = "report.html"
+
+
+def write_html(run: Run, folder: Path | None = None) -> Path:
+    """Write ``report.html`` into `folder`, by default the run's own, with its figures inside; return its path.
+
+    Raises NotStored where the folder cannot be written to.
+    """
+    place = run.folder if folder is None else folder
+    content = page.content_of(run)
+    with page.cannot_be_written(place), tempfile.TemporaryDirectory() as drawing:
+        place.mkdir(parents=True, exist_ok=True)
+        table_files.write(content.tables, place / page.TABLES)
+        figures = page.draw(content.analysis, Path(drawing))
+        (place / HTML).write_text(html_page(page.render(content, figures), figures), encoding="utf-8")
+    return place / HTML
+
+
+def json_text(run: Run) -> str:
+    """What the report says as one JSON object: ``answer``, ``sentences``, ``warnings``, and every table by its name.
+
+    Numbers are in base units; infinities and nan are null.
+    """
+    content = page.content_of(run)
+    told = {
+        "answer": plain(content.answer.line),
+        "groups": [{"name": one.name, "answer": plain(one.line)} for one in content.answer.groups],
+        "sentences": [plain(one) for one in content.answer.sentences],
+        "warnings": [plain(one) for one in sentences.warnings(content.analysis)],
+        "complete": run.complete,
+        "baseline": content.analysis.baseline,
+        "margin": content.analysis.margin,
+        "command": run.command,
+        "tables": dict(content.tables),
+    }
+    return json.dumps(table_files.plain(told), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def csv_text(run: Run) -> str:
+    """The table ``results``: a row a contender and workload, whatever became of it."""
+    return table_files.csv_text(page.content_of(run).tables.get("results", []))
+
+
+def summary(run: Run) -> str:
+    """One line of Markdown: the answer, how much was measured, how sure, and what to worry about."""
+    content = page.content_of(run)
+    analysis, answer = content.analysis, content.answer
+    measured = sum(bool(cell.measured) for cell in analysis.cells)
+    told = [answer.line, *answer.sentences[:1]]
+    warned = len(sentences.warnings(analysis))
+    told.append(
+        f"{measured} of {len(analysis.cells)} workloads measured, margin ±{units.percent(analysis.margin)}."
+    )
+    if warned:
+        told.append(f"{warned} warning{'s' if warned > 1 else ''}: see the report.")
+    return " ".join(told)

@@ -1,0 +1,91 @@
+"""Tables of plain values as files: CSV, and Parquet beside it where pyarrow is installed."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnlab.report.data_tables import Table
+
+#: what a spreadsheet would compute instead of show, at the beginning of a cell
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write(found: Mapping[str, Table], folder: Path) -> list[Path]:
+    """Write each table as ``NAME.csv`` and, with pyarrow, ``NAME.parquet``; those of an earlier report are removed.
+
+    Returns the CSV files. Raises OSError where the folder cannot be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.csv"), *folder.glob("*.parquet")):
+        old.unlink()
+    written = []
+    for name, rows in found.items():
+        file = folder / f"{_file_name(name)}.csv"
+        file.write_text(csv_text(rows), encoding="utf-8")
+        written.append(file)
+        if with_parquet():
+            _parquet(rows, file.with_suffix(".parquet"))
+    return written
+
+
+def with_parquet() -> bool:
+    """Whether Parquet can be written: it needs ``pip install attnlab[dataset]``."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def csv_text(rows: Table) -> str:
+    """The rows under their columns' names. A text that a spreadsheet would take for a formula has a ' before it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if rows:
+        writer.writerow([_cell(name) for name in rows[0]])
+    writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    return out.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: no infinity and no nan, which stand as None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _file_name(name: str) -> str:
+    """An experiment of another version may be called anything: what stands in its name goes nowhere."""
+    return "".join(one if one.isalnum() or one in "-_" else "_" for one in name)[:80]
+
+
+def _parquet(rows: Table, file: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    # conditions of an experiment hold numbers in one row and texts in another
+    mixed = {
+        name for name, some in columns.items() if len({_kind(one) for one in some if one is not None}) > 1
+    }
+    table = pyarrow.table(
+        {
+            name: [None if one is None else str(one) for one in some] if name in mixed else some
+            for name, some in columns.items()
+        }
+    )
+    pyarrow.parquet.write_table(table, file)
+
+
+def _kind(value: Any) -> type:
+    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)

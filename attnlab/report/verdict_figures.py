@@ -1,0 +1,269 @@
+"""Figures of the verdict: who is first by length and heads, how far ahead of the baseline, and how far others trail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from attnlab.contract import units
+from attnlab.figures import drawing
+from attnlab.figures.palette import MARKERS, Style
+from attnlab.figures.palette import styles as styles_of
+from attnlab.report import wording
+from attnlab.report.analysis import Analysis, Group
+from attnlab.report.answer import lead_text
+from attnlab.report.winners import Place, places
+from attnlab.statistics.pairing import Verdict
+from attnlab.statistics.ranking import Ranking, Standing
+from attnlab.statistics.winner import Lead, Sure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: of a cell of a heat map, in inches; and part of a tie's colour that is left
+_CELL, _PALE = (1.9, 0.62), 0.16
+#: groups of workloads that are drawn
+MOST_GROUPS = 6
+#: an interval whose ends are this many times apart is drawn as a dotted line: it tells nothing
+_TELLS_NOTHING = 20.0
+#: a speedup from which on cells are no darker
+_DARKEST = 8.0
+
+
+class Picture(NamedTuple):
+    """A figure that was drawn: its file, and what it shows in words."""
+
+    file: Path
+    says: str
+
+
+def heat_maps(analysis: Analysis, folder: Path) -> dict[str, Picture]:
+    """By name: ``winners`` and ``speedups`` of the first groups, numbered from the second on."""
+    drawn = {}
+    for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
+        found = places(analysis, group)
+        suffix = f"-{number}" if number > 1 else ""
+        if found:
+            drawn[f"winners{suffix}"] = _winners(analysis, group, found, folder / f"winners{suffix}.png")
+            speedups = [one for one in found if _over_baseline(analysis, one)]
+            if speedups and any(one.won.over_baseline for one in found):
+                file = folder / f"speedups{suffix}.png"
+                drawn[f"speedups{suffix}"] = _speedups(analysis, group, speedups, file)
+    return drawn
+
+
+def _winners(analysis: Analysis, group: Group, found: Sequence[Place], file: Path) -> Picture:
+    styles = styles_of(analysis.names)
+    axes = _map(group, file, "The fastest: full colour is decided, pale is a tie")
+    for one in found:
+        won, colour = one.won, styles[one.won.name].colour
+        decided = won.sure is Sure.DECIDED
+        lead = "" if won.ahead is None else lead_text(won.ahead)
+        if won.sure is Sure.TIE:
+            lead = f"≈ {won.first[1]}" + (f" +{len(won.first) - 2}" if len(won.first) > 2 else "")
+        elif not decided:
+            lead = "no interval" if won.sure is Sure.NO_INTERVAL else "alone"
+        ground = colour if decided else _mixed(colour, _PALE)
+        _square(axes, group, one, ground, won.name, lead, "white" if decided else colour)
+    figure = axes.figure
+    counts: dict[str, list[int]] = {}
+    for one in found:
+        told = counts.setdefault(one.won.name, [0, 0])
+        told[one.won.sure is not Sure.DECIDED] += 1
+    said = [
+        f"{name} at {one + other}, {_of_these(one, one + other)}"
+        for name, (one, other) in sorted(counts.items(), key=lambda item: -sum(item[1]))
+    ]
+    title = f" ({group.name})" if group.name else ""
+    says = f"Heat map of who is fastest at {wording.counted(len(found), 'size')}{title}: {'; '.join(said)}."
+    return Picture(drawing.save(figure, file), says)  # type: ignore[arg-type]  # no subfigure
+
+
+def _of_these(decided: int, every: int) -> str:
+    if decided == every:
+        return "decided" if every == 1 else "all decided"
+    return "not decided" if decided == 0 else f"{decided} of them decided"
+
+
+def _over_baseline(analysis: Analysis, one: Place) -> Lead | None:
+    """The winner's lead over the baseline: 1 where that is the winner itself, None where it has no time."""
+    if one.won.over_baseline is not None:
+        return one.won.over_baseline
+    return Lead(analysis.baseline, 1.0, None, None) if one.shares_first(analysis.baseline) else None
+
+
+def _speedups(analysis: Analysis, group: Group, found: Sequence[Place], file: Path) -> Picture:
+    axes = _map(group, file, f"How many times as fast as {analysis.baseline} the fastest is")
+    leads = [(one, lead) for one in found if (lead := _over_baseline(analysis, one)) is not None]
+    for one, lead in leads:
+        part = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
+        interval = lead_text(lead).partition(" ")[2]
+        told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
+        ink = "white" if part > 0.55 else drawing.BLACK
+        _square(axes, group, one, _mixed(drawing.BLUE, part), f"{units.figures(lead.ratio)} ×", told, ink)
+    least, most = (pick(leads, key=lambda one: one[1].ratio) for pick in (min, max))
+    says = (
+        f"Heat map of the fastest contender's speed over {analysis.baseline}: from {_at(*least)} to {_at(*most)}, "
+        "intervals in brackets."
+    )
+    return Picture(drawing.save(axes.figure, file), says)  # type: ignore[arg-type]  # no subfigure
+
+
+def _at(one: Place, lead: Lead) -> str:
+    return f"{lead_text(lead)} times at {wording.place(one.cell.workload)}"
+
+
+def _map(group: Group, file: Path, title: str) -> Axes:
+    """Empty axes with a column a head count and a row a length."""
+    columns, rows = len(group.heads), len(group.lengths)
+    width, height = columns * _CELL[0] + 0.9, rows * _CELL[1] + 1.0
+    figure, (axes,) = drawing.new_figure(width=max(width, 4.8), height=height)
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
+    axes.set_xticks(range(columns), [wording.counted(count, "head") for count in group.heads])
+    axes.set_yticks(range(rows), [f"n = {n}" for n in group.lengths])
+    axes.tick_params(length=0)
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    # a map of one column is narrower than its title
+    figure.suptitle(title, fontsize=drawing.SIZE, fontweight="bold", color=drawing.BLACK)
+    return axes
+
+
+def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below: str, ink: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    heads, n = one.at
+    x, y = group.heads.index(heads), group.lengths.index(n)
+    axes.add_patch(
+        Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=ground, edgecolor=ink, linewidth=0.8)
+    )
+    size = drawing.SIZE - 0.5 if len(name) < 20 else drawing.SIZE - 3
+    axes.text(x, y - 0.16, name, ha="center", va="center", color=ink, fontsize=size, fontweight="bold")
+    axes.text(x, y + 0.22, below, ha="center", va="center", color=ink, fontsize=drawing.SIZE - 2.5)
+
+
+def _mixed(colour: str, part: float) -> str:
+    """So much of `colour` on white."""
+    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - part * (255 - one)):02X}" for one in channels)
+
+
+# -- how far the others trail ------------------------------------------------------------------------
+
+
+def trailing(analysis: Analysis, folder: Path) -> Picture | None:
+    """Time over that of the fastest with its interval, a row a contender, at the longest length of each head count.
+
+    None where no two were compared.
+    """
+    panels = [(group, longest) for group in analysis.groups if (longest := _longest(group))][:3]
+    if not panels:
+        return None
+    names = [_rows(analysis, longest) for _, longest in panels]
+    heights = [0.34 * len(some) + 1.4 for some in names]
+    figure, every = drawing.new_figure(
+        1, len(panels), width=7.4, height=sum(heights), height_ratios=heights, sharex=True
+    )
+    styles = styles_of(analysis.names)
+    for axes, (group, longest), rows in zip(every, panels, names, strict=True):
+        _forest(axes, rows, longest, styles)
+        drawing.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
+    every[-1].set_xlabel(
+        "time / time of the fastest, with 95 % intervals (log scale)", fontsize=drawing.SIZE - 1
+    )
+    return Picture(drawing.save(figure, folder / "trailing.png"), _trailing_says(panels[0][1]))
+
+
+def _longest(group: Group) -> dict[int, Ranking]:
+    """By head count, the ranking at the longest length at which two were compared."""
+    found: dict[int, tuple[int, Ranking]] = {}
+    for (heads, n), ranking in group.ranked.items():
+        if ranking.decided and n >= found.get(heads, (0, ranking))[0]:
+            found[heads] = (n, ranking)
+    return {heads: ranking for heads, (_, ranking) in found.items()}
+
+
+def _rows(analysis: Analysis, longest: dict[int, Ranking]) -> list[str]:
+    """Contenders compared anywhere here, those that are fastest at most head counts on top."""
+    ratios: dict[str, list[float]] = {}
+    for ranking in longest.values():
+        for one in ranking.standings:
+            if one is ranking.best or one.against_best is not None:
+                ratios.setdefault(one.contender, []).append(
+                    one.against_best.ratio if one.against_best else 1.0
+                )
+    return sorted(ratios, key=lambda name: (sum(map(math.log, ratios[name])) / len(ratios[name]), name))
+
+
+def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles: dict[str, Style]) -> None:
+    for place, ranking in enumerate(longest.values()):
+        label = wording.place(ranking.workload)
+        shift = 0.22 * (place - (len(longest) - 1) / 2)
+        axes.plot([], [], MARKERS[place % len(MARKERS)], color=drawing.GREY, markersize=5, label=label)
+        for one in ranking.standings:
+            if one.contender not in rows:
+                continue
+            y, colour = rows.index(one.contender) + shift, styles[one.contender].colour
+            verdict = one.against_best
+            if verdict is not None:
+                sure = verdict.high < _TELLS_NOTHING * verdict.low
+                line, width = ("-", 1.6) if sure else (":", 0.8)
+                axes.plot([verdict.low, verdict.high], [y, y], line, color=colour, linewidth=width)
+            ratio = verdict.ratio if verdict is not None else 1.0
+            if one is ranking.best or verdict is not None:
+                axes.plot(ratio, y, MARKERS[place % len(MARKERS)], color=colour, markersize=5.5)
+    axes.axvline(1.0, color=drawing.BLACK, linewidth=1.0, zorder=1)
+    axes.set_xscale("log")
+    # an interval of two pairs may span decades: it runs out of the figure, which is there for the others
+    ratios = [one.against_best.ratio for one in _compared(longest) if one.against_best is not None]
+    axes.set_xlim(min(0.7, 0.85 * min(ratios)), max(2.5, 1.8 * max(ratios)))
+    _plain_ticks(axes)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), rows)
+    for text, name in zip(axes.get_yticklabels(), rows, strict=True):
+        text.set_color(styles[name].colour)
+    drawing.legend(axes, loc="upper center", bbox_to_anchor=(0.4, -0.13), ncols=min(3, len(longest)))
+
+
+def _plain_ticks(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _span(verdict: Verdict) -> str:
+    return f"[{units.figures(verdict.low)}, {units.figures(verdict.high)}]"
+
+
+def _compared(longest: dict[int, Ranking]) -> list[Standing]:
+    return [one for ranking in longest.values() for one in ranking.standings if one.against_best is not None]
+
+
+def _trailing_says(longest: dict[int, Ranking]) -> str:
+    """The largest workload with most pairs of processes in words: who is next to the fastest, and who is last."""
+
+    def weight(ranking: Ranking) -> tuple[int, int]:
+        verdicts = [one.against_best for one in ranking.standings if one.against_best is not None]
+        return max(one.processes for one in verdicts), ranking.workload.score_bytes
+
+    ranking = max(longest.values(), key=weight)
+    others = {
+        one.contender: one.against_best
+        for one in ranking.standings
+        if one.against_best is not None and one.implementation != ranking.best.implementation
+    }
+    at = f"at {wording.place(ranking.workload)} {ranking.best.contender} is fastest"
+    if not others:
+        return f"Time over that of the fastest, with intervals: {at}; only other names of its kernel were compared."
+    ends = dict.fromkeys(pick(others, key=lambda name: others[name].ratio) for pick in (min, max))
+    told = [
+        f"{name} takes {units.figures(verdict.ratio)} {_span(verdict)}"
+        for name, verdict in ((name, others[name]) for name in ends)
+    ]
+    return f"Time over that of the fastest, with intervals: {at}; {wording.listed(told)} times as long."

@@ -1,0 +1,326 @@
+"""What runs hold gets into a dataset once and whole, and comes back as it was."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import blocks, workloads
+
+from attnlab.__main__ import main
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
+from attnlab.program import results_file
+from attnlab.program.environment import fingerprint
+from attnlab.program.store import Run, read_run
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
+
+from attnlab import dataset  # noqa: E402
+from attnlab.dataset import folder as folder_module  # noqa: E402
+from attnlab.dataset.rows import race_columns, result_of, row_of, run_id  # noqa: E402
+from attnlab.dataset.schema import arrow  # noqa: E402
+
+Made = Callable[..., Run]
+
+
+def there(path: Path) -> list[str]:
+    """The Parquet files of a dataset, by table and name."""
+    return sorted(f"{one.relative_to(path).parts[0]}/{one.name}" for one in path.rglob("*.parquet"))
+
+
+def back(path: Path) -> dict[str, Run]:
+    """The runs of a dataset by their ids."""
+    return {run_id(run): run for run in dataset.runs(path)}
+
+
+def same(one: Run, other: Run) -> bool:
+    """Whether two runs are equal, wherever they lie."""
+    return repr(replace(one, folder=Path(), torn=False)) == repr(replace(other, folder=Path(), torn=False))
+
+
+def shortened(run: Run, workloads: int) -> Run:
+    """The run as it was when so many workloads were done: interrupted."""
+    each = len(run.contenders)
+    stored = results_file.read(run.folder)
+    file = run.folder / results_file.RESULTS
+    file.write_bytes(file.read_bytes()[: stored.ends[workloads * each - 1]])
+    run.complete = False
+    run.save()
+    return read_run(run.folder)
+
+
+# -- there and back ----------------------------------------------------------------------------------
+
+
+def test_runs_come_back_as_they_were(made: Made, tmp_path: Path) -> None:
+    """Of two machines, with findings, ceilings, account and every sample; each where its machine and day say."""
+    one, other = made(), made(dtypes=("float64",))
+    other.environment = {**other.environment, "cpu": "Another CPU"}
+    other.save()
+    found = dataset.collect([one.folder, other.folder], tmp_path / "all")
+    assert [(each.added, each.known, each.left, each.fault) for each in found] == [(4, 0, 0, None)] * 2
+    assert found[0].machine != found[1].machine
+    stored = back(tmp_path / "all")
+    assert set(stored) == {one.id, other.id}
+    for run in (one, other):
+        assert same(stored[run.id], read_run(run.folder))
+    place = tmp_path / "all" / "results" / f"machine={fingerprint(one.environment)}" / "date=2026-03-01"
+    assert [file.name for file in place.iterdir()] == [f"{one.id}-0001.parquet"]
+
+
+NUMBERS = st.floats() | st.sampled_from([0.0, -0.0, math.inf, math.nan])
+TEXT = st.text(st.characters(categories=("L", "N", "P")), min_size=1)
+
+
+@st.composite
+def results(draw: st.DrawFn) -> Result:
+    """Any result that was measured, with any numbers and texts."""
+    count = draw(st.integers(1, 3))
+    numbers = st.lists(NUMBERS, min_size=count, max_size=count).map(tuple)
+    rounds = tuple(map(float, range(count)))
+    columns = {
+        "round": rounds,
+        **draw(st.dictionaries(TEXT.filter(lambda one: one != "round"), numbers, max_size=2)),
+    }
+    measured = Measurement(
+        "latency", "s", draw(numbers), columns, draw(st.dictionaries(TEXT, TEXT, max_size=2))
+    )
+    accuracy = Accuracy(*draw(st.tuples(NUMBERS, NUMBERS, NUMBERS)), 8, 9, True, kind=draw(st.none() | TEXT))
+    told = {
+        name: draw(st.none() | TEXT) for name in ("kernel", "library", "asked_kernel", "computes_in", "tail")
+    }
+    workload = draw(workloads() | blocks())
+    return Result(draw(TEXT), workload, Outcome.MEASURED, None, accuracy, measurements=(measured,), **told)  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(results())
+def test_every_result_survives_the_way_through_arrow(result: Result) -> None:
+    """Bit for bit, whatever its workload, its numbers (NaN and infinity too) and its texts."""
+    rows: list[dict[str, Any]] = [row_of(result, race_columns("0" * 16, result.workload), 0)]
+    (stored,) = pa.Table.from_pylist(rows, schema=arrow("results")).to_pylist()
+    assert repr(result_of(stored)) == repr(result)
+
+
+def test_a_field_that_an_older_file_has_no_column_for_has_its_default(made: Made) -> None:
+    """As a workload's that was added since."""
+    result = made().results[0]
+    row = row_of(result, race_columns("0" * 16, result.workload), 0)
+    older = {name: value for name, value in row.items() if name not in ("splits", "storage", "rotary")}
+    assert result_of(older).workload == result.workload
+
+
+# -- nothing twice, nothing half ---------------------------------------------------------------------
+
+
+def test_collecting_twice_adds_nothing(made: Made, tmp_path: Path) -> None:
+    """Also from another folder, under any order, and where one folder is named twice."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder, run.folder], into)
+    before = {file: file.read_bytes() for file in into.rglob("*.parquet")}
+    moved = shutil.copytree(run.folder, tmp_path / "copy")
+    (found,) = dataset.collect([moved], into)
+    assert (found.added, found.known) == (0, 4)
+    assert {file: file.read_bytes() for file in into.rglob("*.parquet")} == before
+
+
+def test_a_run_that_went_on_adds_only_what_is_new(made: Made, tmp_path: Path) -> None:
+    """In a part of its own; what was there stays untouched, and the run comes back complete."""
+    whole, into = made(), tmp_path / "all"
+    half = shutil.copytree(whole.folder, tmp_path / "half")
+    shortened(read_run(half), 1)
+    dataset.collect([half], into)
+    assert not back(into)[whole.id].complete
+    first = {file: file.read_bytes() for file in into.rglob("*.parquet")}
+    (found,) = dataset.collect([whole.folder], into)
+    assert (found.added, found.known) == (3, 1)
+    assert first.items() <= {file: file.read_bytes() for file in into.rglob("*.parquet")}.items()
+    assert there(into) == sorted(
+        f"{t}/{whole.id}-000{n}.parquet" for t in ("results", "runs") for n in (1, 2)
+    )
+    assert same(back(into)[whole.id], whole)
+
+
+def test_a_run_whose_state_alone_changed_adds_its_state_alone(made: Made, tmp_path: Path) -> None:
+    """As one that was interrupted after its last race, and then got its numerical chapter."""
+    run, into = made(complete=False), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    run.complete, run.account["numerics"] = True, 3.0
+    run.save()
+    dataset.collect([run.folder], into)
+    names = [f"results/{run.id}-0001.parquet", f"runs/{run.id}-0001.parquet", f"runs/{run.id}-0002.parquet"]
+    assert there(into) == names
+    assert same(back(into)[run.id], read_run(run.folder))
+
+
+def test_a_race_that_is_not_whole_is_left_out_and_told(made: Made, tmp_path: Path) -> None:
+    """It is measured again when the run is gone on with; what is whole is taken."""
+    run, into = made(), tmp_path / "all"
+    file = run.folder / results_file.RESULTS
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:4]) + lines[4][:50])
+    (found,) = dataset.collect([run.folder], into)
+    assert (found.added, found.left) == (1, 1)
+    assert repr(back(into)[run.id].results) == repr(run.results[:3])
+
+
+@pytest.mark.parametrize("killed_at", ["results", "runs"])
+def test_a_crash_at_any_file_loses_and_doubles_nothing(
+    killed_at: str, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the file of the runs is there the part does not count; the next collection writes it again."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([], into)
+
+    def crash(file: Path, target: Path) -> None:
+        if target.relative_to(into).parts[0] == killed_at:
+            raise KeyboardInterrupt
+        rename(file, target)
+
+    rename = Path.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_module.Path, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            dataset.collect([run.folder], into)
+    assert back(into) == {}
+    (found,) = dataset.collect([run.folder], into)
+    assert found.added == 4
+    assert same(back(into)[run.id], run)
+    assert len(there(into)) == 2
+
+
+def test_runs_without_an_id_are_told_apart_by_what_does_not_change(made: Made, tmp_path: Path) -> None:
+    """Those of before ids were recorded: a later state has the same id, another start another one."""
+    run = made()
+    run.id = ""
+    early = run_id(replace(run, complete=False, account={}, results=[], ceilings=[]))
+    assert early == run_id(run)
+    assert run_id(replace(run, started="2026-03-01T12:00:01+00:00")) != early
+    assert run_id(replace(run, id="../../../../x")) == early  # what is no id makes no file's name
+
+
+# -- machines ----------------------------------------------------------------------------------------
+
+
+def test_a_machine_is_told_apart_by_what_it_consists_of(made: Made) -> None:
+    """Not by its software or load; whatever a processor is called, the name is a folder's."""
+    where = dict(made().environment)
+    name = fingerprint(where)
+    assert name.startswith("a-made-up-cpu-2-50ghz-")
+    assert (
+        fingerprint({**where, "python": "CPython 3.99", "load_at_start": 9.0, "variables": {"X": "1"}})
+        == name
+    )
+    for other in (
+        {"cpu": "B"},
+        {"memory_bytes": 2**40},
+        {"gpus": ["H"]},
+        {"affinity": [0]},
+        {"turbo": "off"},
+    ):
+        assert fingerprint({**where, **other}) != name
+    assert fingerprint({"cpu": "../../etc/ü\x1b[31m" + "x" * 500}).isascii()
+    assert "/" not in fingerprint({"cpu": "../../etc"})
+
+
+# -- bad input ---------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_no_run_does_not_keep_others_out(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, empty, into = made(), tmp_path / "empty", tmp_path / "all"
+    empty.mkdir()
+    with pytest.raises(SystemExit) as end:
+        main(["collect", str(empty), str(run.folder), "--into", str(into)])
+    assert end.value.code == 1
+    said = capsys.readouterr()
+    assert said.err == f"attnlab: {empty} holds no run: there is no run.json in it\n"
+    assert said.out.startswith(f"{run.folder}: 4 workloads added, 0 known (run {run.id}, ")
+    assert same(back(into)[run.id], run)
+
+
+def test_a_run_that_does_not_tell_its_day_is_refused(made: Made, tmp_path: Path) -> None:
+    run = made()
+    run.started = "yesterday"
+    run.save()
+    (found,) = dataset.collect([run.folder], tmp_path / "all")
+    assert found.fault == f"{run.folder} does not tell when it began, which the dataset files it under"
+
+
+def test_a_folder_with_something_else_is_not_collected_into(made: Made, tmp_path: Path) -> None:
+    run = made()
+    with pytest.raises(
+        ValueError, match="holds something else than a dataset; give a new folder with --into"
+    ):
+        dataset.collect([run.folder], run.folder)
+    with pytest.raises(ValueError, match=r"run\.json is a file; give a folder with --into"):
+        dataset.collect([run.folder], run.folder / "run.json")
+    with pytest.raises(ValueError, match=r"holds no dataset: there is no dataset\.json in it"):
+        list(dataset.runs(run.folder))
+
+
+def test_another_version_is_refused_with_both(made: Made, tmp_path: Path) -> None:
+    """Of the whole dataset, and of a single file in it; nothing is written."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    file = next((into / "results").rglob("*.parquet"))
+    later = arrow("results").with_metadata({"attnlab.dataset": "7"})
+    folder_module.write(pa.Table.from_pylist([], schema=later), file)
+    with pytest.raises(
+        ValueError, match=r"is of version 7 of the dataset's schema, this attnlab reads version 1"
+    ):
+        list(dataset.runs(into))
+    (into / "dataset.json").write_text(json.dumps({"attnlab.dataset": 2}))
+    for ask in (lambda: dataset.collect([run.folder], into), lambda: list(dataset.runs(into))):
+        with pytest.raises(ValueError, match="is of version 2 of the dataset's schema"):
+            ask()
+    (into / "dataset.json").write_text("[")
+    with pytest.raises(ValueError, match="does not tell the version"):
+        list(dataset.runs(into))
+
+
+def test_a_file_with_a_column_that_is_not_known_is_refused(made: Made, tmp_path: Path) -> None:
+    """A later version of the same schema: to pass over what its workloads ask would be to misread them."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    file = next((into / "results").rglob("*.parquet"))
+    later = arrow("results").append(pa.field("dropout", pa.float64()))
+    folder_module.write(pa.Table.from_pylist([], schema=later), file)
+    with pytest.raises(ValueError, match="has a column that this version of attnlab does not know, dropout"):
+        list(dataset.runs(into))
+
+
+def test_a_damaged_file_is_told_and_collected_anew_when_it_is_removed(made: Made, tmp_path: Path) -> None:
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    file = next((into / "results").rglob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-100])
+    (found,) = dataset.collect([run.folder], into)
+    assert found.fault is not None
+    assert f"{file} is damaged" in found.fault
+    file.unlink()
+    (found,) = dataset.collect([run.folder], into)
+    assert (found.added, found.fault) == (4, None)
+    assert same(back(into)[run.id], run)
+
+
+def test_without_the_library_the_line_that_installs_it_is_told(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    run = made()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unavailable, match=r"pyarrow is not installed; pip install 'attnlab\[dataset\]'"):
+        dataset.collect([run.folder], tmp_path / "all")
+    assert not (tmp_path / "all").exists()

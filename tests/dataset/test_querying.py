@@ -1,0 +1,318 @@
+"""A dataset answers SQL: who wins where as its runs' reports say, and nothing but the dataset is seen."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab.__main__ import main
+from attnlab.program.store import Run
+from attnlab.report.analysis import analyse
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
+pytest.importorskip("duckdb", reason="duckdb is not installed: attnlab[dataset]")
+
+from attnlab import dataset
+from attnlab.dataset.query import VIEWS
+from attnlab.dataset.schema import RESULTS, RUNS, VERDICT, WORKLOAD
+
+Made = Callable[..., Run]
+FOUR = ("torch_eager", "torch_eager#2", "torch_sdpa", "torch_sdpa_flash", "torch_sdpa_math")
+
+
+def ask(path: Path, sql: str) -> list[dict[str, Any]]:
+    """The rows of the answer, by column."""
+    answer = dataset.query(path, sql)
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+
+@pytest.fixture
+def two(made: Made, tmp_path: Path) -> tuple[Path, list[Run]]:
+    """A dataset of two runs, of two machines."""
+    runs = [made(contenders=FOUR), made(contenders=FOUR, wrong=("torch_sdpa_math",))]
+    runs[1].environment = {**runs[1].environment, "cpu": "Another CPU"}
+    runs[1].save()
+    dataset.collect([run.folder for run in runs], tmp_path / "all")
+    return tmp_path / "all", runs
+
+
+# -- verdicts ----------------------------------------------------------------------------------------
+
+
+def test_who_wins_where_is_what_the_report_says(two: tuple[Path, list[Run]]) -> None:
+    """Of every race those who share the first place, each machine by itself, decided or tied."""
+    path, runs = two
+    for run in runs:
+        for cell in analyse(run).cells:
+            where = f"where run = '{run.id}' and label = '{cell.workload.label}'"
+            first = ask(path, f"select * from verdicts {where} and standing in ('wins', 'tied')")
+            assert cell.ranking is not None
+            assert {one["contender"] for one in first} == {one.contender for one in cell.ranking.first}
+            assert {one["standing"] for one in first} == {"wins" if len(first) == 1 else "tied"}
+            assert len({(one["machine"], one["race"]) for one in first}) == 1
+            slower = ask(path, f"select contender from verdicts {where} and standing = 'slower'")
+            others = {one.contender for one in cell.ranking.standings} - {one["contender"] for one in first}
+            assert {one["contender"] for one in slower} == others
+
+
+def test_a_verdict_carries_its_ratio_and_interval(two: tuple[Path, list[Run]]) -> None:
+    """Against the fastest; of the fastest itself against the next that is decidedly slower, the other way round."""
+    path, runs = two
+    cell = analyse(runs[0]).cells[-1]
+    ranking = cell.ranking
+    assert ranking is not None
+    assert ranking.runner_up is not None
+    rows = {
+        one["contender"]: one
+        for one in ask(path, f"from verdicts where run = '{runs[0].id}' and label = '{cell.workload.label}'")
+    }
+    for standing in ranking.standings[1:]:
+        verdict, row = standing.against_best, rows[standing.contender]
+        assert verdict is not None
+        found = [row[name] for name in ("against", "verdict", "ratio", "ratio_low", "ratio_high", "pairs")]
+        told = [str(verdict.kind), verdict.ratio, verdict.low, verdict.high, verdict.processes]
+        assert found == [ranking.best.contender, *told]
+    best, second = rows[ranking.best.contender], ranking.runner_up.against_best
+    assert second is not None
+    assert (best["against"], best["verdict"]) == (ranking.runner_up.contender, "faster")
+    assert math.isclose(best["ratio"], 1 / second.ratio)
+    assert math.isclose(best["ratio_low"], 1 / second.high)
+    assert best["ratio_low"] < best["ratio"] < best["ratio_high"] < 1
+
+
+def test_contenders_without_a_verdict_have_none(made: Made, tmp_path: Path) -> None:
+    """Second entries and those without a speed; one process has no interval; one contender nobody to compare with."""
+    few = made(contenders=FOUR, processes=1, wrong=("torch_sdpa",))
+    alone = made(contenders=("torch_sdpa",), baseline="torch_sdpa")
+    dataset.collect([few.folder, alone.folder], tmp_path / "all")
+    rows = ask(tmp_path / "all", "select run, contender, standing, ratio, reason from results")
+    found = {(one["run"], one["contender"]): one["standing"] for one in rows}
+    assert found == {
+        (few.id, "torch_eager"): "no interval",
+        (few.id, "torch_eager#2"): None,
+        (few.id, "torch_sdpa"): None,
+        (few.id, "torch_sdpa_flash"): "no interval",
+        (few.id, "torch_sdpa_math"): "no interval",
+        (alone.id, "torch_sdpa"): "alone",
+    }
+    assert all(one["ratio"] is None for one in rows)
+
+
+def test_a_speed_beyond_the_ceiling_is_not_believed(made: Made, tmp_path: Path) -> None:
+    """As in the report; before the ceiling is known that cannot be told, and the row says so."""
+    run = made(ceiling_flops=1e6)
+    early = made(ceiling_flops=1e6, complete=False)
+    early.ceilings = []
+    early.save()
+    dataset.collect([run.folder, early.folder], tmp_path / "all")
+    rows = ask(
+        tmp_path / "all",
+        "select distinct run, ceiling_known, standing = 'not believed' as doubted from verdicts",
+    )
+    assert {tuple(one.values()) for one in rows} == {(run.id, True, True), (early.id, False, False)}
+
+
+# -- views -------------------------------------------------------------------------------------------
+
+
+def test_the_views_have_the_columns_that_are_described(two: tuple[Path, list[Run]]) -> None:
+    path, _ = two
+    columns = {name: dataset.query(path, f"select * from {name} limit 1").columns for name in VIEWS}
+    where = ("machine", "date")
+    assert columns["results"] == (*where, *(one.name for one in RESULTS if one.name != "measurements"))
+    assert columns["runs"] == (*where, *(one.name for one in RUNS))
+    assert {one.name for one in (*VERDICT, *WORKLOAD)} < set(columns["verdicts"])
+    for name in ("results", "verdicts", "measurements", "rounds"):
+        assert {"machine", "date", "run", "race", "contender"} <= set(columns[name])
+
+
+def test_every_round_is_there(two: tuple[Path, list[Run]]) -> None:
+    """With its process and whether it was disturbed; every quantity with its samples."""
+    path, runs = two
+    result = runs[0].results[2]
+    where = f"where run = '{runs[0].id}' and label = '{result.workload.label}' and contender = 'torch_sdpa'"
+    rows = ask(
+        path, f"select seconds, round, process, placement, disturbed from rounds {where} order by round"
+    )
+    assert result.latency is not None
+    noted = ("round", "process", "placement", "disturbed")
+    columns = [result.latency.samples, *(result.latency.columns[name] for name in noted)]
+    assert [tuple(one.values()) for one in rows] == list(zip(*columns, strict=True))
+    kinds = ask(path, f"select quantity, unit, samples from measurements {where}")
+    assert [(one["quantity"], one["unit"], tuple(one["samples"])) for one in kinds] == [
+        (one.quantity, one.unit, one.samples) for one in result.measurements
+    ]
+
+
+def test_runs_are_shown_in_their_last_state(made: Made, tmp_path: Path) -> None:
+    run = made(complete=False)
+    dataset.collect([run.folder], tmp_path / "all")
+    run.complete = True
+    run.save()
+    dataset.collect([run.folder], tmp_path / "all")
+    (row,) = ask(tmp_path / "all", "select part, complete, planned, raced from runs")
+    assert row == {"part": 2, "complete": True, "planned": 4, "raced": 4}
+
+
+def test_an_empty_dataset_answers(tmp_path: Path) -> None:
+    dataset.collect([], tmp_path / "all")
+    assert ask(tmp_path / "all", "select count(*) as n from verdicts") == [{"n": 0}]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb"])
+def test_other_programs_read_the_files(library: str, two: tuple[Path, list[Run]]) -> None:
+    """Machine and date come from the folders' names."""
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
+    path, runs = two
+    place = path / "results"
+    if library == "pandas":
+        frame = module.read_parquet(place)
+        found = list(zip(frame["machine"].astype(str), frame["contender"], strict=True))
+    elif library == "polars":
+        found = module.read_parquet(f"{place}/**/*.parquet", hive_partitioning=True)[
+            "machine", "contender"
+        ].rows()
+    else:
+        files = f"read_parquet('{place}/**/*.parquet', hive_partitioning = true)"
+        found = module.sql(f"select machine, contender from {files}").fetchall()
+    asked = dataset.query(path, "select machine, contender from results").rows
+    assert sorted(found) == sorted(asked)
+    assert len(found) == sum(len(run.results) for run in runs)
+
+
+# -- bad input ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("selec 1", 'cannot be answered: Parser Error: syntax error at or near "selec"'),
+        ("select nonsense from results", "cannot be answered: Binder Error"),
+        ("", "must be one SELECT, got 0 statements"),
+        ("select 1; select 2", "must be one SELECT, got 2 statements"),
+        ("drop view results", "must be one SELECT, got DROP"),
+        ("copy (select 1) to '{folder}/written.csv'", "must be one SELECT, got COPY"),
+        ("attach '{folder}/written.db'", "must be one SELECT, got ATTACH"),
+        ("set threads = 1", "must be one SELECT, got SET"),
+        ("install httpfs", "must be one SELECT, got LOAD"),
+        ("select * from read_text('{folder}/secret.txt')", "file system operations are disabled"),
+        ("select * from read_csv('{folder}/secret.txt')", "file system operations are disabled"),
+        ("select * from '{folder}/secret.txt'", "does not exist"),
+        ("select * from glob('{folder}/*')", "file system operations are disabled"),
+        ("select * from read_parquet('https://example.org/x.parquet')", "cannot be answered"),
+        ("select * from dataset", "Table with name dataset does not exist"),
+    ],
+)
+def test_a_mistake_or_a_look_elsewhere_is_one_line(
+    sql: str, said: str, two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither files nor networks nor variables of Python are seen, and nothing is written."""
+    path, _ = two
+    folder = path.parent
+    (folder / "secret.txt").write_text("not to be read\n")
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SystemExit) as end:
+        main(["query", str(path), sql.format(folder=folder)])
+    told = capsys.readouterr()
+    assert (end.value.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert said in told.err
+    assert "not to be read" not in told.err
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_settings_cannot_be_opened_again(two: tuple[Path, list[Run]]) -> None:
+    """Should a later DuckDB set them in a SELECT."""
+    rows = ask(two[0], "select name, value from duckdb_settings()")
+    settings = {one["name"]: one["value"] for one in rows}
+    shut = ("enable_external_access", "autoload_known_extensions", "autoinstall_known_extensions")
+    assert [settings[name] for name in shut] == ["false"] * 3
+    assert settings["lock_configuration"] == "true"
+
+
+def test_foreign_files_are_passed_over_and_told(
+    two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text, another table of Parquet, a file of the right name that is none, a place that is none of ours."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, runs = two
+    place = next((path / "results").rglob("*.parquet")).parent
+    before = ask(path, "select count(*) as n from results")
+    foreign = [
+        path / "notes.txt",
+        place / "other.parquet",
+        place / f"{'a' * 16}-0001.parquet",
+        path / "results" / "x",
+    ]
+    for file in foreign:
+        file.write_text("nothing of attnlab's")
+    (path / "runs" / place.relative_to(path / "results") / f"{'a' * 16}-0001.parquet").write_text("")
+    pq.write_table(pa.table({"run": ["b" * 16], "contender": ["b"]}), place / f"{'b' * 16}-0001.parquet")
+    assert ask(path, "select count(*) as n from results") == before
+    assert len(list(dataset.runs(path))) == len(runs)
+    with pytest.raises(SystemExit) as end:
+        main(["query", str(path), "select 1 as one"])
+    told = capsys.readouterr()
+    assert end.value.code == 0
+    assert told.err.startswith("attnlab: passed over, not a file of attnlab's: ")
+    assert told.err.count("\n") == 1
+    assert all(file.exists() for file in foreign)
+
+
+# -- the command -------------------------------------------------------------------------------------
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(list(words))
+    told = capsys.readouterr()
+    assert (end.value.code, told.err) == (0, "")
+    return told.out
+
+
+def test_the_formats_hold_the_same(two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = two
+    sql = (
+        "select contender, ratio, causal, date from verdicts where standing = 'slower' order by 1, 2 limit 3"
+    )
+    rows = json.loads(output(capsys, "query", str(path), sql, "--format", "json"))
+    assert rows == [one | {"date": one["date"].isoformat()} for one in ask(path, sql)]
+    lines = list(csv.DictReader(io.StringIO(output(capsys, "query", str(path), sql, "--format", "csv"))))
+    assert [(one["contender"], float(one["ratio"]), one["causal"]) for one in lines] == [
+        (one["contender"], one["ratio"], "") for one in rows
+    ]
+    table = output(capsys, "query", str(path), sql)
+    assert all(f"{one['ratio']:.6g}" in table for one in rows)
+
+
+def test_what_a_terminal_would_act_on_is_not_shown(
+    two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In values and in names of columns; in JSON it is escaped, and numbers that are not finite are texts."""
+    sql = "select chr(27) || '[31mred' as \"[bold]\x1b[2Jname\", 'nan'::double as none, 1.5::decimal(4, 2) as exact"
+    for form in ("table", "csv", "json"):
+        shown = output(capsys, "query", str(two[0]), sql, "--format", form)
+        assert "\x1b" not in shown
+    (row,) = json.loads(shown)
+    assert list(row.values()) == ["\x1b[31mred", "nan", 1.5]
+
+
+def test_a_report_is_made_of_every_run(
+    two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In the dataset's folder, and of the same words as from the run's own."""
+    path, runs = two
+    output(capsys, "report", str(path))
+    for run in runs:
+        output(capsys, "report", str(run.folder))
+        stored = (path / "reports" / run.id / "report.md").read_text(encoding="utf-8")
+        assert stored == (run.folder / "report.md").read_text(encoding="utf-8")
+    assert dataset.query(path, "select 1").foreign == ()

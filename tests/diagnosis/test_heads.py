@@ -1,0 +1,130 @@
+"""What is measured of a head, against figures worked out by hand and against the random energy model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import Logits, Plain
+
+from attnlab.contract.problem import Problem
+from attnlab.diagnosis.capture import captured
+from attnlab.diagnosis.heads import heads_of
+from attnlab.diagnosis.null import expected
+from attnlab.theory import critical_beta, random_energy
+
+
+def _of_logits(rows: list[list[float]]) -> Problem:
+    """One head with these logits."""
+    model = Logits(torch.tensor(rows, dtype=torch.float64))
+    value = torch.ones(1, 1, len(rows[0]), 1, dtype=torch.float64)
+    (call,) = captured(model.double(), (value,))
+    return call.problem
+
+
+def test_two_rows_by_hand() -> None:
+    """Logits 0 and ln 3: weights 1/4 and 3/4; logits ±1/2 ln 3 have the standard deviation ½ ln 3."""
+    (head,) = heads_of(0, _of_logits([[0.0, math.log(3)], [math.log(3), 0.0]]), separators=[1])
+    p = np.array([0.25, 0.75])
+    assert head.beta == pytest.approx(math.log(3) / 2)
+    assert head.critical == pytest.approx(math.sqrt(2 * math.log(2)))
+    assert not head.beyond
+    assert head.entropy == pytest.approx(float(-(p * np.log(p)).sum()))
+    assert head.largest_weight == pytest.approx(0.75)
+    assert head.participation == pytest.approx(0.625)
+    assert head.jacobian_norm == pytest.approx(math.sqrt(4 * (0.25 * 0.75) ** 2))
+    assert head.frozen_rows == 1.0
+    assert head.lost_rows == 0.0
+    assert head.first == pytest.approx(0.5)
+    assert head.separators == pytest.approx(0.5)
+    assert head.largest_logit == pytest.approx(math.log(3))
+    assert head.largest_product == pytest.approx(math.log(3) * math.sqrt(2))
+    assert head.sink == 0.0
+
+
+def test_a_row_that_sees_one_key_counts_nowhere() -> None:
+    """Under a causal mask the first row has no choice; of the second alone all numbers are."""
+    problem = _of_logits([[5.0, 9.0], [0.0, math.log(3)]])
+    masked = Problem.of(problem.query, problem.key, problem.value, causal=True, scale=problem.scale)
+    (head,) = heads_of(0, masked)
+    assert head.largest_weight == pytest.approx(0.75)
+    assert head.beta == pytest.approx(math.log(3) / 2)
+    assert math.isnan(head.separators)
+
+
+def test_a_learned_sink_takes_its_share() -> None:
+    """A sink with the logit of all keys takes as much as one of them, and counts as one more in H and n."""
+    q = np.zeros((1, 1, 3, 4))
+    (head,) = heads_of(0, Problem.of(q, q, q, sinks=np.zeros(1)))
+    assert head.sink == pytest.approx(0.25)
+    assert head.entropy == pytest.approx(math.log(4))
+    assert head.critical == pytest.approx(critical_beta(4))
+
+
+def test_weights_that_float16_cannot_hold_are_counted() -> None:
+    """e^−18 is below half of float16's least number, e^−17 above."""
+    (head,) = heads_of(0, _of_logits([[0.0, -17.0, -18.0]] * 3))
+    assert head.underflow == pytest.approx(1 / 3)
+
+
+def test_one_key_alone_leaves_nothing_to_choose() -> None:
+    q = np.ones((1, 1, 3, 4))
+    with pytest.raises(ValueError, match="nothing to choose"):
+        heads_of(0, Problem.of(q, q, q, window=(0, 0)))
+
+
+@pytest.mark.parametrize("beta", [0.5, 2.0, 4.0, 9.0])
+def test_independent_logits_do_not_depart_from_the_null(beta: float) -> None:
+    """Rows of independent normal logits: their means lie within five standard errors of the random energy model."""
+    rng = np.random.default_rng(3)
+    rows, n = 400, 64
+    logits = beta * rng.standard_normal((rows, n))
+    logits *= beta / logits.std(axis=-1, keepdims=True)  # the null is told the rows' own β
+    query = logits[None, None] * math.sqrt(n)
+    (head,) = heads_of(0, Problem.of(query, np.eye(n)[None, None], np.zeros((1, 1, n, 1))))
+    exact = random_energy(n, beta)
+    assert head.beta == pytest.approx(beta)
+    assert head.expected_entropy == pytest.approx(exact.entropy, rel=0.01)
+    # at a spread that is measured, not given, n logits are a little less free: by about 1/n of themselves
+    assert head.entropy == pytest.approx(head.expected_entropy, abs=5 * 0.6 / math.sqrt(rows) + 2 * beta / n)
+    assert head.beyond == (beta > critical_beta(n))
+
+
+@settings(max_examples=30)
+@given(st.sampled_from([2, 17, 512]), st.floats(0.0, 60.0))
+def test_the_null_is_within_a_hundredth_of_the_exact_model(n: int, beta: float) -> None:
+    """Interpolated in β at its own n, where rows are all alike."""
+    found, exact = expected(np.array([float(n)]), np.array([beta])), random_energy(n, beta)
+    for name in found._fields:
+        assert float(getattr(found, name)[0]) == pytest.approx(getattr(exact, name), rel=0.01)
+
+
+def test_the_null_of_rows_with_different_keys() -> None:
+    """Interpolated in n too, as under a causal mask."""
+    n = np.arange(2.0, 300.0)
+    beta = np.linspace(0.1, 12.0, n.size)
+    found = expected(n, beta)
+    for at in range(0, n.size, 23):
+        exact = random_energy(int(n[at]), float(beta[at]))
+        for name in found._fields:
+            assert float(getattr(found, name)[at]) == pytest.approx(getattr(exact, name), rel=0.01)
+
+
+def test_longer_queries_freeze_a_head() -> None:
+    """Twenty times as long, β is twenty times as large, and keys that take part become few."""
+    torch.manual_seed(1)
+    x = torch.randn(1, 24, 16)
+    model = Plain()
+    before = heads_of(0, captured(model, (x,))[0].problem)
+    model.gain = 20.0
+    after = heads_of(0, captured(model, (x,))[0].problem)
+    for one, other in zip(before, after, strict=True):
+        assert other.beta == pytest.approx(20 * one.beta, rel=1e-4)
+        assert not one.beyond
+        assert other.beyond
+        assert other.participation > 3 * one.participation
+        assert other.entropy < one.entropy

@@ -1,0 +1,543 @@
+"""`attnlab.fastest`: who answers is who was fastest and right where it was measured, and the answer is PyTorch's."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import synthetic
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as own_function
+
+import attnlab
+from attnlab.accuracy.evidence import weigh
+from attnlab.accuracy.reference import refer
+from attnlab.contract.directions import GRADIENTS, OUTPUT
+from attnlab.contract.dtypes import DTYPES
+from attnlab.contract.problem import Problem
+from attnlab.contract.result import Result
+from attnlab.program.store import Run
+from attnlab.routing.dispatch import Choice, Fastest
+from attnlab.routing.question import kind_of, workload_of
+
+TENSORS = ("torch_eager", "torch_sdpa", "torch_sdpa_math", "torch_sdpa_flash")
+#: what is asked of each of these backends in the run of `everything`, beside no mask: causal, booleans, numbers
+MASKS: tuple[dict[str, Any], ...] = ({}, {"causal": True}, {"mask": "random(0.5)"}, {"bias": "normal"})
+DIRECTIONS = ("forward", "training")
+#: a backend that cannot be differentiated, and one that answers wrongly
+CUT_OFF = """
+LIBRARY = "torch"
+def attend(query, key, value, *, causal, scale, attn_mask=None, enable_gqa=False):
+    from torch.nn.functional import scaled_dot_product_attention as own
+    options = dict(attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa)
+    return own(query, key, value, **options).detach()
+"""
+
+
+def raced(folder: Path, seconds: Mapping[str, float], **options: Any) -> Run:
+    """A made-up run on this machine in which every call of a contender takes so many microseconds."""
+    costs = {name: (lambda workload, one=one: one * 1e-6) for name, one in seconds.items()}
+    lengths = options.pop("lengths", (8, 16, 32))
+    folder.mkdir(exist_ok=True)
+    run = synthetic(
+        folder, costs=costs, kernels={}, lengths=lengths, heads=(1, 2, 4), wander=0.0, noise=0.001, **options
+    )
+    run.environment = {}
+    return run
+
+
+def tensors(
+    queries: int = 16,
+    keys: int | None = None,
+    *,
+    batch: int = 1,
+    heads: int = 2,
+    kv_heads: int | None = None,
+    dim: int = 64,
+    dtype: str = "float32",
+    grad: bool = False,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value, standard normal."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (queries, keys or queries, keys or queries)
+    counts = (heads, kv_heads or heads, kv_heads or heads)
+    found = [
+        torch.randn(batch, count, length, dim, generator=generator)
+        .to(getattr(torch, dtype))
+        .requires_grad_(grad)
+        for count, length in zip(counts, lengths, strict=True)
+    ]
+    return found[0], found[1], found[2]
+
+
+def winner(run: Run, *arrays: Any, **asked: Any) -> Choice:
+    """Who answers this call by `run`."""
+    return attnlab.fastest(run).explain(*(arrays or tensors()), **asked)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_the_fastest_answers(name: str, tmp_path: Path) -> None:
+    """With the ratio to PyTorch's own, and where PyTorch's own is the fastest with that to the next."""
+    run = raced(tmp_path, {one: 10.0 if one == name else 20.0 for one in TENSORS})
+    found = winner(run)
+    assert (found.backend, found.fell_back, found.distance) == (name, False, 1.0)
+    assert found.workload is not None and found.workload.label == "b1 h2 n16 d64 float32 cpu"
+    assert found.against in ({"torch_sdpa"} if name != "torch_sdpa" else {*TENSORS} - {name})
+    assert found.verdict is not None and found.verdict.low < 2.0 < found.verdict.high
+    assert found.verdict.ratio == pytest.approx(2.0, rel=0.01)
+    assert "times as fast as" in found.why and "this very shape" in found.why and str(found).startswith(name)
+
+
+def test_a_folder_is_as_good_as_a_run(tmp_path: Path) -> None:
+    raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}).save()
+    assert attnlab.fastest(tmp_path).explain(*tensors()).backend == "torch_eager"
+    with pytest.raises(ValueError, match="holds no run"):
+        attnlab.fastest(tmp_path / "nothing")
+
+
+def test_the_signature_is_that_of_pytorchs_own() -> None:
+    """Which has none of its own for Python to see: its documentation begins with it."""
+    call = list(inspect.signature(Fastest.__call__).parameters.values())[1:]
+    names = [one.name for one in call]
+    told = (own_function.__doc__ or "").split("(", 1)[1].partition(")")[0].replace("\n", " ")
+    assert names == [part.partition("=")[0].strip() for part in told.split(",") if part.strip() != "*"]
+    assert [one.name for one in call if one.kind is one.KEYWORD_ONLY] == ["scale", "enable_gqa"]
+    assert [one.name for one in inspect.signature(Fastest.explain).parameters.values()][1:] == names
+
+
+def test_the_nearest_measured_shape_decides(tmp_path: Path) -> None:
+    """By factors: 11 is nearer to 8 than to 16, 12 is not."""
+    costs = {"torch_eager": lambda w: w.keys * 1e-6, "torch_sdpa": lambda w: 10e-6 + 0 * w.keys}
+    run = synthetic(tmp_path, costs=costs, kernels={}, lengths=(8, 16), heads=(2,), noise=0.001, wander=0.0)
+    run.environment = {}
+    found = {n: winner(run, *tensors(n)) for n in (4, 8, 11, 12, 16, 32)}
+    chosen = {n: one.backend for n, one in found.items()}
+    assert chosen == {
+        **dict.fromkeys((4, 8, 11), "torch_eager"),
+        **dict.fromkeys((12, 16, 32), "torch_sdpa"),
+    }
+    assert found[11].distance == pytest.approx(11 / 8) and found[12].distance == pytest.approx(16 / 12)
+    assert not any(one.fell_back for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "memory", "chosen"),
+    [
+        ({"torch_eager": 10.0, "torch_sdpa": 10.0}, True, "torch_sdpa"),
+        ({"torch_sdpa_flash": 10.0, "torch_sdpa": 10.0}, True, "torch_sdpa"),
+        ({"torch_eager": 10.0, "torch_sdpa": 11.0}, True, "torch_eager"),
+    ],
+)
+def test_ties_go_to_the_least_memory(
+    seconds: dict[str, float], memory: bool, chosen: str, tmp_path: Path
+) -> None:
+    """And where that is equal too not to the one that forces a kernel. Those decidedly slower are no tie."""
+    assert winner(raced(tmp_path, seconds, memory=memory)).backend == chosen
+
+
+def test_what_was_found_wrong_never_answers(tmp_path: Path) -> None:
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}, wrong=("torch_eager",))
+    assert winner(run).backend == "torch_sdpa"
+
+
+def test_other_libraries_and_settings_of_processes_are_left_out(tmp_path: Path) -> None:
+    """With the reason, though they were faster."""
+    names = {"numpy_blocked": 5.0, "torch_eager[threads=1]": 6.0, "torch_sdpa": 20.0, "torch_eager": 10.0}
+    run = raced(tmp_path, names)
+    found = winner(run)
+    assert found.backend == "torch_eager"
+    assert "arrays of numpy" in found.left_out["numpy_blocked"]
+    assert "leave out threads" in found.left_out["torch_eager[threads=1]"]
+
+
+def test_what_compiles_at_every_shape_takes_part_where_asked(tmp_path: Path) -> None:
+    run = raced(tmp_path, {"torch_flex": 5.0, "torch_sdpa": 20.0})
+    assert "compiles for seconds" in winner(run).left_out["torch_flex"]
+    found = attnlab.fastest(run, compiled=True).explain(*tensors())
+    assert "torch_flex" in (found.backend, *found.left_out)  # left out where there is no compiler
+
+
+def test_lower_precision_never_answers(tmp_path: Path) -> None:
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0})
+    run.results = [
+        replace(one, computes_in="bfloat16") if one.contender == "torch_eager" else one for one in run.results
+    ]
+    found = winner(run)
+    assert found.backend == "torch_sdpa" and "computes in bfloat16" in found.left_out["torch_eager"]
+
+
+def test_scores_in_float16_never_answer(tmp_path: Path) -> None:
+    """They would be infinite where PyTorch's own are not."""
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}, dtypes=("float16",))
+
+    def rounding(one: Result) -> Result:
+        assert one.accuracy is not None
+        return replace(one, accuracy=replace(one.accuracy, kind="scores rounded"))
+
+    run.results = [rounding(one) for one in run.results]
+    query, key, value = tensors(dtype="float16")
+    found = attnlab.fastest(run)
+    assert "65504" in found.explain(query, key, value).left_out["torch_eager"]
+    assert found(300 * query, 300 * key, value).isfinite().all()
+
+
+def test_without_pytorchs_own_in_the_race_nothing_is_known_to_be_faster(tmp_path: Path) -> None:
+    found = winner(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa_math": 20.0}))
+    assert (found.backend, found.fell_back) == ("torch_sdpa", True) and "did not race" in found.why
+
+
+def test_without_an_interval_nothing_is_known_to_be_faster(tmp_path: Path) -> None:
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}, processes=1)
+    found = winner(run)
+    assert (found.backend, found.fell_back) == ("torch_sdpa", True) and "too few" in found.why
+
+
+def test_a_run_without_a_speed_is_refused(tmp_path: Path) -> None:
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}, wrong=("torch_eager", "torch_sdpa"))
+    with pytest.raises(ValueError, match="holds no measured speed"):
+        attnlab.fastest(run)
+    with pytest.raises(ValueError, match=r"factor must be 1 or more, got 0\.5"):
+        attnlab.fastest(raced(tmp_path / "other", {"torch_sdpa": 20.0}), factor=0.5)
+
+
+def test_another_machine_is_told_once_and_nothing_is_sent(tmp_path: Path) -> None:
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0})
+    for environment, said in (
+        ({"cpu": "Another CPU"}, r"another machine \(Another CPU; other cpu\)"),
+        ({"contenders": {"torch_sdpa": {"versions": {"torch": "1.0"}}}}, r"with PyTorch 1\.0"),
+    ):
+        run.environment = environment
+        with pytest.warns(UserWarning, match=said):
+            found = attnlab.fastest(run)
+        assert found.explain(*tensors()).fell_back
+        assert attnlab.fastest(run, elsewhere=True).explain(*tensors()).backend == "torch_eager"
+
+
+def test_other_threads_are_outside(tmp_path: Path) -> None:
+    """Also when they are changed after the call was first made."""
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0})
+    threads = torch.get_num_threads()
+    pools = [{"user_api": "openmp", "num_threads": threads}, {"user_api": "blas", "num_threads": 64}]
+    run.environment = {"contenders": {"torch_sdpa": {"pools": pools}}}
+    found = attnlab.fastest(run)
+    assert sent(found, *tensors()) == "torch_eager"
+    torch.set_num_threads(threads + 1)
+    try:
+        assert sent(found, *tensors()) == "torch_sdpa"
+        assert f"measured with {threads} threads, and {threads + 1} are set" in found.explain(*tensors()).why
+    finally:
+        torch.set_num_threads(threads)
+    assert sent(found, *tensors()) == "torch_eager"
+
+
+def sent(found: Fastest, *arrays: Any, **asked: Any) -> str:
+    """The backend that is really called, which is the one that `explain` tells."""
+    called: list[str] = []
+    backends = dict(found._routes.backends)
+
+    def noting(name: str, attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*given: Any, **options: Any) -> Tensor:
+            called.append(name)
+            return attend(*given, **options)
+
+        return call
+
+    remembered, found._remembered = found._remembered, {}
+    try:
+        for name, backend in backends.items():
+            found._routes.backends[name] = replace(backend, attend=noting(name, backend.attend))
+        found(*arrays, **asked)
+    finally:
+        found._remembered = remembered
+        found._routes.backends.update(backends)
+    answer = found(*arrays, **asked)  # by what is remembered
+    told = found.explain(*arrays, **asked).backend
+    assert called == ([] if told == "torch_sdpa" else [told])
+    assert answer.shape == own_function(*arrays, **asked).shape
+    return told
+
+
+OUTSIDE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "dropout": ("dropout was not measured", {}, {"dropout_p": 0.1}),
+    "dtype": ("float64 was not measured, but float32", {"dtype": "float64"}, {}),
+    "grad": ("training (with gradients) was not measured, but forward", {"grad": True}, {}),
+    "causal": ("a causal mask was not measured, but no mask", {}, {"is_causal": True}),
+    "booleans": ("a mask of booleans was", {}, {"attn_mask": torch.ones(16, 16, dtype=torch.bool)}),
+    "numbers": ("a mask of numbers was", {}, {"attn_mask": torch.zeros(16, 16)}),
+    "learned": ("gradients of attn_mask", {}, {"attn_mask": torch.zeros(16, 16, requires_grad=True)}),
+    "both": ("beside is_causal", {}, {"is_causal": True, "attn_mask": torch.zeros(16, 16)}),
+    "head_dim": ("head_dim 32 was not measured, but head_dim 64", {"dim": 32}, {}),
+    "groups": ("2 heads a key head was not", {"kv_heads": 1}, {"enable_gqa": True}),
+    "one query": ("one query was not measured, but several", {"queries": 1, "keys": 16}, {}),
+    "long": ("up to 3.12 times those of the nearest measured workload", {"queries": 100}, {}),
+    "many heads": ("up to 4.00 times those of", {"heads": 8, "batch": 2}, {}),
+    "negative": ("only a scale above 0", {}, {"scale": -0.5}),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_outside_what_was_measured_pytorch_answers(name: str, tmp_path: Path) -> None:
+    """With the reason; and to the bit what it answers itself."""
+    said, arrays, asked = OUTSIDE[name]
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    given = tensors(**arrays)
+    choice = found.explain(*given, **asked)
+    assert (choice.backend, choice.fell_back) == ("torch_sdpa", True) and said in choice.why
+    torch.manual_seed(0)
+    answer = found(*given, **asked)
+    torch.manual_seed(0)
+    assert torch.equal(answer.nan_to_num(), own_function(*given, **asked).nan_to_num())
+
+
+def test_arrays_that_no_workload_has_are_pytorchs(tmp_path: Path) -> None:
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    query, key, value = (one[0] for one in tensors())
+    assert "four axes" in found.explain(query, key, value).why
+    assert torch.equal(found(query, key, value), own_function(query, key, value))
+    assert "broadcasts" in found.explain(*tensors()[:2], tensors(heads=1)[2]).why
+    with pytest.raises(RuntimeError, match="attn_mask"):
+        found(*tensors(), torch.zeros(16, 16).double())
+    assert (
+        "attn_mask must be of booleans or of" in found.explain(*tensors(), torch.zeros(16, 16).double()).why
+    )
+    assert "no empty array" in found.explain(*(one[:, :, :0] for one in tensors())).why
+
+
+def test_within_what_changes_operations_pytorch_answers(tmp_path: Path) -> None:
+    """Autocast, torch.func, forward-mode differentiation, subclasses, deterministic algorithms, lower precision."""
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    query, key, value = tensors()
+    assert sent(found, query, key, value) == "torch_eager"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "autocast" in found.explain(query, key, value).why
+        assert found(query, key, value).dtype == own_function(query, key, value).dtype
+    told: list[str] = []
+
+    def through(one: Tensor) -> Tensor:
+        told.append(found.explain(one, key, value).why)
+        return found(one, key, value).sum()
+
+    torch.func.grad(through)(query)
+    with pytest.warns(UserWarning, match="batching rule"):  # PyTorch's, of its own function
+        torch.vmap(through)(query[None])
+    with torch.autograd.forward_ad.dual_level():
+        through(query)
+    assert len(told) == 3 and all("torch.func and forward-mode" in one for one in told)
+
+    class Own(Tensor):
+        pass
+
+    assert "plain tensors" in found.explain(query.as_subclass(Own), key, value).why
+    try:
+        torch.use_deterministic_algorithms(True)
+        assert "deterministic" in found.explain(query, key, value).why
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("medium")
+        assert '"medium"' in found.explain(query, key, value).why
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_torch_compile_sees_pytorchs_own(tmp_path: Path) -> None:
+    """Whole, and nothing of the choice is traced."""
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    graphs: list[str] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph.code)
+        return graph.forward
+
+    compiled = torch.compile(lambda *arrays: found(*arrays), backend=keep, fullgraph=True)
+    assert torch.equal(compiled(*tensors()), own_function(*tensors()))
+    assert len(graphs) == 1 and "scaled_dot_product_attention" in graphs[0]
+
+
+def test_what_cannot_be_differentiated_answers_no_training(tmp_path: Path) -> None:
+    """It is the fastest forward; where gradients may be asked for it is never called, even if it was measured there."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "cut_off.py").write_text(CUT_OFF, encoding="utf-8")
+    directions = tuple({"direction": one} for one in DIRECTIONS)
+    run = raced(
+        tmp_path / "run",
+        {"cut_off": 5.0, "torch_eager": 10.0, "torch_sdpa": 20.0},
+        variants=directions,
+        folders=(str(tmp_path / "mine"),),
+    )
+    # as a file says it that declines nothing: no library tells without trying
+    run.results = [
+        replace(one, library="torch")
+        for one in run.results
+        if (one.contender, one.workload.direction) != ("cut_off", "training")
+    ]
+    found = attnlab.fastest(run)
+    assert sent(found, *tensors()) == "cut_off"
+    arrays = tensors(grad=True)
+    assert sent(found, *arrays) == "torch_eager"
+    assert found(*arrays).requires_grad
+    with torch.no_grad():
+        assert sent(found, *arrays) == "cut_off"
+    assert sent(found, *(one.detach() for one in arrays)) == "cut_off"
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding has another length at every step."""
+    monkeypatch.setattr("attnlab.routing.dispatch._REMEMBERED", 4)
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    for length in range(8, 32):
+        found(*tensors(8, length))
+        assert len(found._remembered) <= 4
+
+
+def test_a_choice_is_plain_to_read(tmp_path: Path) -> None:
+    """In one line, in the units of every table."""
+    found = winner(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}), *tensors(20))
+    assert str(found).count("\n") == 0 and " µs a call" in found.why
+    assert "sizes within a factor of 1.25" in found.why
+    assert json.dumps(dict(found.left_out)) == "{}"
+
+
+# -- whatever is asked ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fastest]:
+    """By winner, the function of a run of every mask, direction, dtype and grouping."""
+    variants = tuple(
+        {**mask, "direction": direction, "dtype": dtype, **({"kv_heads": 1} if grouped else {})}
+        for mask, direction, dtype, grouped in itertools.product(MASKS, DIRECTIONS, DTYPES, (False, True))
+    )
+    made = {}
+    for name in TENSORS:
+        seconds = {one: 10.0 if one == name else 20.0 for one in TENSORS}
+        folder = tmp_path_factory.mktemp(name)
+        run = raced(folder, seconds, lengths=(8, 16), variants=variants, rounds=10, head_dim=16)
+        made[name] = attnlab.fastest(run)
+    return made
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    """A call of any shape, mask, dtype, direction and layout, mostly within what was measured."""
+    heads = draw(st.sampled_from([1, 2, 4]))
+    return {
+        "batch": draw(st.integers(1, 2)),
+        "heads": heads,
+        "kv_heads": draw(st.sampled_from([one for one in (1, 2, 4) if heads % one == 0])),
+        "queries": draw(st.integers(1, 24)),
+        "keys": draw(st.integers(1, 24)),
+        "dtype": draw(st.sampled_from(DTYPES)),
+        "mask": draw(st.sampled_from(["", "causal", "booleans", "numbers", "holes"])),
+        "axes": draw(st.integers(2, 4)),
+        "grad": draw(st.booleans()),
+        "scale": draw(st.none() | st.floats(0.01, 2.0)),
+        "turned": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**16)),
+    }
+
+
+def asked(call: dict[str, Any]) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any]]:
+    """The tensors and the further arguments of a drawn call."""
+    arrays = list(
+        tensors(
+            **{name: call[name] for name in ("queries", "keys", "batch", "heads", "kv_heads")},
+            dim=16,
+            dtype=call["dtype"],
+            seed=call["seed"],
+        )
+    )
+    if call["turned"]:
+        arrays = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in arrays]
+    query, key, value = (one.detach().requires_grad_(call["grad"]) for one in arrays)
+    generator = torch.Generator().manual_seed(call["seed"] + 1)
+    shape = (call["batch"], call["heads"], call["queries"], call["keys"])[-call["axes"] :]
+    options: dict[str, Any] = {"scale": call["scale"], "enable_gqa": call["heads"] != call["kv_heads"]}
+    if call["mask"] == "causal":
+        options["is_causal"] = True
+    elif call["mask"] == "booleans":  # some queries see no key
+        options["attn_mask"] = torch.rand(shape, generator=generator) < 0.5
+    elif call["mask"]:
+        numbers = torch.randn(shape, generator=generator)
+        if call["mask"] == "holes":
+            numbers = numbers.masked_fill(torch.rand(shape, generator=generator) < 0.3, -torch.inf)
+        options["attn_mask"] = numbers.to(query.dtype)
+    return (query, key, value), options
+
+
+@settings(max_examples=300)
+@given(call=calls(), name=st.sampled_from(TENSORS))
+def test_the_answer_is_right_whatever_is_asked(
+    everything: dict[str, Fastest], call: dict[str, Any], name: str
+) -> None:
+    """Within the gate's budget, output and gradients, as PyTorch's own; by a backend measured at such a call."""
+    found = everything[name]
+    arrays, options = asked(call)
+    choice, answer = found.explain(*arrays, **options), found(*arrays, **options)
+    own = own_function(*arrays, **options)
+    assert (answer.shape, answer.dtype, answer.requires_grad) == (own.shape, own.dtype, call["grad"])
+    _hold_choice(found, choice, call, arrays, options)
+    upstream = torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own.dtype)
+    results = {OUTPUT: answer}
+    if call["grad"]:
+        results |= dict(zip(GRADIENTS, torch.autograd.grad(answer, arrays, upstream), strict=True))
+    problem = _problem(call, arrays, options, upstream if call["grad"] else None)
+    references = refer(problem)
+    for what, result in results.items():
+        fault = weigh(references[what], _numpy(result), directions=None).fault
+        assert fault is None, f"{what} of {choice}: {fault}"
+
+
+def _hold_choice(
+    found: Fastest, choice: Choice, call: dict[str, Any], arrays: Any, options: dict[str, Any]
+) -> None:
+    """The choice was measured, right and with an interval, at a workload of the same kind."""
+    if choice.fell_back:
+        assert choice.backend == "torch_sdpa"
+        return
+    assert choice.workload is not None
+    masks = {"": "", "causal": "causal", "booleans": "booleans", "numbers": "numbers", "holes": "numbers"}
+    rest = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, **options}
+    kind = kind_of(choice.workload)
+    assert kind is not None and kind == kind_of(workload_of(*arrays, **rest, differentiable=call["grad"]))
+    assert kind.mask == masks[call["mask"]] and kind.dtype == call["dtype"]
+    assert kind.direction == ("training" if call["grad"] else "forward")
+    assert choice.distance is not None and choice.distance <= 2
+    (route,) = [one for one in found._routes.by_kind[kind] if one.workload == choice.workload]
+    assert route.results[choice.backend].latency is not None
+
+
+def _numpy(array: Tensor) -> Any:
+    return array.detach().double().numpy()
+
+
+def _problem(
+    call: dict[str, Any], arrays: tuple[Tensor, ...], options: dict[str, Any], upstream: Tensor | None
+) -> Problem:
+    """The same question in float64."""
+    query, key, value = (_numpy(one) for one in arrays)
+    mask = options.get("attn_mask")
+    whole: dict[str, Any] = {}
+    if mask is not None:
+        whole = {"mask": mask.numpy()} if mask.dtype == torch.bool else {"bias": _numpy(mask)}
+    gradient = None if upstream is None else _numpy(upstream)
+    return Problem.of(
+        query.astype(np.float64 if call["dtype"] == "float64" else np.float32),
+        key.astype(np.float64 if call["dtype"] == "float64" else np.float32),
+        value.astype(np.float64 if call["dtype"] == "float64" else np.float32),
+        causal=bool(options.get("is_causal")),
+        scale=options["scale"],
+        output_gradient=gradient,
+        dtype=call["dtype"],
+        **whole,
+    )

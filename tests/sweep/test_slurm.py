@@ -1,0 +1,124 @@
+"""Sweeps on a real Slurm of two nodes on this host, started and stopped here: `tox -e slurm`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slurm import Slurm, reason_to_skip, wait_until
+from sweeping import cells, plan_file
+
+from attnlab.program.execute import run
+from attnlab.program.plan import Plan, read_plan
+from attnlab.sweep.folder import read_sweep
+from attnlab.sweep.merging import results
+from attnlab.sweep.progress import status
+
+_REASON = reason_to_skip()
+pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
+pytest.importorskip("submitit", reason="submitit is not installed; pip install 'attnlab[sweep]'")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Two idle nodes."""
+    with Slurm(tmp_path_factory.mktemp("slurm") / "cluster") as there:
+        yield there
+
+
+def attnlab(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of attnlab's, to its end."""
+    command = [sys.executable, "-P", "-m", "attnlab", *words]
+    return subprocess.run(command, env=slurm.environment(), capture_output=True, text=True, check=False)
+
+
+def test_a_job_array_gives_the_same_set_of_results_as_one_run(slurm: Slurm, tmp_path: Path) -> None:
+    """On two nodes, which hold the lock of their host in turn; the report is written from the shards."""
+    file, out = plan_file(tmp_path), tmp_path / "sweep"
+    words = [
+        "sweep",
+        str(file),
+        "--cluster",
+        "slurm",
+        "--partition",
+        "main",
+        "--shards",
+        "3",
+        "--out",
+        str(out),
+    ]
+    found = attnlab(slurm, *words)
+    assert found.returncode == 0, found.stderr
+    assert "6 of 6 workloads; shards: 3 complete" in found.stdout
+    sweep = read_sweep(out)
+    unbroken = run(Plan.grid(**read_plan(file)), tmp_path / "unbroken")
+    assert cells(results(sweep)) == cells(unbroken.results)
+    journals = [shard.journal() for shard in sweep.shards]
+    nodes = {one["node"] for journal in journals for one in journal if one["event"] == "started"}
+    assert nodes == {"node1", "node2"}
+    spans = sorted((one[0]["time"], one[1]["time"]) for one in journals)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), (
+        "two measured on one host at a time"
+    )
+    assert len(list((out / "machines").glob("*/report.md"))) == 1
+    told = json.loads(attnlab(slurm, "sweep", "--status", "--json", "--out", str(out)).stdout)
+    assert (told["done"], told["size"], told["seconds_left"]) == (6, 6, 0)
+
+
+def test_a_cancelled_job_keeps_what_it_has_and_another_goes_on(slurm: Slurm, tmp_path: Path) -> None:
+    """Nothing is lost, nothing doubled."""
+    out = tmp_path / "sweep"
+    begun = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--shards", "1", "--out", str(out)]
+    found = attnlab(slurm, *begun, "--detach")
+    assert found.returncode == 0, found.stderr
+    sweep = read_sweep(out)
+    shard = sweep.shard(0)
+    wait_until(lambda: shard.lines() >= 2, "the first workload is done")
+    subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
+    wait_until(lambda: not slurm.queue(), "the job has ended")
+    kept = shard.lines()
+    assert status(sweep).states[0].state in ("stopped", "complete")
+    found = attnlab(slurm, "sweep", "--resume", "--cluster", "slurm", "--out", str(out))
+    assert found.returncode == 0, found.stderr + found.stdout
+    there = cells(results(sweep))
+    assert len(there) == there.total() == 12
+    assert shard.lines() >= kept and len(shard.runs()) == 1
+
+
+def test_a_slurmd_that_dies_loses_nothing(slurm: Slurm, tmp_path: Path) -> None:
+    """Its node is down until it is back; the sweep is seen through."""
+    out = tmp_path / "sweep"
+    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--shards", "2", "--out", str(out)]
+    command = [sys.executable, "-P", "-m", "attnlab", *words]
+    with subprocess.Popen(
+        command, env=slurm.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        wait_until((out / "shards/0000/run-1/results.jsonl").exists, "something is measured")
+        slurm.stop("node1")
+        slurm.start("node1")
+        told = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == 0, told
+    there = cells(results(read_sweep(out)))
+    assert len(there) == there.total() == 12
+
+
+def test_what_slurm_refuses_is_one_line_and_nothing_is_lost(slurm: Slurm, tmp_path: Path) -> None:
+    """A partition and a feature that do not exist; the same sweep then goes on with the right one."""
+    out = tmp_path / "sweep"
+    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--out", str(out)]
+    found = attnlab(slurm, *words, "--partition", "nowhere")
+    (line,) = [one for one in found.stderr.splitlines() if one.startswith("attnlab:")]
+    assert found.returncode == 2 and "invalid partition specified: nowhere" in line
+    assert "Traceback" not in found.stderr
+    again = ["sweep", "--resume", "--cluster", "slurm", "--out", str(out)]
+    found = attnlab(slurm, *again, "--constraint", "gpu")
+    assert found.returncode == 2 and "Invalid feature specification" in found.stderr
+    found = attnlab(slurm, *again, "--detach")
+    assert found.returncode == 0, found.stderr
+    subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
+    wait_until(lambda: not slurm.queue(), "the job has ended")
