@@ -77,7 +77,7 @@ def matrix(asked: argparse.Namespace) -> Figures:
 # -- kills ----------------------------------------------------------------------------------------------------------
 
 SOAK = ["--backends", "numpy_vectorized,numpy_blocked", "--lengths", "8,16,32,64", "--heads", "1,2,4"]
-SOAK += ["--seconds", "0.3", "--experiments", "none"]
+SOAK += ["--seconds", "0.3", "--processes", "2", "--experiments", "none"]
 
 
 def soak(asked: argparse.Namespace) -> Figures:

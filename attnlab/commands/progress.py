@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 
     from attnlab.contract.result import Result
     from attnlab.program.store import Run
+    from attnlab.sweep.progress import Status
 
 #: seconds between two drawings, but for those that a finished workload asks for
 _BETWEEN = 0.5
 #: lines of the terminal that are not rows: title, head, frame, and what is being done
 _FRAME = 8
-
-    from attnlab.sweep.progress import Status
 
 
 class _Lines(Progress):

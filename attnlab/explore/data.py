@@ -15,7 +15,7 @@ from attnlab.contract.text import one_line
 from attnlab.explore.columns import Texts, columns, figure
 from attnlab.explore.machine import about, settings_of
 from attnlab.explore.rounds import Rounds
-from attnlab.figures import drawing
+from attnlab.figures import palette
 from attnlab.program.store import Run
 from attnlab.report import layout, sentences, wording
 from attnlab.report.analysis import Analysis, At, Cell, analyse, conditions
@@ -134,7 +134,7 @@ def _run(run: Run, analysis: Analysis) -> dict[str, Any]:
 
 
 def _contenders(names: Sequence[str]) -> list[dict[str, str]]:
-    styles = drawing.styles(names)
+    styles = palette.styles(names)
     return [
         {
             "name": name,

@@ -12,9 +12,9 @@ from attnlab.figures.drawing import (
     BLUE,
     GREEN,
     GREY,
-    OCHRE,
     ORANGE,
     PURPLE,
+    SKY,
     entitle,
     new_figure,
     powers_of_two,
@@ -45,7 +45,7 @@ _STYLES = {
     NONE: (ORANGE, "s"),
     FULL: (GREEN, "D"),
     NORMED: (PURPLE, "^"),
-    CAPPED: (OCHRE, "v"),
+    CAPPED: (SKY, "v"),
     SMALL: (GREY, "P"),
 }
 

@@ -78,7 +78,6 @@ def environment() -> dict[str, Any]:
         "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
         "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
-        "gpus": _gpus(),
         "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
