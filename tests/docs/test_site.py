@@ -59,6 +59,16 @@ def test_every_entry_of_what_attnlab_offers_is_on_a_line_of_its_own() -> None:
             assert not entry or not re.search(r"\. \w+ : ", entry[2]), f"{name}: {line}"
 
 
+def test_the_reference_has_all_that_attnlab_offers() -> None:
+    import attnlab
+
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    missing = [one for one in attnlab.__all__ if f"::: attnlab.{one}\n" not in page]
+    assert missing == ["theory"]  # which has a page of its own
+    page = (ROOT / "docs" / "reference" / "theory.md").read_text(encoding="utf-8")
+    assert [one for one in attnlab.theory.__all__ if one not in page] == []
+
+
 def test_formulas_become_mathml() -> None:
     drawn = hook("formulas").on_page_content(
         r'a <span class="arithmatex">\(x &lt; \sqrt{2}\)</span> b <div class="arithmatex">\[y\]</div>',
