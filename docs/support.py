@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from attnlab.contract.discovery import backends
-from attnlab.contract.workload import DEVICES
+from attnlab.contract.workload_checks import DEVICES
 from attnlab.program.support import Support, support
 from attnlab.report.support_page import page, short
 

@@ -28,7 +28,8 @@ from attnlab.contract.errors import Declined
 from attnlab.contract.mask_part import Place, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi
-from attnlab.contract.workload import GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import GIVEN
 from attnlab.libraries.ggml_library import GRAPHS, Layout
 from attnlab.libraries.host import LastMade, Recipe, required
 

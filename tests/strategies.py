@@ -14,7 +14,8 @@ from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.mask_part import OPEN, Part, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.storage import STORAGES
-from attnlab.contract.workload import BIASES, DEVICES, GIVEN, LAYOUTS, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
 
 
 @st.composite

@@ -32,7 +32,7 @@ def backends(
     from attnlab.commands.tables import backend_table, show
     from attnlab.contract.discovery import backends as there
     from attnlab.contract.discovery import require
-    from attnlab.contract.workload import DEVICES
+    from attnlab.contract.workload_checks import DEVICES
     from attnlab.program.listing import listed
 
     if device not in DEVICES:

@@ -78,7 +78,7 @@ def values(field: str) -> Complete:
     from attnlab.contract.dtypes import DTYPES
     from attnlab.contract.mask_part import ALIGNMENTS
     from attnlab.contract.storage import STORAGES
-    from attnlab.contract.workload import BIASES, DEVICES, GIVEN, LAYOUTS
+    from attnlab.contract.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
 
     known: dict[str, tuple[str, ...]] = {
         "dtype": DTYPES,

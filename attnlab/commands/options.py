@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from attnlab.commands import completion
-from attnlab.contract.workload import DEVICES, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import DEVICES
 from attnlab.program.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.program.presets import only_workload
 

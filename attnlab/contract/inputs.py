@@ -15,7 +15,8 @@ from attnlab.contract.errors import Declined
 from attnlab.contract.mask_kinds import Given
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem
-from attnlab.contract.workload import GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import GIVEN
 
 #: a random stream each: a change of one array leaves the others as they were
 _DISTRIBUTION, _BIAS, _SINKS, _GRADIENT = 3, 6, 7, 8

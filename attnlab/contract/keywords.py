@@ -49,7 +49,8 @@ from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem
 from attnlab.contract.storage import keywords as of_storages
-from attnlab.contract.workload import GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import GIVEN
 
 _PLAIN = (
     "mask",

@@ -19,7 +19,8 @@ from attnlab.contract.mask_kinds import Given, KeyLengths
 from attnlab.contract.mask_part import Part, Place
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Problem
-from attnlab.contract.workload import GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import GIVEN
 
 if TYPE_CHECKING:
     from attnlab.contract.library import Library

@@ -11,29 +11,22 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract import block_sizes
+from attnlab.contract import block_sizes, costs
+from attnlab.contract import workload_checks as checks
 from attnlab.contract.captured import Captured, is_captured
 from attnlab.contract.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
-from attnlab.contract.distributions import DISTRIBUTIONS
 from attnlab.contract.dtypes import DTYPES, ITEM_BYTES
 from attnlab.contract.fields import declaration, declared, number, numbers, option, whole, yes
-from attnlab.contract.mask_kinds import Causal, KeyLengths, Window
-from attnlab.contract.mask_part import ALIGNMENTS, Shape
+from attnlab.contract.mask_part import Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.problem import Alibi, Problem, masked_by
 from attnlab.contract.storage import CONTIGUOUS, STORAGES
+from attnlab.contract.workload_checks import GIVEN
 
-DEVICES = ("cpu", "cuda")
-LAYOUTS = ("bhsd", "bshd")
-#: how a workload's bias is made; "given" stands for an array of a caller's
-BIASES = ("none", "normal", "alibi", "given")
-#: the mask of a caller's own array, which has no text
-GIVEN = "given"
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim", "splits")
 
 
@@ -199,80 +192,16 @@ class Workload:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads must divide the {self.heads} heads, got {self.kv_heads}")
-        self._check_numbers()
-        self._check_names()
+        for check in (checks.numbers, checks.names, checks.sequences, checks.mask):
+            for name, value in check(self).items():
+                object.__setattr__(self, name, value)
         block_sizes.check(self)
-        self._check_mask()
 
     def _derived(self, name: str) -> int | None:
         """A size that was not given, from those before it in `_SIZES`; None for one that has to be."""
         if name == "head_dim":
             return block_sizes.head_dim_of(self.d_model, self.heads)
         return {"kv_heads": self.heads, "value_dim": self.head_dim}.get(name)
-
-    def _check_numbers(self) -> None:
-        if self.scale is None:
-            object.__setattr__(self, "scale", 1 / math.sqrt(self.head_dim))
-        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
-            raise ValueError(f"scale must be a number or None, got {self.scale!r}")
-        if not math.isfinite(self.scale):
-            raise ValueError(f"scale must be finite, got {self.scale!r}")
-        object.__setattr__(self, "scale", float(self.scale))
-        if self.softcap is not None:
-            if (
-                isinstance(self.softcap, bool)
-                or not isinstance(self.softcap, int | float)
-                or not 0 < self.softcap < math.inf
-            ):
-                raise ValueError(
-                    f"softcap must be a number above 0, or None for no cap, got {self.softcap!r}"
-                )
-            object.__setattr__(self, "softcap", float(self.softcap))
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
-        for name in ("sinks", "rotary"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-
-    def _check_names(self) -> None:
-        if self.causal is True or self.causal is None:
-            object.__setattr__(self, "causal", "top_left" if self.causal else False)
-        known: dict[str, tuple[Any, ...]] = {
-            "dtype": DTYPES,
-            "device": DEVICES,
-            "causal": (False, *ALIGNMENTS),
-            "bias": BIASES,
-            "layout": LAYOUTS,
-            "storage": STORAGES,
-            "direction": tuple(DIRECTIONS),
-            "distribution": tuple(DISTRIBUTIONS),
-        }
-        if self.captured is not None:
-            del known["distribution"]
-        for name, allowed in known.items():
-            value = getattr(self, name)
-            if not any(value is one or (isinstance(one, str) and value == one) for one in allowed):
-                shown = ", ".join("false" if one is False else one for one in allowed)
-                raise ValueError(f"{name} must be one of {shown}, got {value!r}")
-
-    def _check_mask(self) -> None:
-        for name in ("window", "key_lengths"):
-            given = getattr(self, name)
-            if given is not None:
-                if not isinstance(given, list | tuple):
-                    raise ValueError(f"{name} must be whole numbers, got {given!r}")
-                object.__setattr__(self, name, tuple(given))
-        if not isinstance(self.mask, str):
-            raise ValueError(
-                f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
-            )
-        masked = self.masked
-        masked.check(self.shape)
-        if self.mask != GIVEN:  # one way to write a mask, so that equal questions are equal
-            for name, value in _fields_of(masked).items():
-                object.__setattr__(self, name, value)
-        elif self.window is not None:
-            object.__setattr__(self, "window", Window.of(self.window).sides)
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -323,7 +252,7 @@ class Workload:
             scale=problem.scale,
             direction=direction,
             layout=layout,
-            **_fields_of(problem.mask),
+            **checks.mask_fields(problem.mask),
         )
 
     @classmethod
@@ -377,18 +306,17 @@ class Workload:
             return result
         return result[:, rows] if self.d_model is not None else result[:, :, rows]
 
-    # -- what it costs at least --------------------------------------------------------------------
+    # -- what it costs at least (`attnlab.contract.costs`) -----------------------------------------
 
     @property
     def pairs(self) -> int:
         """Query-key pairs that the mask keeps, over all batches and heads."""
-        return _pairs(self.masked, self.shape)
+        return costs.pairs(self.masked, self.shape)
 
     @property
     def flops(self) -> int:
         """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction."""
-        core = int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
-        return core + (0 if self.d_model is None else block_sizes.projection_flops(self))
+        return costs.flops(self)
 
     @property
     def input_bytes(self) -> int:
@@ -396,45 +324,22 @@ class Workload:
 
         Of a block: of x, its memory and its parameters, and of a bias.
         """
-        if self.d_model is not None:
-            count = block_sizes.input_numbers(self) + self._bias_numbers(self.queries * self.keys)
-            return count * ITEM_BYTES[self.dtype]
-        rows = self.heads * self.queries * self.head_dim
-        rows += self.kv_heads * self.keys * (self.head_dim + self.value_dim)
-        if self.backward:
-            rows += self.heads * self.queries * self.value_dim
-        return (self.batch * rows + self._bias_numbers(self.queries * self.keys)) * ITEM_BYTES[self.dtype]
+        return costs.input_bytes(self)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
-        sizes = {name: ITEM_BYTES[self.dtype_of(name)] for name in self.results}
-        return sum(math.prod(self.shape_of(name)) * size for name, size in sizes.items())
+        return costs.output_bytes(self)
 
     @property
     def least_bytes(self) -> int:
-        """Least memory traffic: what the mask lets be seen read once, and every result written once.
-
-        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that no batch
-        element keeps. Of a block all inputs are read.
-        """
-        if self.d_model is not None:
-            return self.input_bytes + self.output_bytes
-        queries, keys = _used(self.masked, self.shape)
-        rows = self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
-        rows += self.kv_heads * keys * (self.head_dim + self.value_dim)
-        if self.bias != "none":
-            rows += self._bias_numbers(_kept_by_some(self.masked, self.shape))
-        return rows * ITEM_BYTES[self.dtype] + self.output_bytes
-
-    def _bias_numbers(self, pairs: int) -> int:
-        """Numbers of a bias that is an array, over so many pairs; it is one for all batch elements."""
-        return self.heads * pairs if self.bias == "normal" else 0
+        """Least memory traffic: what the mask lets be seen read once, and every result written once."""
+        return costs.least_bytes(self)
 
     @property
     def score_bytes(self) -> int:
         """Bytes of one full score matrix, batch x heads x queries x keys, whatever the mask."""
-        return self.batch * self.heads * self.queries * self.keys * ITEM_BYTES[self.dtype]
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     # -- how it is written -------------------------------------------------------------------------
 
@@ -492,40 +397,3 @@ class Workload:
 
 #: what fields were called in results that are stored
 _FORMER = {"regime": "distribution"}
-
-
-def _fields_of(mask: Mask) -> dict[str, Any]:
-    """The fields that say `mask`: of their own for one condition of each kind, the rest as text."""
-    found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
-    further = []
-    for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
-        if isinstance(part, Causal) and not found["causal"]:
-            found["causal"] = part.alignment
-        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
-            found["key_lengths"] = part.lengths
-        elif isinstance(part, Window) and _along(part, found["causal"]) and found["window"] is None:
-            found["window"] = part.sides
-        else:
-            further.append(part)
-    given = any(part.kind == GIVEN for part in further)
-    return {**found, "mask": GIVEN if given else Mask(tuple(further)).text}
-
-
-def _along(window: Window, causal: str | bool) -> bool:
-    """Whether the window lies along the causal diagonal, which the field takes it to do."""
-    return window.alignment == (causal or "top_left")
-
-
-@lru_cache(maxsize=512)
-def _pairs(mask: Mask, shape: Shape) -> int:
-    return mask.pairs(shape)
-
-
-@lru_cache(maxsize=512)
-def _used(mask: Mask, shape: Shape) -> tuple[int, int]:
-    return mask.used(shape)
-
-
-@lru_cache(maxsize=512)
-def _kept_by_some(mask: Mask, shape: Shape) -> int:
-    return mask.kept_by_some(shape)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attnlab.contract.mask_kinds import Causal
 from attnlab.contract.masks import Mask
-from attnlab.contract.workload import GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import GIVEN
 
 if TYPE_CHECKING:
     from torch import Tensor

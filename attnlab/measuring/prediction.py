@@ -13,7 +13,8 @@ from attnlab.contract.dtypes import ITEM_BYTES, carrier
 from attnlab.contract.mask_part import Part, Shape
 from attnlab.contract.masks import Mask
 from attnlab.contract.storage import CONTIGUOUS, Storage
-from attnlab.contract.workload import GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import GIVEN
 
 #: a call this much smaller (in FLOPs and in scores) than the one asked for still predicts it
 REACH = 16

@@ -18,7 +18,8 @@ import msgspec
 
 from attnlab.contract.captured import SUFFIX, Captured, named
 from attnlab.contract.fields import declaration, option
-from attnlab.contract.workload import GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import GIVEN
 
 #: of a plan, where nothing is said
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}

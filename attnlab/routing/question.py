@@ -13,7 +13,8 @@ from torch import Tensor
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.keywords import flag_and_array
 from attnlab.contract.storage import CONTIGUOUS
-from attnlab.contract.workload import DEVICES, GIVEN, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import DEVICES, GIVEN
 from attnlab.libraries.torch_sdpa import LEAST_SCALE
 
 #: what a call may be: one whose gradients may be asked for pays for the way back too

@@ -62,7 +62,7 @@ MISTAKES = {
     "compare torch_sdpa torch_eager --sinks=2": "--sinks must be true or false, got '2'",
     "compare torch_sdpa torch_eager --softcap -1": "--softcap must be a number above 0",
     "check nope": "no backend is called 'nope'",
-    "numerics satturation": "did you mean saturation?",
+    "numerics satturation": "did you mean saturation",
     "claims nope": "nope",
     "report missing": "missing holds no run",
     "backends --device tpu": "--device must be one of",

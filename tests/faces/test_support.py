@@ -16,7 +16,8 @@ from attnlab.contract.directions import DIRECTIONS
 from attnlab.contract.discovery import backends
 from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.mask_part import Part
-from attnlab.contract.workload import DEVICES, Workload
+from attnlab.contract.workload import Workload
+from attnlab.contract.workload_checks import DEVICES
 from attnlab.program.features import BASE, PLAIN, asked, features
 from attnlab.program.support import FAULT, YES, Support, support
 from attnlab.report.support_page import SHORT, page, short
