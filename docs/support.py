@@ -1,4 +1,4 @@
-"""Write docs/support.md, its data docs/support.json and the short table in docs/backends.md.
+"""Write docs/support.md, its data docs/support.json and the short tables in docs/backends.md and README.md.
 
 ``python docs/support.py [NAME]...`` asks every backend, or those named, on the CPU, and on CUDA where there is a GPU.
 What cannot be asked here, because its library is not installed, stays as it stands in docs/support.json, with the
@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from attnlab.contract.discovery import backends
 from attnlab.contract.workload_checks import DEVICES
 from attnlab.program.support import Support, support
-from attnlab.report.support_page import page, short
+from attnlab.report.support_page import by_feature, page, short
 
 DOCS = Path(__file__).parent
-DATA, PAGE, BACKENDS = DOCS / "support.json", DOCS / "support.md", DOCS / "backends.md"
+DATA, PAGE = DOCS / "support.json", DOCS / "support.md"
+#: the table between the marks of each of these pages
+TABLES = {DOCS / "backends.md": short, DOCS.parent / "README.md": by_feature}
 MARKED = re.compile(r"(<!-- support table -->\n).*?(<!-- end of the support table -->)", re.DOTALL)
 
 
@@ -32,10 +35,10 @@ def stored() -> list[Support]:
     )
 
 
-def with_short_table(backends_page: str, found: list[Support]) -> str:
-    """The page of backends with the short table of the backends on the CPU between its marks."""
-    table = short([one for one in found if one.device == "cpu"])
-    return MARKED.sub(lambda match: f"{match[1]}{table}\n{match[2]}", backends_page)
+def with_table(text: str, table: Callable[[list[Support]], str], found: list[Support]) -> str:
+    """A page with a table of the backends on the CPU between its marks."""
+    shown = table([one for one in found if one.device == "cpu"])
+    return MARKED.sub(lambda match: f"{match[1]}{shown}\n{match[2]}", text)
 
 
 def asked(names: list[str]) -> list[Support]:
@@ -59,7 +62,8 @@ def main(arguments: list[str]) -> int:
     lines = (json.dumps(one.to_dict(), ensure_ascii=False) for one in found)
     DATA.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     PAGE.write_text(page(found), encoding="utf-8")
-    BACKENDS.write_text(with_short_table(BACKENDS.read_text(encoding="utf-8"), found), encoding="utf-8")
+    for file, table in TABLES.items():
+        file.write_text(with_table(file.read_text(encoding="utf-8"), table, found), encoding="utf-8")
     faults = [fault for one in found for fault in one.faults]
     print("\n".join(faults), file=sys.stderr)
     return 1 if faults else 0

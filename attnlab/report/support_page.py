@@ -70,6 +70,22 @@ def short(found: Sequence[Support]) -> str:
     return "\n\n".join(filter(None, (table, rest)))
 
 
+def by_feature(found: Sequence[Support]) -> str:
+    """A row a feature: who has it, forward in float32, of those that compute a core at all; or who lacks it."""
+    here = [one for one in found if one.unavailable is None]
+    # not who computes whole blocks alone, or nothing on this device
+    asked = [one for one in here if any(_all(one, needed) == YES for needed in SHORT.values())]
+    rows = []
+    for feature, needed in SHORT.items():
+        able = [f"`{one.backend}`" for one in asked if _all(one, needed) == YES]
+        unable = [f"`{one.backend}`" for one in asked if _all(one, needed) != YES]
+        some = wording.listed(able) if len(able) <= len(unable) else f"all but {wording.listed(unable)}"
+        rows.append(
+            [feature, f"{len(able)} of {len(asked)}", "all" if not unable else some if able else "none"]
+        )
+    return markdown(["", "backends", "which"], rows, left=3)
+
+
 def _all(one: Support, features: Sequence[str]) -> str:
     """Yes where it has all of `features`, forward in float32."""
     answers = (one.answers.get(name, {}).get(_DIRECTION, {}).get(_DTYPE) for name in features)

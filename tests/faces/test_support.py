@@ -166,12 +166,13 @@ def test_a_cell_names_the_formats_and_the_reasons() -> None:
 
 
 def test_the_pages_are_those_of_the_data() -> None:
-    """The page whole, and the short table in the page of backends."""
+    """The page whole, and the short tables in the page of backends and in the README."""
     found = list(STORED.values())
     assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == page(found), ANEW
-    short_one = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
-    assert short_one == script().with_short_table(short_one, found), ANEW
-    assert "<!-- support table -->" in short_one
+    for file, table in script().TABLES.items():
+        text = file.read_text(encoding="utf-8")
+        assert text == script().with_table(text, table, found), ANEW
+        assert "<!-- support table -->" in text
 
 
 def test_every_backend_every_feature_and_every_format_is_in_the_data() -> None:
