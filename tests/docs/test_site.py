@@ -99,6 +99,16 @@ def test_links_between_files_become_links_between_pages(here: str, link: str, th
     assert text == f"see [it]({there})"
 
 
+def test_a_pattern_in_the_navigation_stands_for_pages_without_a_place_of_their_own(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    for name in ("docs/index.md", "docs/ideas/b.md", "docs/ideas/a.md", "reports/x/report.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("# x")
+    nav = ["index.md", {"Ideas": ["ideas/b.md", "ideas/*.md"]}, "repository/reports/**/*.md", "none-*.md"]
+    found = hook("repository_files").on_config(SimpleNamespace(nav=nav, docs_dir=str(docs))).nav
+    assert found == ["index.md", {"Ideas": ["ideas/b.md", "ideas/a.md"]}, "repository/reports/x/report.md"]
+
+
 def test_what_a_page_would_fetch_from_elsewhere_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
