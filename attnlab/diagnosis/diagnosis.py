@@ -117,9 +117,12 @@ def diagnose(
     model : a folder with a transformers model (config.json, *.safetensors, a tokenizer), and then `inputs` is a text,
     of which the first `length` tokens are taken (512 by default, or as many as the model takes). Or a torch module on
     the CPU, and then `inputs` are what it is called with: keywords, a tuple of arguments, or one tensor.
-    backends : whose errors are measured and of which the quickest race; by default all that set up fast. race : whether
-    they do. save_inputs : a safetensors file for the query, key and value of every layer. text_name : of the text, for
-    the page. command : that repeats it. on_event : is told what happens.
+    backends : whose errors are measured and of which the quickest race; by default all that set up fast.
+    folders : hold further backends.
+    race : whether the quickest race.
+    save_inputs : a safetensors file for the query, key and value of every layer.
+    text_name, command : of the text, for the page; what repeats it.
+    on_event : is told what happens.
 
     Raises ValueError, in one line, for a model without attention or with its own kernels, on another device, quantised,
     pickled or without a tokenizer, and for a length that the model or the text does not have; Unavailable without the

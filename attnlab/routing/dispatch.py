@@ -41,11 +41,14 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 class Choice:
     """Who answers a call, and why.
 
-    backend : its name; "torch_sdpa" is PyTorch's own function. fell_back : whether it answers because the run does not
-    say who is faster. why : that in one sentence. workload : the nearest that was measured, None where none is of the
-    kind of the call. distance : the factor, 1 or more, by which the size that differs most from it differs. against :
-    whom the choice is held against there, and verdict its time as a ratio to that of the choice, with the interval;
-    None where there is none. left_out : those that were measured there and may not answer, with the reason.
+    backend : its name; "torch_sdpa" is PyTorch's own function.
+    fell_back : whether it answers because the run does not say who is faster.
+    why : that in one sentence.
+    workload : the nearest that was measured, None where none is of the kind of the call.
+    distance : the factor, 1 or more, by which the size that differs most from it differs.
+    against : whom the choice is held against there.
+    verdict : its time as a ratio to that of the choice, with the interval; None where there is none.
+    left_out : those that were measured there and may not answer, with the reason.
     """
 
     backend: str
@@ -236,8 +239,10 @@ def fastest(
     algorithms, with other threads than were measured, and where the run did not race ``torch_sdpa``. `explain` names
     which it is.
 
-    compiled : let backends take part that compile for seconds at every new shape. elsewhere : use the run although it
-    is from another processor or another PyTorch; without it there is a warning and every call goes to PyTorch's own.
+    factor : how far, 1 or more, a size may be from the nearest measured.
+    compiled : let backends take part that compile for seconds at every new shape.
+    elsewhere : use the run although it is from another processor or another PyTorch; without it there is a warning and
+    every call goes to PyTorch's own.
 
     Only backends on tensors take part (`attnlab.routing.routes`). One that forces a kernel of PyTorch's sets a state of
     the whole process for the time of its call, as ``sdpa_kernel`` does: do not call from several threads at once.

@@ -76,7 +76,12 @@ def log_sum_budget(
 ) -> tuple[ErrorBudget, NDArray[np.bool_]]:
     """ln Z and its budget, (batch, heads, rows, 1), as `error_budget`'s: any unfused form, scores and weights stored.
 
-    And where it is -inf: there the budget's output is 0, and nothing may be off. cuts : of keys that are merged.
+    And where it is -inf: there the budget's output is 0, and nothing may be off.
+
+    rows : indexes of the query rows, None for all.
+    cuts : where the keys are cut into parts that are merged.
+
+    Raises ValueError as `error_budget` does.
     """
     asked, dtype = at_rows(finite(problem), rows), problem.dtype
     rounded = checked_roundings(
@@ -107,7 +112,13 @@ def log_sum_budget(
 def merged_budget(
     problem: Problem, whole: ErrorBudget, rows: ArrayLike | None, cuts: Sequence[int]
 ) -> ErrorBudget:
-    """`whole`, the budget of the output at these rows, with what cutting the keys at `cuts` and merging adds."""
+    """`whole`, the budget of the output at these rows, with what cutting the keys at `cuts` and merging adds.
+
+    rows : indexes of the query rows, None for all.
+    cuts : of the keys, whole numbers.
+
+    Raises ValueError for inputs that are not finite.
+    """
     asked = at_rows(finite(problem), rows)
     merging = _merging(asked, cuts, checked_roundings(problem.dtype))
     found = {"output": merging.stored, "inner": merging.of_output}

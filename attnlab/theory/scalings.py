@@ -13,7 +13,10 @@ from .checks import one_of, real, whole
 def scalable_softmax_beta(n: int, slope: float) -> float:
     """β = s ln n, the logit std of scalable softmax over unit-variance scores (Nakanishi 2025).
 
-    n : keys, >= 1. slope : s >= 0. Raises ValueError outside.
+    n : keys, >= 1.
+    slope : s >= 0.
+
+    Raises ValueError outside.
     """
     return real("slope", slope, least=0.0) * math.log(whole("n", n, 1))
 

@@ -17,9 +17,12 @@ _CHUNK = 2048
 def score_characteristic_function(t: ArrayLike, head_dim: int, scale: float = 1.0) -> Array:
     """E e^{its} = (1 + σ²t²)^{−d/2}, real as the law is symmetric. Shape of `t`.
 
-    t : reciprocal score units. head_dim : d >= 1. scale : σ = |scale| σ_q σ_k > 0, the product of the scale
-    and both standard deviations. Zero means, components iid normal (Madan, Carr and Chang 1998 for the
-    law). Raises ValueError for d < 1, σ <= 0 or a t that is not finite.
+    t : reciprocal score units.
+    head_dim : d >= 1.
+    scale : σ = |scale| σ_q σ_k > 0, the product of the scale and both standard deviations.
+
+    Zero means, components iid normal (Madan, Carr and Chang 1998 for the law). Raises ValueError for d < 1, σ <= 0 or a
+    t that is not finite.
     """
     d, sigma = _law(head_dim, scale)
     return np.asarray(np.exp(-0.5 * d * np.log1p((sigma * finite_array("t", t)) ** 2)))

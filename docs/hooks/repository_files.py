@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,24 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """In the navigation ``folder/*.md`` stands for all pages of a folder, in the order of their names."""
-    config.nav = _spelt(config.nav or [], Path(config.docs_dir))
+    """In the navigation ``folder/*.md`` stands for all pages that match and have no place of their own, by name."""
+    nav = config.nav or []
+    config.nav = _spelt(nav, Path(config.docs_dir), set(_named(nav)))
     return config
 
 
-def _spelt(entry: Any, docs: Path) -> Any:
+def _named(entry: Any) -> Iterator[str]:
+    """The pages that have a place of their own."""
+    if isinstance(entry, str):
+        yield entry
+    else:
+        for one in entry.values() if isinstance(entry, dict) else entry:
+            yield from _named(one)
+
+
+def _spelt(entry: Any, docs: Path, named: set[str]) -> Any:
     if isinstance(entry, dict):
-        return {title: _spelt(inner, docs) for title, inner in entry.items()}
+        return {title: _spelt(inner, docs, named) for title, inner in entry.items()}
     if not isinstance(entry, list):
         return entry
     spelt: list[Any] = []
@@ -50,9 +61,9 @@ def _spelt(entry: Any, docs: Path) -> Any:
             outside = one.startswith(ROOM)
             room, folder = (ROOM, docs.parent) if outside else ("", docs)
             found = folder.glob(one.removeprefix(ROOM))
-            spelt += sorted(room + path.relative_to(folder).as_posix() for path in found)
+            spelt += sorted({room + path.relative_to(folder).as_posix() for path in found} - named)
         else:
-            spelt.append(_spelt(one, docs))
+            spelt.append(_spelt(one, docs, named))
     return spelt
 
 

@@ -5,6 +5,7 @@ A block is run as it stands, unless an HTML comment right before it says otherwi
 ``<!-- test: parsed: takes minutes -->``  its commands are understood, and not run;
 ``<!-- test: with --length 32 -->``       each of its `attnlab` commands is run with these options after its own;
 ``<!-- test: exits with 1 -->``           its last command ends with this status;
+``<!-- test: needs pyarrow, duckdb -->``  it is run where these can be imported, and parsed elsewhere;
 ``<!-- test: in tests/x/test_y.py -->``   that file tests it, and names this page.
 """
 
@@ -14,6 +15,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -21,7 +23,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[2]
 #: rendered from percent files, which a test of their own runs
 NOTEBOOKS = ROOT / "docs" / "notebooks"
-MARK = re.compile(r"<!-- test: (parsed|with|exits with|in):? (.+?) -->")
+MARK = re.compile(r"<!-- test: (parsed|with|exits with|needs|in):? (.+?) -->")
 TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -36,6 +38,13 @@ class Block:
     text: str
     mark: str = ""
     said: str = ""
+
+    @property
+    def parsed(self) -> bool:
+        """Whether it is understood only, and not run."""
+        if self.mark == "needs":
+            return any(find_spec(name) is None for name in self.said.split(", "))
+        return self.mark == "parsed"
 
     @property
     def place(self) -> str:

@@ -48,12 +48,25 @@ def test_every_entry_of_what_attnlab_offers_is_on_a_line_of_its_own() -> None:
 
     import attnlab
 
-    for name in attnlab.__all__:
-        text = getattr(attnlab, name).__doc__ or ""
+    theory = {f"theory.{name}": getattr(attnlab.theory, name) for name in attnlab.theory.__all__}
+    offered = {name: getattr(attnlab, name) for name in attnlab.__all__}
+    described = {name: one for name, one in (offered | theory).items() if callable(one)}
+    for name, one in described.items():
+        text = one.__doc__ or ""
         assert text, name
         for line in text.splitlines():
             entry = re.match(r"\s*\w+(, \w+)* : (.*)", line)
             assert not entry or not re.search(r"\. \w+ : ", entry[2]), f"{name}: {line}"
+
+
+def test_the_reference_has_all_that_attnlab_offers() -> None:
+    import attnlab
+
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    missing = [one for one in attnlab.__all__ if f"::: attnlab.{one}\n" not in page]
+    assert missing == ["theory"]  # which has a page of its own
+    page = (ROOT / "docs" / "reference" / "theory.md").read_text(encoding="utf-8")
+    assert [one for one in attnlab.theory.__all__ if one not in page] == []
 
 
 def test_formulas_become_mathml() -> None:
@@ -84,6 +97,16 @@ def test_links_between_files_become_links_between_pages(here: str, link: str, th
     page = SimpleNamespace(file=SimpleNamespace(src_uri=here))
     text = hook("repository_files").on_page_markdown(f"see [it]({link})", page, None, files)
     assert text == f"see [it]({there})"
+
+
+def test_a_pattern_in_the_navigation_stands_for_pages_without_a_place_of_their_own(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    for name in ("docs/index.md", "docs/ideas/b.md", "docs/ideas/a.md", "reports/x/report.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("# x")
+    nav = ["index.md", {"Ideas": ["ideas/b.md", "ideas/*.md"]}, "repository/reports/**/*.md", "none-*.md"]
+    found = hook("repository_files").on_config(SimpleNamespace(nav=nav, docs_dir=str(docs))).nav
+    assert found == ["index.md", {"Ideas": ["ideas/b.md", "ideas/a.md"]}, "repository/reports/x/report.md"]
 
 
 def test_what_a_page_would_fetch_from_elsewhere_is_a_warning(
