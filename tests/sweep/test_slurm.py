@@ -24,6 +24,12 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
 pytest.importorskip("submitit", reason="submitit is not installed; pip install 'attnlab[sweep]'")
 
 
+@pytest.fixture(autouse=True)
+def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock of the host that nobody else waits for; jobs have the environment that they are submitted in."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Two idle nodes."""
