@@ -39,12 +39,11 @@ _NEVER = (
 )
 #: what must be as it was for a run to go on: entries of `environment`
 _CONDITIONS = (
-    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "variables",
-    "governor", "turbo", "huge_pages", "gpus",
+    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
+    "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
-#: what makes a kind of machine: entries of `environment`
-_MACHINE = ("cpu", "cpu_features", "cores", "affinity", "system", "governor", "turbo", "huge_pages", "gpus")
-_GPUS = Path("/proc/driver/nvidia/gpus")
+#: what makes two machines two: entries of `environment` that stay where other software is installed
+_MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
 _SYS_CPU = Path("/sys/devices/system/cpu")
 
 
@@ -69,6 +68,7 @@ def environment() -> dict[str, Any]:
         "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": int(psutil.virtual_memory().total),
+        "gpus": _gpus(),
         "system": f"{platform.system()} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -77,24 +77,24 @@ def environment() -> dict[str, Any]:
         "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
         "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
-        "gpus": _gpus(),
         "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
     }
 
 
-def fingerprint(found: Mapping[str, Any]) -> str:
-    """Twelve hexadecimal digits that tell one kind of machine from another, of an `environment`, stored or present.
+def fingerprint(environment: Mapping[str, Any]) -> str:
+    """A name for the machine: its processor in lower case, and eight digits that follow from what it consists of.
 
-    Made from processor, cores, graphics cards, memory (to the GiB: hosts of one kind differ by less), system and clock
-    settings; not from software, and not from the host's name. SHA-256.
+    From processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and huge pages;
+    machines alike in all of it have one name. What an earlier version did not record counts as none.
     """
-    told = {
-        name: found[name] for name in _MACHINE if found.get(name)
-    }  # what earlier runs do not tell changes nothing
-    told["memory_gib"] = round((found.get("memory_bytes") or 0) / 2**30)
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    facts = {name: environment.get(name) or None for name in _MACHINE}
+    facts["usable"] = len(environment.get("affinity") or ())
+    facts["gib"] = round((environment.get("memory_bytes") or 0) / 2**30)
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    words = re.sub(r"[^a-z0-9]+", "-", str(facts["cpu"] or "unknown").lower()).strip("-")
+    return f"{words[:40].strip('-') or 'unknown'}-{digest}"
 
 
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -136,10 +136,12 @@ def _variables() -> dict[str, str]:
 
 
 def _gpus() -> list[str]:
-    """The models of NVIDIA's graphics cards, as their driver tells them without any library; none where it is not."""
-    texts = (_read(one / "information") or "" for one in sorted(_GPUS.glob("*")))
-    found = (re.search(r"^Model:\s*(.+)$", text, re.MULTILINE) for text in texts)
-    return [one_line(one.group(1), 120) for one in found if one]
+    """The models that NVIDIA's driver tells of, one an installed GPU, in alphabetical order."""
+    told = (file.read_text() for file in Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    models = (
+        line.partition(":")[2].strip() for text in told for line in text.splitlines() if "Model:" in line
+    )
+    return sorted(models)
 
 
 def _turbo() -> str | None:
