@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from slurm import Slurm, reason_to_skip, wait_until
-from sweeping import cells, plan_file
+from sweeping import PLAN, cells, plan_file
 
 from attnlab.program.execute import run
 from attnlab.program.plan import Plan, read_plan
+from attnlab.program.store import read_run
 from attnlab.sweep.folder import read_sweep
 from attnlab.sweep.merging import results
 from attnlab.sweep.progress import status
@@ -128,3 +129,35 @@ def test_what_slurm_refuses_is_one_line_and_nothing_is_lost(slurm: Slurm, tmp_pa
     assert found.returncode == 0, found.stderr
     subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
     wait_until(lambda: not slurm.queue(), "the job has ended")
+
+
+def test_a_job_whose_time_is_over_stops_in_order_and_is_begun_again(slurm: Slurm, tmp_path: Path) -> None:
+    """On the signal that Slurm sends before: what is done is kept, and the job waits for its next turn."""
+    out = tmp_path / "sweep"
+    longer = PLAN.replace("max_rounds = 2", "max_rounds = 300").replace(
+        "turn_seconds = 0.0001", "turn_seconds = 0.02"
+    )
+    words = [
+        "sweep",
+        str(plan_file(tmp_path, longer)),
+        "--cluster",
+        "slurm",
+        "--shards",
+        "1",
+        "--out",
+        str(out),
+    ]
+    found = attnlab(slurm, *words, "--detach")
+    assert found.returncode == 0, found.stderr
+    shard = read_sweep(out).shard(0)
+    (job,) = slurm.queue()
+    wait_until(lambda: shard.lines() >= 2, "the first workload is done")
+    try:
+        subprocess.run(["scancel", "--signal=USR2", job], env=slurm.environment(), check=True)
+        wait_until(lambda: slurm.queue().get(job) == "PENDING", "it waits again")
+        began, ended = shard.journal()
+        assert (began["event"], ended["event"], ended["status"]) == ("started", "ended", 130)
+        assert 1 <= ended["done"] < 6 and not read_run(shard.runs()[0]).complete
+    finally:
+        subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
+        wait_until(lambda: not slurm.queue(), "the job has ended")
