@@ -179,6 +179,7 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
     """What races cost, by these runs, or by a sample of the plan that is measured here, once."""
     from attnlab.commands.progress import live_progress
     from attnlab.program import execute
+    from attnlab.program.lock import host_held
     from attnlab.program.store import RUN_FILE, read_run
     from attnlab.sweep.estimate import learned, sample
 
@@ -188,7 +189,7 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
     if (place / RUN_FILE).is_file() and read_run(place).complete:
         return learned([read_run(place)])
     click.echo(f"No --from: {count} workloads of the plan are measured here, into {place}", err=True)
-    with live_progress() as progress:
+    with host_held(wait=False), live_progress() as progress:
         if (place / RUN_FILE).is_file():
             found = execute.resume(place, progress=progress)
         else:

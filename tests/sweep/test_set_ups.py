@@ -149,7 +149,7 @@ def test_the_array_runs_on_slurm_without_submitit(tmp_path: Path) -> None:
             f"sbatch --array=0-1 {DOCS / 'sweeps' / 'slurm-array.sh'} sweep",
         ):
             subprocess.run(shlex.split(line), cwd=tmp_path, env=there, check=True, capture_output=True)
-        wait_until(lambda: not slurm.queue(), "both jobs have ended", 120)
+        wait_until(lambda: not slurm.queue(), "both jobs have ended")
     sweep = read_sweep(tmp_path / "sweep")
     assert [one.state for one in status(sweep).states] == ["complete", "complete"]
     assert cells(results(sweep)).total() == 4

@@ -108,7 +108,7 @@ def test_a_slurmd_that_dies_loses_nothing(slurm: Slurm, tmp_path: Path) -> None:
         wait_until((out / "shards/0000/run-1/results.jsonl").exists, "something is measured")
         slurm.stop("node1")
         slurm.start("node1")
-        told = process.communicate(timeout=120)[0].decode()
+        told = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 0, told
     there = cells(results(read_sweep(out)))
     assert len(there) == there.total() == 12

@@ -79,7 +79,7 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(
             wait_until((out / "shards" / "0000" / "run-1" / "results.jsonl").exists, "a workload is done")
         finally:
             os.killpg(process.pid, number)
-        printed, errors = process.communicate(timeout=100)
+        printed, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
     assert "Go on with: attnlab sweep --resume --out" in errors and "Traceback" not in errors
     (state,) = status(read_sweep(out)).states
