@@ -232,8 +232,8 @@ def main() -> None:
     page = [
         "# Killing a sweep at random",
         "",
-        f"Made by `python benchmarks/sweep_kills.py {kills} {seed}`: a sweep of {len(unbroken) // 2} workloads and two "
-        f"contenders in {SHARDS} shards on a Slurm of two nodes on one host.",
+        f"Made by `python benchmarks/sweep_kills.py {kills} {seed}`: a sweep of {len(unbroken) // 2} workloads",
+        f"and two contenders in {SHARDS} shards on a Slurm of two nodes on one host.",
         "",
         "| killed | times |",
         "|---|---:|",

@@ -78,6 +78,9 @@ _TOLD_EVERY = 30.0
     "--detach", is_flag=True, help="Submit the jobs and return; --status and --resume go on from there."
 )
 @click.option("--status", "only_status", is_flag=True, help="How far the sweep in --out has come.")
+@click.option(
+    "--report", "only_report", is_flag=True, help="Reports of what is done in the sweep in --out, and stop."
+)
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: jobs for all that is left.")
 @options.as_json
 def sweep(
@@ -100,6 +103,7 @@ def sweep(
     shard: int | None,
     detach: bool,
     only_status: bool,
+    only_report: bool,
     resume: bool,
     as_json: bool,
 ) -> int:
@@ -112,17 +116,17 @@ def sweep(
     from attnlab.sweep.folder import new_sweep, read_sweep
     from attnlab.sweep.work import work
 
-    going_on = only_status or resume or shard is not None
+    going_on = only_status or only_report or resume or shard is not None
     if going_on and plan is not None:
         raise ValueError(
-            f"--status, --resume and --shard go on with the sweep in {out}, which holds its plan: give none"
+            f"--status, --report, --resume and --shard go on with the sweep in {out}, which holds its plan: give none"
         )
     if not going_on and plan is None:
         raise ValueError(
             "a sweep needs a plan: attnlab sweep PLAN.toml; --status and --resume go on with one"
         )
-    if only_status:
-        return _told(read_sweep(out), as_json)
+    if only_status or only_report:
+        return _told(read_sweep(out), as_json, report=only_report)
     if shard is not None:
         return _ended(out, shard, work(out, shard))
     asked = Asked(
@@ -175,6 +179,7 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
     """What races cost, by these runs, or by a sample of the plan that is measured here, once."""
     from attnlab.commands.progress import live_progress
     from attnlab.program import execute
+    from attnlab.program.lock import host_held
     from attnlab.program.store import RUN_FILE, read_run
     from attnlab.sweep.estimate import learned, sample
 
@@ -184,7 +189,7 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
     if (place / RUN_FILE).is_file() and read_run(place).complete:
         return learned([read_run(place)])
     click.echo(f"No --from: {count} workloads of the plan are measured here, into {place}", err=True)
-    with live_progress() as progress:
+    with host_held(wait=False), live_progress() as progress:
         if (place / RUN_FILE).is_file():
             found = execute.resume(place, progress=progress)
         else:
@@ -252,8 +257,7 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
             err=True,
         )
         return 130
-    _report(found)
-    return _told(found, as_json=False)
+    return _told(found, as_json=False, report=True)
 
 
 def _report(found: Sweep) -> None:
@@ -262,14 +266,17 @@ def _report(found: Sweep) -> None:
     from attnlab.sweep.merging import by_machine
 
     for machine, run in by_machine(found).items():
-        click.echo(f"The report of machine {machine} ({run.environment.get('cpu')}): {write(run)}")
+        click.echo(f"The report of machine {machine}: {write(run)}")
+    click.echo(f"All of it into one dataset: attnlab collect {found.folder}/shards/*/run-* --into DATASET")
 
 
-def _told(found: Sweep, as_json: bool) -> int:
-    """Print how far a sweep is; the exit status is 1 where a shard ended without being complete."""
+def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
+    """Print how far a sweep is, with its `report` before; the status is 1 where a shard ended and is not complete."""
     from attnlab.sweep.following import summary
     from attnlab.sweep.progress import status
 
+    if report:
+        _report(found)
     now = status(found)
     if as_json:
         told = {"done": now.done, "size": now.size, "seconds_left": now.seconds_left}

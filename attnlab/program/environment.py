@@ -137,10 +137,12 @@ def _variables() -> dict[str, str]:
 
 
 def _gpus() -> list[str]:
-    """The models of NVIDIA's graphics cards, as their driver tells them without any library; none where it is not."""
-    texts = (_read(one / "information") or "" for one in sorted(_GPUS.glob("*")))
-    found = (re.search(r"^Model:\s*(.+)$", text, re.MULTILINE) for text in texts)
-    return [one_line(one.group(1), 120) for one in found if one]
+    """The models that NVIDIA's driver tells of, one an installed GPU, in alphabetical order."""
+    told = (file.read_text() for file in Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    models = (
+        line.partition(":")[2].strip() for text in told for line in text.splitlines() if "Model:" in line
+    )
+    return sorted(models)
 
 
 def _turbo() -> str | None:

@@ -20,7 +20,7 @@ from attnlab.contract.text import one_line
 from attnlab.libraries.host import required
 from attnlab.sweep.folder import Sweep
 from attnlab.sweep.progress import worked_on
-from attnlab.sweep.work import stop_running, work
+from attnlab.sweep.work import stop, work
 
 CLUSTERS = ("slurm", "local")
 JOBS, SUBMITTED = "jobs", "submitted.jsonl"
@@ -50,7 +50,7 @@ class Job:
 
     def checkpoint(self, folder: str, number: int) -> Any:
         """What is to be begun again: the same, which goes on where it stopped."""
-        stop_running()
+        stop(folder, number)
         return required("submitit", extra="sweep").helpers.DelayedSubmission(self, folder, number)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from attnlab.contract.errors import Unavailable
+from attnlab.program.interrupts import terminable
 from attnlab.sweep.cluster import Cluster
 from attnlab.sweep.folder import Shard
 from attnlab.sweep.progress import OUTCOMES, Status, status
@@ -30,25 +31,32 @@ class Following:
     _tries: dict[int, int] = field(default_factory=dict)
 
     def see_through(self) -> Status:
-        """Until the sweep is over. An interrupt asks the jobs to end; what they have done is kept."""
-        try:
-            away = 0
-            while True:
-                try:
-                    self.submit()
-                    away = 0
-                except Unavailable:
-                    away += 1
-                    if away > _PATIENCE:
-                        raise
-                found = status(self.cluster.sweep)
-                self.tell(found)
-                if found.over:
-                    return found
-                time.sleep(_LOOKS[self.cluster.asked.cluster] if self.looks is None else self.looks)
-        except KeyboardInterrupt:
-            self.cluster.end()
-            raise
+        """Until the sweep is over. An interrupt, SIGTERM too, asks the jobs to end; what they have done is kept.
+
+        Raises KeyboardInterrupt then, when they have ended; a second interrupt does not wait for them.
+        """
+        with terminable():
+            try:
+                return self._until_over()
+            except KeyboardInterrupt:
+                self.cluster.end()
+                raise
+
+    def _until_over(self) -> Status:
+        away = 0
+        while True:
+            try:
+                self.submit()
+                away = 0
+            except Unavailable:  # a controller that is started again
+                away += 1
+                if away > _PATIENCE:
+                    raise
+            found = status(self.cluster.sweep)
+            self.tell(found)
+            if found.over:
+                return found
+            time.sleep(_LOOKS[self.cluster.asked.cluster] if self.looks is None else self.looks)
 
     def submit(self) -> None:
         """Jobs for all shards that have none and no outcome."""

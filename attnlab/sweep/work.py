@@ -102,12 +102,8 @@ class _Job:
         )
         command = [sys.executable, "-P", "-m", "attnlab", "run", *words]
         self._note_start(place, resumed)
-        try:
-            status, said = self.carry(command, [self.handle])
-        except SystemExit:  # the job leaves, to be begun again: see `attnlab.sweep.cluster`
-            self._note_end(_INTERRUPTED, "")
-            raise
-        self._note_end(status, said)
+        status, said = self.carry(command, [self.handle])
+        note_end(self.shard, status, said)
         if status == _INTERRUPTED:
             return "interrupted"
         if status == _REFUSED and resumed:
@@ -151,17 +147,20 @@ class _Job:
             machine=fingerprint(self.here),
             time=now,
             clock_s=journal.stat().st_mtime - now,
-            done=self._done(),
+            done=_done(self.shard),
         )
-
-    def _note_end(self, status: int, said: str) -> None:
-        self.shard.note("ended", status=status, said=one_line(said), done=self._done(), time=time.time())
-
-    def _done(self) -> int:
-        return len(self.shard.plan.workloads) - len(self.shard.left())
 
     def _end(self, outcome: str, reason: str | None = None) -> str:
         return end(self.shard, self.sweep.told.series, outcome, reason)
+
+
+def note_end(shard: Shard, status: int, said: str) -> None:
+    """Note that an attempt ended with that exit status, and what it said last."""
+    shard.note("ended", status=status, said=one_line(said), done=_done(shard), time=time.time())
+
+
+def _done(shard: Shard) -> int:
+    return len(shard.plan.workloads) - len(shard.left())
 
 
 def end(shard: Shard, series: int, outcome: str, reason: str | None = None) -> str:
@@ -173,9 +172,9 @@ def end(shard: Shard, series: int, outcome: str, reason: str | None = None) -> s
 
 def judge(shard: Shard, series: int) -> str | None:
     """The outcome ``killed`` of a shard that has ended its last jobs at one workload, noted; None for any other."""
-    left = shard.left()
-    if deaths(shard.journal(), series, len(shard.plan.workloads) - len(left)) < MOST_DEATHS:
+    if deaths(shard.journal(), series, _done(shard)) < MOST_DEATHS:
         return None
+    left = shard.left()
     where = left[0].label if left else "the end"
     return end(shard, series, "killed", f"{MOST_DEATHS} jobs ended at {where}, with no result of it")
 
@@ -236,12 +235,18 @@ def run_command(command: Sequence[str], descriptors: Sequence[int]) -> tuple[int
     return (_INTERRUPTED if stopped else status), last
 
 
-def stop_running() -> None:
-    """Ask the run that this process waits for to stop, and wait until it has written what it holds."""
+def stop(folder: Path | str, number: int) -> None:
+    """End the run that this process waits for, of that shard, in order: it writes what it holds, and that is noted.
+
+    For a handler of signals: the process may be killed as soon as this has returned.
+    """
     for process in _running:
         process.terminate()
         with contextlib.suppress(ChildProcessError):  # looked at only: `run_command` reads the status
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    shard = read_sweep(folder).shard(number)
+    if [one["event"] for one in shard.journal()][-1:] == ["started"]:
+        note_end(shard, _INTERRUPTED, "")
 
 
 def _is_complete(place: Path) -> bool:

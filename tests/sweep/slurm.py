@@ -163,7 +163,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
     """Return as soon as it is `true`. Raises TimeoutError, naming `what`, where it does not become so."""
     until = time.monotonic() + seconds
     while not true():

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from slurm import Slurm, reason_to_skip, wait_until
-from sweeping import cells, plan_file
+from sweeping import PLAN, cells, plan_file
 
 from attnlab.program.execute import run
 from attnlab.program.plan import Plan, read_plan
+from attnlab.program.store import read_run
 from attnlab.sweep.folder import read_sweep
 from attnlab.sweep.merging import results
 from attnlab.sweep.progress import status
@@ -22,6 +23,12 @@ from attnlab.sweep.progress import status
 _REASON = reason_to_skip()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
 pytest.importorskip("submitit", reason="submitit is not installed; pip install 'attnlab[sweep]'")
+
+
+@pytest.fixture(autouse=True)
+def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock of the host that nobody else waits for; jobs have the environment that they are submitted in."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +108,7 @@ def test_a_slurmd_that_dies_loses_nothing(slurm: Slurm, tmp_path: Path) -> None:
         wait_until((out / "shards/0000/run-1/results.jsonl").exists, "something is measured")
         slurm.stop("node1")
         slurm.start("node1")
-        told = process.communicate(timeout=120)[0].decode()
+        told = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 0, told
     there = cells(results(read_sweep(out)))
     assert len(there) == there.total() == 12
@@ -122,3 +129,35 @@ def test_what_slurm_refuses_is_one_line_and_nothing_is_lost(slurm: Slurm, tmp_pa
     assert found.returncode == 0, found.stderr
     subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
     wait_until(lambda: not slurm.queue(), "the job has ended")
+
+
+def test_a_job_whose_time_is_over_stops_in_order_and_is_begun_again(slurm: Slurm, tmp_path: Path) -> None:
+    """On the signal that Slurm sends before: what is done is kept, and the job waits for its next turn."""
+    out = tmp_path / "sweep"
+    longer = PLAN.replace("max_rounds = 2", "max_rounds = 300").replace(
+        "turn_seconds = 0.0001", "turn_seconds = 0.02"
+    )
+    words = [
+        "sweep",
+        str(plan_file(tmp_path, longer)),
+        "--cluster",
+        "slurm",
+        "--shards",
+        "1",
+        "--out",
+        str(out),
+    ]
+    found = attnlab(slurm, *words, "--detach")
+    assert found.returncode == 0, found.stderr
+    shard = read_sweep(out).shard(0)
+    (job,) = slurm.queue()
+    wait_until(lambda: shard.lines() >= 2, "the first workload is done")
+    try:
+        subprocess.run(["scancel", "--signal=USR2", job], env=slurm.environment(), check=True)
+        wait_until(lambda: slurm.queue().get(job) == "PENDING", "it waits again")
+        began, ended = shard.journal()
+        assert (began["event"], ended["event"], ended["status"]) == ("started", "ended", 130)
+        assert 1 <= ended["done"] < 6 and not read_run(shard.runs()[0]).complete
+    finally:
+        subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
+        wait_until(lambda: not slurm.queue(), "the job has ended")

@@ -1,0 +1,155 @@
+"""The files of docs/sweeps: read by their own readers, their commands by the real parser, and run where they can be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from slurm import Slurm, reason_to_skip, wait_until
+from sweeping import PLAN, cells, plan_file
+
+from attnlab.commands.app import app
+from attnlab.program.plan import Plan, read_plan
+from attnlab.sweep.folder import read_sweep
+from attnlab.sweep.merging import results
+from attnlab.sweep.progress import status
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILES = [DOCS / "sweeps.md", *sorted((DOCS / "sweeps").iterdir())]
+#: what shells, CI and Kubernetes put in the place of their variables
+_VARIABLE = re.compile(r"\$\{\{.*?\}\}|\$\{?\w+\}?|\$\(\w+\)")
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Every ``attnlab`` command in `text`, with 7 for each variable."""
+    for line in text.splitlines():
+        listed = re.search(r'\["attnlab", .*\]', line)
+        if listed:
+            yield [_VARIABLE.sub("7", str(word)) for word in yaml.safe_load(listed[0])[1:]]
+            continue
+        found = re.search(r"(?:^|[ #`\"])attnlab ((?:sweep|run|report) [^`|;#]*)", line)
+        if found:
+            words = found[1].strip()
+            yield shlex.split(_VARIABLE.sub("7", words[:-1] if words.count('"') % 2 else words))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_its_commands_are_commands(file: Path) -> None:
+    """Of this version: every option exists and takes what it is given."""
+    found = list(commands(file.read_text(encoding="utf-8")))
+    assert found, "a set-up without a command sets nothing up"
+    for words in found:
+        command = app.commands[words[0]]
+        context = command.make_context(words[0], list(words[1:]))
+        assert not context.args, words
+
+
+def test_a_command_with_a_slip_is_seen() -> None:
+    """So that the test above can fail."""
+    (words,) = commands('      - run: attnlab sweep --outt "$HOME/x" --shard ${{ matrix.shard }}')
+    assert words == ["sweep", "--outt", "7/x", "--shard", "7"]
+    with pytest.raises(click.UsageError, match="outt"):
+        app.commands["sweep"].make_context("sweep", words[1:])
+    assert list(commands('command: ["attnlab", "sweep", "$(INDEX)"]')) == [["sweep", "7"]]
+
+
+def test_the_plan_is_one() -> None:
+    """Of 36 workloads."""
+    assert len(Plan.grid(**read_plan(DOCS / "sweeps" / "plan.toml")).workloads) == 36
+
+
+def test_kubernetes_has_one_pod_a_shard_and_one_a_node() -> None:
+    """And gives a shard three further pods, not endless ones."""
+    job: dict[str, Any] = yaml.safe_load((DOCS / "sweeps" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    assert (job["apiVersion"], job["kind"], spec["completionMode"]) == ("batch/v1", "Job", "Indexed")
+    assert spec["backoffLimitPerIndex"] == 3 and pod["restartPolicy"] == "Never"
+    (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["labelSelector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    (container,) = pod["containers"]
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    cut = re.search(
+        r"--shards (\d+) --cut", (DOCS / "sweeps" / "kubernetes.yaml").read_text(encoding="utf-8")
+    )
+    assert cut is not None and int(cut[1]) == spec["completions"]
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """With the command on the path, and a host of the test's own."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "TMPDIR": str(tmp_path)}
+
+
+def test_the_ci_matrix_is_carried_out(tmp_path: Path) -> None:
+    """Every step that is a command, of every job, with folders handed over as the artifacts are."""
+    found = yaml.safe_load((DOCS / "sweeps" / "ci-matrix.yml").read_text(encoding="utf-8"))
+    shards = found["jobs"]["shard"]["strategy"]["matrix"]["shard"]
+    handed = tmp_path / "report" / "handed-over"
+    handed.mkdir(parents=True)
+    for shard in [*shards, None]:
+        job = found["jobs"]["report" if shard is None else "shard"]
+        folder = tmp_path / ("report" if shard is None else f"job-{shard}")
+        (folder / "docs" / "sweeps").mkdir(parents=True)
+        plan_file(folder / "docs" / "sweeps", PLAN.replace("lengths = [8, 16, 32]", "lengths = [8, 16]"))
+        for step in job["steps"]:
+            line = step.get("run", "").replace("${{ matrix.shard }}", str(shard))
+            if line and not line.startswith("pip install"):
+                done = subprocess.run(
+                    ["bash", "-euc", line], cwd=folder, env=environment(tmp_path), capture_output=True, text=True,
+                    check=False,
+                )  # fmt: skip
+                assert done.returncode == 0, (line, done.stderr)
+            if "upload-artifact" in step.get("uses", "") and shard is not None:
+                path = step["with"]["path"].replace("${{ matrix.shard }}", str(shard))
+                (folder / path).rename(handed / f"shard-{shard}")
+    sweep = read_sweep(tmp_path / "report" / "sweep")
+    assert cells(results(sweep)).total() == 8 and status(sweep).over
+    assert len(list((tmp_path / "report" / "sweep" / "machines").glob("*/report.md"))) == 1
+
+
+def test_hosts_take_every_so_manieth_shard(tmp_path: Path) -> None:
+    """With a stand-in for ssh that runs on this host, whatever it is called: one measures at a time."""
+    remote = tmp_path / "remote"
+    remote.write_text('#!/bin/sh\nshift\nexec "$@"\n', encoding="utf-8")
+    remote.chmod(0o755)
+    words = [
+        DOCS / "sweeps" / "hosts.sh",
+        plan_file(tmp_path, PLAN.replace("[8, 16, 32]", "[8]")),
+        "sweep",
+        "a",
+        "b",
+    ]
+    done = subprocess.run(
+        ["bash", *map(str, words)], cwd=tmp_path, env={**environment(tmp_path), "REMOTE": str(remote)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    sweep = read_sweep(tmp_path / "sweep")
+    assert [one.state for one in status(sweep).states] == ["complete", "complete"]
+    assert cells(results(sweep)).total() == 4
+
+
+@pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+def test_the_array_runs_on_slurm_without_submitit(tmp_path: Path) -> None:
+    """Cut here, carried out by two nodes."""
+    with Slurm(tmp_path / "cluster") as slurm:
+        there = {**environment(tmp_path), **slurm.variables}
+        plan = plan_file(tmp_path, PLAN.replace("[8, 16, 32]", "[8]"))
+        for line in (
+            f"attnlab sweep {plan} --shards 2 --cut --out sweep",
+            f"sbatch --array=0-1 {DOCS / 'sweeps' / 'slurm-array.sh'} sweep",
+        ):
+            subprocess.run(shlex.split(line), cwd=tmp_path, env=there, check=True, capture_output=True)
+        wait_until(lambda: not slurm.queue(), "both jobs have ended")
+    sweep = read_sweep(tmp_path / "sweep")
+    assert [one.state for one in status(sweep).states] == ["complete", "complete"]
+    assert cells(results(sweep)).total() == 4

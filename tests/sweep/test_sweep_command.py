@@ -1,0 +1,196 @@
+"""``attnlab sweep`` on this host, through submitit, and what it says to a slip."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slurm import wait_until
+from sweeping import PLAN, cells, plan_file
+
+from attnlab.__main__ import main
+from attnlab.program.execute import run
+from attnlab.program.plan import Plan, read_plan
+from attnlab.sweep import cluster, folder
+from attnlab.sweep.folder import read_sweep
+from attnlab.sweep.merging import results
+from attnlab.sweep.progress import status
+
+needs_submitit = pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None,
+    reason="submitit is not installed; pip install 'attnlab[sweep]'",
+)
+
+
+@pytest.fixture(autouse=True)
+def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock of the host that nobody else waits for: two tests may run side by side."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
+    """Exit status, what was printed, and the lines of errors."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    told = capsys.readouterr()
+    return int(end.value.code or 0), told.out, told.err.splitlines()
+
+
+@needs_submitit
+def test_a_sweep_here_ends_with_a_report_and_the_results_of_one_run(tmp_path: Path) -> None:
+    """Shard after shard, because one measures at a time."""
+    file, out = plan_file(tmp_path), tmp_path / "sweep"
+    command = [sys.executable, "-P", "-m", "attnlab", "sweep", str(file), "--shards", "2", "--out", str(out)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "6 of 6 workloads; shards: 2 complete"
+    unbroken = run(Plan.grid(**read_plan(file)), tmp_path / "unbroken")
+    assert cells(results(read_sweep(out))) == cells(unbroken.results)
+    (report,) = (out / "machines").glob("*/report.md")
+    assert "on 6 workloads" in report.read_text(encoding="utf-8")
+    assert {one.relative_to(out).as_posix() for one in read_sweep(out).runs()} == {
+        "shards/0000/run-1",
+        "shards/0001/run-1",
+    }
+
+
+@needs_submitit
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Sent to the whole group, as a terminal does; then it is gone on with."""
+    longer = PLAN.replace("max_rounds = 2", "max_rounds = 300").replace(
+        "turn_seconds = 0.0001", "turn_seconds = 0.02"
+    )
+    file, out = plan_file(tmp_path, longer), tmp_path / "sweep"
+    command = [sys.executable, "-P", "-m", "attnlab", "sweep", str(file), "--shards", "1", "--out", str(out)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            wait_until((out / "shards" / "0000" / "run-1" / "results.jsonl").exists, "a workload is done")
+        finally:
+            os.killpg(process.pid, number)
+        printed, errors = process.communicate(timeout=300)
+    assert process.returncode == 130, errors
+    assert "Go on with: attnlab sweep --resume --out" in errors and "Traceback" not in errors
+    (state,) = status(read_sweep(out)).states
+    assert 1 <= state.done < state.size and state.state == "stopped", (printed, state)
+    kept = set((out / "shards" / "0000" / "run-1" / "results.jsonl").read_bytes().splitlines())
+    again = subprocess.run(
+        [*command[:5], "--resume", "--out", str(out)], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    there = cells(results(read_sweep(out)))
+    assert len(there) == there.total() == 12
+    assert kept <= set((out / "shards" / "0000" / "run-1" / "results.jsonl").read_bytes().splitlines())
+
+
+def test_a_plan_is_cut_and_a_shard_done_without_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What CI, Kubernetes and a shell do: cut, then each shard by its number."""
+    out = tmp_path / "sweep"
+    few = PLAN.replace("lengths = [8, 16, 32]", "lengths = [8]")
+    exit_status, _, errors = said(
+        capsys, "sweep", str(plan_file(tmp_path, few)), "--shards", "2", "--cut", "--out", str(out)
+    )
+    assert exit_status == 0 and errors == [f"2 workloads in 2 shards: {out}"]
+    command = [sys.executable, "-P", "-m", "attnlab", "sweep", "--out", str(out), "--shard", "1"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, "shard 1: complete"), found.stderr
+    exit_status, told, _ = said(capsys, "sweep", "--status", "--json", "--out", str(out))
+    states = json.loads(told)
+    assert exit_status == 0 and (states["done"], states["size"]) == (1, 2) and states["seconds_left"] > 0
+    assert [one["state"] for one in states["shards"]] == ["open", "complete"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "a sweep needs a plan: attnlab sweep PLAN.toml"),
+        (["nowhere.toml"], "the plan file nowhere.toml cannot be read: No such file"),
+        (["{plan}", "--cluster", "pbs"], "--cluster must be one of slurm, local, got 'pbs'"),
+        (["{plan}", "--partition", "gpu"], "--partition is for Slurm: give --cluster slurm too"),
+        (["{plan}", "--shards", "0"], "--shards must be above 0, got 0"),
+        (["{plan}", "--shards", "2", "--hours-per-shard", "1", "--from", "{out}"], "holds no run"),
+        (["{plan}", "--job-hours", "0"], "--job-hours must be above 0, got 0"),
+        (["{plan}", "--sbatch", "qos"], "--sbatch takes NAME=VALUE"),
+        (["{plan}", "--estimate", "--from", "{out}"], "holds no run"),
+        (["{plan}", "--status"], "which holds its plan: give none"),
+        (["--status"], "holds no sweep"),
+        (["--resume"], "holds no sweep"),
+        (["--shard", "0"], "holds no sweep"),
+        (["{bad}"], "bad.toml: unknown key 'length'; did you mean lengths"),
+        (["{none}"], "is not valid TOML"),
+        (["{unknown}"], "no_such_backend"),
+    ],
+)
+def test_a_slip_is_one_line_and_writes_nothing(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was expected, what came, what to do."""
+    files = {
+        "plan": PLAN,
+        "bad": "length = [8]",
+        "none": "<plan/>",
+        "unknown": 'backends = ["no_such_backend"]',
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
+    places = {name: str(tmp_path / f"{name}.toml") for name in files} | {"out": str(tmp_path / "out")}
+    given = [one.format(**places) for one in words]
+    exit_status, printed, errors = said(capsys, "sweep", *given, "--out", places["out"])
+    assert (exit_status, printed, len(errors)) == (2, "", 1), errors
+    assert message in errors[0]
+    assert not (tmp_path / "out").exists()
+
+
+@needs_submitit
+def test_without_slurm_one_line_says_so_and_the_cut_sweep_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be gone on with where Slurm is."""
+    monkeypatch.setattr(cluster.shutil, "which", lambda name: None)
+    out = tmp_path / "sweep"
+    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--out", str(out)]
+    exit_status, _, errors = said(capsys, *words)
+    assert exit_status == 2
+    assert errors[-1] == (
+        "attnlab: no Slurm here: there is no sbatch; run this where sbatch works, or give --cluster local"
+    )
+    assert read_sweep(out).told.sizes == (6,)
+
+
+def test_another_version_is_refused_with_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To go on as well as to do a shard; how far it is may still be asked."""
+    out = tmp_path / "sweep"
+    said(capsys, "sweep", str(plan_file(tmp_path)), "--cut", "--out", str(out))
+    here = read_sweep(out).told.attnlab
+    monkeypatch.setattr(folder, "version", lambda name: "99.0")
+    for words in (["--resume"], ["--shard", "0"]):
+        exit_status, _, (line,) = said(capsys, "sweep", *words, "--out", str(out))
+        assert exit_status == 2 and f"is of attnlab {here}, and this is attnlab 99.0" in line
+    exit_status, told, _ = said(capsys, "sweep", "--status", "--out", str(out))
+    assert exit_status == 0 and told.startswith("0 of 6 workloads; shards: 1 open")
+
+
+def test_submitit_is_asked_for_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is missing; the plan is cut all the same."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exit_status, _, errors = said(capsys, "sweep", str(plan_file(tmp_path)), "--out", str(tmp_path / "sweep"))
+    assert (
+        exit_status == 2 and errors[-1] == "attnlab: submitit is not installed; pip install 'attnlab[sweep]'"
+    )
