@@ -1,7 +1,8 @@
 """A question to a dataset in SQL, answered by DuckDB, which sees the dataset and nothing else.
 
-The tables are handed to DuckDB as Arrow datasets before its access to files, networks and extensions is shut and its
-settings are locked; names of Python variables mean nothing to it, and one statement that reads is all that is let in.
+Before DuckDB is given the query, its access to files other than the dataset's, to networks and extensions is shut and
+its settings are locked; names of Python variables mean nothing to it, and one statement that reads is all that is let
+in.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract.text import one_line
-from attnlab.dataset.folder import open_dataset
-from attnlab.dataset.schema import PARTITIONS, RACE, RUN, VERDICT, WORKLOAD
+from attnlab.dataset.folder import Dataset, open_dataset
+from attnlab.dataset.schema import PARTITIONS, RACE, RUN, TABLES, VERDICT, WORKLOAD
 from attnlab.libraries.host import required
 
 _CLOSED = {
@@ -75,10 +76,12 @@ def query(path: Path | str, sql: str) -> Answer:
     duckdb = required("duckdb", extra="dataset")
     dataset = open_dataset(path)
     asked = duckdb.connect(config=_CLOSED)
-    for table in dataset.files:
-        asked.register(f"stored_{table}", dataset.opened(table))
-    for name, (_, made) in VIEWS.items():
-        asked.execute(f"create view {name} as {made}")
+    asked.execute("set enable_progress_bar = false")  # it would stand amid the answer
+    for table in _needed(sql):
+        _hand_over(asked, table, dataset)
+        for name, (_, made) in VIEWS.items():
+            if (name == "runs") == (table == "runs"):
+                asked.execute(f"create view {name} as {made}")
     asked.execute("set enable_external_access = false")
     asked.execute("set lock_configuration = true")
     with _told(duckdb):
@@ -89,6 +92,30 @@ def query(path: Path | str, sql: str) -> Answer:
         asked.execute(sql)
     columns = tuple(one[0] for one in asked.description or ())
     return Answer(columns, _rows(duckdb, asked), tuple(dataset.foreign))
+
+
+def _needed(sql: str) -> tuple[str, ...]:
+    """The tables that a query may read: to look into every file of the other takes time."""
+    words = sql.lower()
+    if "runs" not in words and any(name in words for name in VIEWS):
+        return ("results",)
+    return tuple(TABLES)
+
+
+def _hand_over(asked: Any, table: str, dataset: Dataset) -> None:
+    """Make a table known to DuckDB: as files that it reads itself, twice as fast, where all have every column."""
+    opened = dataset.opened(table)
+    files = [str(file.resolve()) for file in dataset.counted(table)]
+    # signs that DuckDB would take for a pattern
+    if not files or not dataset.full[table] or any(set("*?[") & set(file) for file in files):
+        asked.register(f"stored_{table}", opened)
+        return
+    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    before = asked.execute("select current_setting('allowed_paths')").fetchone()[0]
+    asked.execute("set allowed_paths = ?", [[*before, *files]])
+    folders = "hive_partitioning = true, hive_types = {machine: varchar, date: date}"
+    names = ", ".join(f'"{name}"' for name in (*PARTITIONS, *(one.name for one in TABLES[table])))
+    asked.execute(f"create view stored_{table} as select {names} from read_parquet([{listed}], {folders})")
 
 
 def _rows(duckdb: Any, asked: Any) -> Iterator[tuple[Any, ...]]:

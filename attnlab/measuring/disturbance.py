@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import psutil
 
+from attnlab.measuring import system
+
 _TASKS = Path("/proc/self/task")
 _PRESSURE = Path("/proc/pressure/cpu")
 #: turns of the calibration loop
@@ -26,14 +28,14 @@ _NOTABLE = 0.05
 
 
 def run_delay_seconds() -> float:
-    """Seconds that this process's threads have waited for a core since they started, summed; nan where untold.
+    """Seconds that this process's and its children's threads have waited for a core so far, summed; nan where untold.
 
     The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
     these figures switched off shows zeros, also for the time that a thread ran.
     """
     total, seen = 0, False
     try:
-        for task in _TASKS.iterdir():
+        for task in (*_TASKS.iterdir(), *_tasks_of_children()):
             try:
                 figures = (task / "schedstat").read_text().split()
             except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
@@ -42,6 +44,12 @@ def run_delay_seconds() -> float:
     except (OSError, ValueError, IndexError):
         return math.nan
     return total / 1e9 if seen else math.nan
+
+
+def _tasks_of_children() -> list[Path]:
+    """The threads of the processes that this one has started and that run still."""
+    folders = (Path(f"/proc/{number}/task") for number in system.started_by(os.getpid()))
+    return [task for folder in folders if folder.is_dir() for task in folder.iterdir()]
 
 
 def pressure_seconds() -> float:

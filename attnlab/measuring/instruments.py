@@ -175,15 +175,19 @@ class PeakMemory(Instrument):
         call()
         library.finish()
         repeats = self._repeats if time.perf_counter() - started < self._long else 1
-        peak, method = self._peak(library, call)
-        peaks = (peak, *(self._peak(library, call)[0] for _ in range(repeats - 1)))
-        return Readings(tuple(map(float, peaks)), facts={"method": method})
+        peaks, beside = [], []
+        for _ in range(repeats):
+            peak, method = self._peak(library, call)
+            peaks.append(float(peak))
+            beside.append(library.beside_peak() if hasattr(library, "beside_peak") else {})
+        columns = {name: tuple(one[name] for one in beside) for name in beside[0]}
+        return Readings(tuple(peaks), columns, {"method": method})
 
     @staticmethod
     def _peak(library: Library, call: Call) -> tuple[int, str]:
         on_device = library.peak_bytes(call)
         if on_device is not None:
-            return on_device, "device allocator"
+            return on_device, getattr(library, "peak_method", "device allocator")
         try:
             import memray
         except ImportError:

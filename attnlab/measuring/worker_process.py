@@ -129,29 +129,24 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     def resident_bytes(self) -> int:
-        """Memory that is its own, shared libraries not counted where the system tells; 0 where it is not running."""
+        """Its own memory and its children's, shared libraries not counted where the system tells; 0 where none runs."""
         if self._handle is None:
             return 0
-        try:
-            return int(self._handle.memory_full_info().uss)
-        except (psutil.Error, AttributeError):
-            return int(self._handle.memory_info().rss)
+        return _own_bytes(self._handle) + sum(map(_own_bytes_of, system.started_by(self._handle.pid)))
 
     def forget_peak(self) -> None:
         """Count `further_bytes` from now on; nothing happens where the system cannot."""
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{self.number}/clear_refs").write_text("5")  # see proc(5)
+        for number in self._family():
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{number}/clear_refs").write_text("5")  # see proc(5)
 
     def further_bytes(self) -> int:
-        """Memory that it has held, since `forget_peak`, beyond what it holds now; 0 where the system does not tell."""
-        try:
-            lines = Path(f"/proc/{self.number}/status").read_text().splitlines()
-        except OSError:
-            return 0
-        told = {
-            line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmHWM", "VmRSS"))
-        }
-        return 1024 * (int(told.get("VmHWM", 0)) - int(told.get("VmRSS", 0)))
+        """Memory that it and its children have held, since `forget_peak`, beyond what they hold now; 0 where untold."""
+        return sum(map(_further_bytes, self._family()))
+
+    def _family(self) -> list[int]:
+        """The numbers of its process and of those that it has started."""
+        return [] if self._handle is None else [self._handle.pid, *system.started_by(self._handle.pid)]
 
     def start(self, op: str = "load", **arguments: Any) -> None:
         """Start the process with a first request, by default to load its backend.
@@ -339,6 +334,28 @@ class WorkerProcess:
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = (one_line(line, 200) for line in self._log.read().decode(errors="replace").splitlines())
         return "\n".join(deque(filter(None, lines), maxlen=_LAST_LINES))
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().uss)
+    except (psutil.Error, AttributeError):
+        return int(process.memory_info().rss)
+
+
+def _own_bytes_of(number: int) -> int:
+    with contextlib.suppress(psutil.Error):  # it may have ended
+        return _own_bytes(psutil.Process(number))
+    return 0
+
+
+def _further_bytes(number: int) -> int:
+    try:
+        lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    told = {line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmHWM", "VmRSS"))}
+    return 1024 * (int(told.get("VmHWM", 0)) - int(told.get("VmRSS", 0)))
 
 
 def _signal_name(number: int) -> str:

@@ -1,0 +1,210 @@
+"""One rank of a team: it holds its parts of arrays and does what it is told, together with the others.
+
+Started by `attnlab.libraries.torch_team` as ``python -P -m attnlab.libraries.torch_rank SOCKET``; ends when the socket
+is closed. A function of a backend's file gets a `Ranks` and the parts, and what it returns is kept here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import memray
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, distributed
+
+from attnlab.libraries.torch_bytes import of_bytes, to_bytes
+
+Told = tuple[tuple[int, ...], str]
+
+
+class Ranks:
+    """What a function on a rank knows of the team: which rank it is, of how many, and how they exchange data."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        self.rank, self.count = rank, count
+        #: bytes that this rank has sent to others
+        self.sent = 0
+
+    def shares(self, length: int) -> list[int]:
+        """How many of so many positions each rank holds: the first take one more where they cannot be even."""
+        return [length // self.count + (rank < length % self.count) for rank in range(self.count)]
+
+    def exchange(self, numbers: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """All-to-all of a flat tensor: its first ``given[0]`` numbers to rank 0, and so on; ``taken[s]`` come from s.
+
+        Gradients take the way back.
+        """
+        exchange: Callable[..., Tensor] = _Exchange.apply
+        return exchange(numbers, self, list(given), list(taken))
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, numbers: Tensor, ranks: Ranks, given: list[int], taken: list[int]) -> Tensor:
+        ctx.ranks, ctx.given, ctx.taken = ranks, given, taken
+        found = numbers.new_empty(sum(taken))
+        distributed.all_to_all_single(found, numbers.contiguous(), taken, given)
+        ranks.sent += (sum(given) - given[ranks.rank]) * numbers.element_size()
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return ctx.ranks.exchange(gradients[0], ctx.taken, ctx.given), None, None, None
+
+
+class Rank:
+    """What one rank holds, and its answers: each method is a word."""
+
+    def __init__(self) -> None:
+        self.ranks: Any = None
+        self.device = torch.device("cpu")
+        self.held: dict[int, Tensor] = {}
+        #: what watches memory and operators while they are watched
+        self._before = 0
+        self._folder: Any = None
+        self._tracker: Any = None
+        self._record: Any = None
+
+    def join(self, rank: int, count: int, device: str, store: str, threads: int) -> None:
+        """Meet the others."""
+        torch.set_num_threads(threads)
+        if device == "cuda":
+            torch.cuda.set_device(rank)
+            self.device = torch.device("cuda", rank)
+        between = "nccl" if device == "cuda" else "gloo"
+        distributed.init_process_group(between, init_method=f"file://{store}", rank=rank, world_size=count)
+        self.ranks = Ranks(rank, count)
+
+    def threads(self, count: int) -> None:
+        torch.set_num_threads(count)
+
+    def put(self, key: int, data: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> None:
+        """Keep these bytes as a tensor."""
+        self.held[key] = of_bytes(data, shape, dtype).to(self.device)
+
+    def get(self, key: int) -> tuple[NDArray[np.uint8], tuple[int, ...]]:
+        return to_bytes(self.held[key]), tuple(self.held[key].shape)
+
+    def drop(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self.held.pop(key, None)
+
+    def count(self) -> int:
+        """How many tensors it holds."""
+        return len(self.held)
+
+    def meet(self) -> None:
+        """Wait until all others have come here."""
+        distributed.barrier()
+
+    def trim(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def call(
+        self, key: int, where: tuple[str, str], given: Sequence[int], options: dict[str, Any], remembers: bool
+    ) -> Told:
+        """Run a backend's function on what is held; with `remembers`, so that gradients can be asked for."""
+        function = _function(*where)
+        parts = [self.held[one] for one in given]
+        if remembers:
+            parts = [part.detach().requires_grad_() for part in parts]
+            self.held |= zip(given, parts, strict=True)
+        with torch.set_grad_enabled(remembers):
+            found = function(self.ranks, *parts, **options)
+        self._finish()
+        return self._keep(key, found)
+
+    def gradients(
+        self, keys: Sequence[int], output: int, leaves: Sequence[int], upstream: int, keep: bool
+    ) -> list[Told]:
+        """The gradients of what a call that remembers was given."""
+        found = torch.autograd.grad(
+            self.held[output], [self.held[one] for one in leaves], self.held[upstream], retain_graph=keep
+        )
+        self._finish()
+        return [self._keep(key, one) for key, one in zip(keys, found, strict=True)]
+
+    def _keep(self, key: int, found: Tensor) -> Told:
+        self.held[key] = found
+        return tuple(found.shape), str(found.dtype).removeprefix("torch.")
+
+    def _finish(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def trace(self, begin: bool) -> tuple[int, int] | None:
+        """Begin to watch memory and messages, or end it: the peak beyond what was held, and the bytes sent."""
+        on_cuda = self.device.type == "cuda"
+        if begin:
+            self.ranks.sent = 0
+            if on_cuda:
+                torch.cuda.reset_peak_memory_stats()
+                self._before = torch.cuda.memory_allocated()
+            else:
+                self._folder = tempfile.TemporaryDirectory(prefix="attnlab-")
+                self._tracker = memray.Tracker(Path(self._folder.name) / "trace.bin")
+                self._tracker.__enter__()
+            return None
+        if on_cuda:
+            return int(torch.cuda.max_memory_allocated()) - self._before, self.ranks.sent
+        self._tracker.__exit__(None, None, None)
+        with self._folder as folder:
+            peak = memray.FileReader(Path(folder) / "trace.bin").metadata.peak_memory
+        return int(peak), self.ranks.sent
+
+    def profile(self, begin: bool) -> str | None:
+        """Begin to record operators, or end it: the kernels that ran."""
+        if begin:
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            on_cuda = self.device.type == "cuda"
+            self._record = torch.autograd.profiler.profile(
+                use_device="cuda" if on_cuda else None, use_kineto=on_cuda
+            )
+            self._record.__enter__()
+            return None
+        from attnlab.libraries.torch_library import kernels_of
+
+        self._record.__exit__(None, None, None)
+        return kernels_of([event.key for event in self._record.key_averages()])
+
+
+@functools.cache
+def _function(file: str, name: str) -> Callable[..., Tensor]:
+    """A function of a backend's file."""
+    spec = importlib.util.spec_from_file_location(f"attnlab_on_ranks.{Path(file).stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Callable[..., Tensor] = getattr(module, name)
+    return found
+
+
+def main(number: int) -> None:
+    """Answer words until nobody is there to give them."""
+    pipe, rank = Connection(number), Rank()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            name, *arguments = pipe.recv()
+            try:
+                answer: Any = "answer", getattr(rank, name)(*arguments)
+            except Exception as fault:
+                answer = type(fault).__name__, " ".join(str(fault).split())[:400]
+            if name != "drop":
+                pipe.send(answer)
+    os._exit(0)  # not waiting for others, who may have ended
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

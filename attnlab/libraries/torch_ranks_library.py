@@ -1,0 +1,265 @@
+"""PyTorch in several processes: arrays that are cut along their length, a part a rank, and calls that all ranks join.
+
+The process that opens this library starts the ranks (`attnlab.libraries.torch_rank`), as many as `use` says, and tells
+them what to do; they exchange data among themselves, by gloo on the CPU and by NCCL on CUDA. An array begins as a whole
+one here. A backend's ``prepare`` spreads it, ``spread(query, key, value)``, and its ``attend`` lets a function of its
+file run on every rank, ``on_ranks(function, query, key, value, **options)``; what that returns stays on the ranks until
+somebody asks for its numbers.
+
+So the clock covers one word to every rank, the attention with its communication, and their words that they are done;
+neither the cutting of the inputs nor the gathering of the output, which lies cut as a next layer would want it.
+The ranks share the threads of this process. They are in its process group: stopped, resumed and killed with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.library import Arrays, Call
+from attnlab.libraries.host import HostLibrary
+from attnlab.libraries.torch_library import Torch
+from attnlab.libraries.torch_team import Team, threads_of
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_LENGTH = 2
+_COUNT = [2]
+
+
+def use(processes: int) -> None:
+    """Let the next team have so many ranks."""
+    _COUNT[0] = processes
+
+
+def open_on(device: str) -> TorchRanks:
+    """PyTorch in several processes, each with a GPU of its own on CUDA. Raises Unavailable where these are missing."""
+    return TorchRanks(device)
+
+
+class Sharded:
+    """An array, (batch, heads, length, dim): whole in this process, or cut along its length over a team's ranks."""
+
+    def __init__(
+        self, library: TorchRanks, whole: Any = None, shape: tuple[int, ...] = (), dtype: str = ""
+    ) -> None:
+        self.library, self.whole = library, whole
+        self.shape = shape if whole is None else tuple(whole.shape)
+        self.dtype = dtype if whole is None else str(whole.dtype).removeprefix("torch.")
+        #: under which the ranks hold it, and whether they are to remember the way to it
+        self.key = -1
+        self.remembers = False
+
+    def swapaxes(self, one: int, other: int) -> Sharded:
+        """A view with two axes exchanged; of a whole array."""
+        return Sharded(self.library, self._whole().swapaxes(one, other))
+
+    def __getitem__(self, at: Any) -> Sharded:
+        return Sharded(self.library, self._whole()[at])
+
+    def _whole(self) -> Any:
+        return self.library.gathered(self) if self.whole is None else self.whole
+
+
+def spread(*arrays: Sharded) -> tuple[Sharded, ...]:
+    """The same arrays, cut over the ranks."""
+    return tuple(one.library.spread(one) for one in arrays)
+
+
+def on_ranks(function: Callable[..., Any], *arrays: Sharded, **options: Any) -> Sharded:
+    """What ``function(ranks, *parts, **options)`` returns on every rank: the parts of one array.
+
+    function : of a module's top level, in a file that the ranks import. ranks : `attnlab.libraries.torch_rank.Ranks`.
+    """
+    return arrays[0].library.run(function, arrays, options)
+
+
+class TorchRanks(HostLibrary):
+    """See `attnlab.contract.library.Library`."""
+
+    name = "torch_ranks"
+    in_place = False
+    peak_method = "sum of the ranks' own peaks"
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._torch = Torch("cpu")
+        self._threads: int | None = None
+        self._team: Team | None = None
+        self._keys = itertools.count()
+        self._forgotten: list[int] = []
+        self._beside: dict[str, float] = {}
+        import torch
+
+        if not torch.distributed.is_available():
+            raise Unavailable("this PyTorch is built without torch.distributed")
+        if device == "cuda" and torch.cuda.device_count() < _COUNT[0]:
+            found = torch.cuda.device_count()
+            raise Unavailable(f"{_COUNT[0]} processes need a CUDA device each, there are {found}")
+
+    @property
+    def team(self) -> Team:
+        """The ranks; started now where there are none, or where a call of theirs failed."""
+        if self._team is None or self._team.ended:
+            self._team = Team(_COUNT[0], self.device, threads_of(_COUNT[0], self._threads))
+        return self._team
+
+    # -- arrays in and out -------------------------------------------------------------------------
+
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> Sharded:
+        return Sharded(self, self._torch.from_numpy(array, dtype))
+
+    def to_numpy(self, array: Sharded) -> NDArray[Any]:
+        return self._torch.to_numpy(self.gathered(array) if array.whole is None else array.whole)
+
+    def dtype_of(self, array: Sharded) -> str:
+        return array.dtype
+
+    def expanded(self, array: Sharded, shape: tuple[int, ...]) -> Sharded:
+        return Sharded(self, array.whole.expand(shape))
+
+    def fill(self, array: Sharded, where: Sharded, number: float) -> Sharded:
+        whole = self.gathered(array) if array.whole is None else array.whole
+        return Sharded(self, whole.masked_fill(where.whole, number))
+
+    def shares_memory(self, one: Sharded, other: Sharded) -> bool:
+        if one.whole is None or other.whole is None:
+            return one.key == other.key >= 0
+        return self._torch.shares_memory(one.whole, other.whole)
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        raise Declined("what is cut over processes is the attention alone, without projections")
+
+    # -- what the ranks hold and do ----------------------------------------------------------------
+
+    def spread(self, array: Sharded) -> Sharded:
+        """A copy of a whole array, cut over the ranks: the first take one position more where they do not divide it."""
+        from attnlab.libraries.torch_bytes import to_bytes
+
+        if array.whole is None:
+            return array
+        parts = array.whole.tensor_split(self.team.count, dim=_LENGTH)
+        found = self._held(array.shape, array.dtype)
+        self.team.each([("put", found.key, to_bytes(one), tuple(one.shape), array.dtype) for one in parts])
+        return found
+
+    def gathered(self, array: Sharded) -> Any:
+        """The whole of it as a tensor of this process."""
+        import torch
+
+        from attnlab.libraries.torch_bytes import of_bytes
+
+        parts = [of_bytes(data, shape, array.dtype) for data, shape in self.team.all("get", array.key)]
+        return torch.cat(parts, dim=_LENGTH)
+
+    def run(self, function: Callable[..., Any], arrays: Arrays, options: dict[str, Any]) -> Sharded:
+        """See `on_ranks`."""
+        given = spread(*arrays)
+        remembers = any(one.remembers for one in given)
+        where = (function.__code__.co_filename, function.__name__)
+        key = next(self._keys)
+        self._forget()
+        told = self.team.all("call", key, where, [one.key for one in given], options, remembers)
+        found = self._result(key, told)
+        found.remembers = remembers
+        return found
+
+    def _held(self, shape: tuple[int, ...], dtype: str, key: int | None = None) -> Sharded:
+        found = Sharded(self, None, shape, dtype)
+        found.key = next(self._keys) if key is None else key
+        weakref.finalize(found, self._forgotten.append, found.key).atexit = False
+        return found
+
+    def _result(self, key: int, told: list[Any]) -> Sharded:
+        """The array whose parts have these shapes and dtypes."""
+        shapes = [shape for shape, _ in told]
+        length = sum(shape[_LENGTH] for shape in shapes)
+        return self._held((*shapes[0][:_LENGTH], length, *shapes[0][_LENGTH + 1 :]), told[0][1], key)
+
+    def _forget(self) -> None:
+        """Let the ranks free what nobody refers to any more; not answered, so that it takes no time of a call."""
+        if self._forgotten:
+            gone, self._forgotten[:] = list(self._forgotten), []
+            self.team.tell("drop", gone)
+
+    # -- gradients ---------------------------------------------------------------------------------
+
+    def no_gradients(self) -> str | None:
+        return None
+
+    def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        leaves, upstream = self._leaves(arrays, output_gradient)
+        output = attend(*leaves)
+        return lambda: self._gradients(output, leaves, upstream, keep=True)
+
+    def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        leaves, upstream = self._leaves(arrays, output_gradient)
+
+        def call() -> tuple[Any, ...]:
+            output = attend(*leaves)
+            return output, *self._gradients(output, leaves, upstream, keep=False)
+
+        return call
+
+    def _leaves(self, arrays: Arrays, output_gradient: Sharded) -> tuple[tuple[Sharded, ...], Sharded]:
+        (*leaves, upstream) = spread(*arrays, output_gradient)
+        for one in leaves:
+            one.remembers = True
+        return tuple(leaves), upstream
+
+    def _gradients(
+        self, output: Sharded, leaves: tuple[Sharded, ...], upstream: Sharded, keep: bool
+    ) -> tuple[Sharded, ...]:
+        keys = [next(self._keys) for _ in leaves]
+        told = self.team.all("gradients", keys, output.key, [one.key for one in leaves], upstream.key, keep)
+        return tuple(
+            self._result(key, list(of_all)) for key, of_all in zip(keys, zip(*told, strict=True), strict=True)
+        )
+
+    # -- instruments -------------------------------------------------------------------------------
+
+    def peak_bytes(self, call: Call) -> int | None:
+        self._forget()
+        self.team.all("trace", True)
+        output = call()
+        told = self.team.all("trace", False)
+        del output
+        self._beside = {
+            f"rank_{rank}_{what}": float(number)
+            for rank, found in enumerate(told)
+            for what, number in zip(("peak_bytes", "sent_bytes"), found, strict=True)
+        }
+        return sum(int(peak) for peak, _ in told)
+
+    def beside_peak(self) -> dict[str, float]:
+        """Of the last call whose peak was measured: each rank's own peak, and the bytes that it sent to others."""
+        return self._beside
+
+    def attest(self, call: Call) -> str:
+        self.team.all("profile", True)
+        call()
+        return " + ".join(dict.fromkeys(self.team.all("profile", False)))
+
+    def trim(self) -> None:
+        if self._team is not None and not self._team.ended:
+            self._forget()
+            self._team.all("trim")
+
+    def set_threads(self, count: int) -> None:
+        self._threads = count
+        self._torch.set_threads(count)
+        if self._team is not None and not self._team.ended:
+            self._team.all("threads", threads_of(self._team.count, count))
+
+    def modes(self) -> dict[str, str]:
+        count = _COUNT[0]
+        between = "NCCL" if self.device == "cuda" else "gloo on the loopback device"
+        threads = threads_of(count, self._threads)
+        return {"processes": str(count), "threads of each": str(threads), "between them": between}
+
+    def versions(self) -> dict[str, str]:
+        return self._torch.versions()
