@@ -1,6 +1,7 @@
 """What survives: faults in every phase, kills at random, malformed input, and thousands of workloads in one run.
 
-``python benchmarks/robustness.py [matrix] [soak] [fuzz] [leaks] [--kills 200] [--lines 12000] [--workloads 2000]``.
+``python benchmarks/robustness.py [PART ...] [--kills 200] [--lines 12000] [--workloads 2000]``; the parts are `matrix`,
+`soak`, `fuzz`, `leaks` and `store`, all of them by default.
 Each part adds its figures to ``benchmarks/robustness.json`` and ``docs/robustness.md`` is written whole from that file.
 `soak` takes about five seconds a kill, `leaks` about two minutes, the others one to three minutes.
 """
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,13 @@ from attnlab.measuring.conductor import Conductor  # noqa: E402
 from attnlab.measuring.contender import Contender, parse_all  # noqa: E402
 from attnlab.measuring.limits import Limits  # noqa: E402
 from attnlab.program.environment import environment  # noqa: E402
+from attnlab.program.lock import held  # noqa: E402
 from attnlab.program.plan import Plan, read_plan  # noqa: E402
-from attnlab.program.store import read_run  # noqa: E402
+from attnlab.program.store import read_run, require_run  # noqa: E402
 
 Figures = dict[str, Any]
+#: results of the run that is gone on with
+RESULTS = 10_000
 STORE, PAGE = HOME / "robustness.json", HOME.parent / "docs" / "robustness.md"
 
 
@@ -300,6 +305,58 @@ def leaks(asked: argparse.Namespace) -> Figures:
     }
 
 
+# -- what keeping costs ---------------------------------------------------------------------------------------------
+
+
+def store(asked: argparse.Namespace) -> Figures:
+    """What going on with 10,000 results costs before the first race, and what keeping costs of a run's time.
+
+    Both with the results of the reference run, told apart by the seed of their workloads.
+    """
+    reference = read_run(HOME.parent / "reports" / "reference")
+    by_workload: dict[Workload, list[Result]] = {}
+    for one in reference.results:
+        by_workload.setdefault(one.workload, []).append(one)
+    workloads, kept = list(by_workload), 0
+    with tempfile.TemporaryDirectory(prefix="attnlab-store-") as folder:
+        planned = [
+            one.with_(seed=seed)
+            for seed in range(-(-RESULTS // len(reference.results)) + 1)
+            for one in workloads
+        ]
+        plan = replace(reference.plan, workloads=tuple(planned))
+        run = replace(reference, folder=Path(folder), plan=plan, results=[], findings=[], complete=False)
+        run.save()
+        spent: list[float] = []
+        for one in planned:
+            if kept >= RESULTS:
+                break
+            results = [replace(old, workload=one) for old in by_workload[one.with_(seed=workloads[0].seed)]]
+            started = time.perf_counter()
+            run.append(results)
+            spent.append(time.perf_counter() - started)
+            kept += len(results)
+        started = time.perf_counter()
+        run.save()
+        saving = time.perf_counter() - started
+        started = time.perf_counter()
+        with held(require_run(folder)):
+            again = read_run(folder)
+            left = len(again.left())
+            assert again.whole() == len(again.results) == kept
+        reading = time.perf_counter() - started
+    measuring = sum(reference.account.values())
+    costs = sum(spent) / len(spent) * len(workloads) + 4 * saving
+    return {
+        "results": kept,
+        "left": left,
+        "resume_s": round(reading, 2),
+        "share": costs / measuring,
+        "append_ms": 1e3 * sum(spent) / len(spent),
+        "measuring_s": round(measuring),
+    }
+
+
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -317,6 +374,7 @@ def page(store: Figures) -> str:
         ("soak", _soak_page),
         ("fuzz", _fuzz_page),
         ("leaks", _leaks_page),
+        ("store", _store_page),
     ):
         if name in store:
             parts += [*told(store[name]), f"Measured {store[name]['at']}."]
@@ -376,11 +434,22 @@ def _leaks_page(found: Figures) -> Iterator[str]:
     )
 
 
+def _store_page(found: Figures) -> Iterator[str]:
+    yield "## What keeping costs"
+    yield (
+        f"A run with {found['results']:,} results is locked, read, checked and told what is left of it in "
+        f"{found['resume_s']:g} s: so much later `--resume` starts. Appending the results of one workload, flushed to "
+        f"the disk, takes {found['append_ms']:.1f} ms; with the files that are replaced at the stages of a run that is "
+        f"{found['share']:.2%} of the {found['measuring_s']} s of the reference run."
+    )
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "matrix": matrix,
     "soak": soak,
     "fuzz": fuzz,
     "leaks": leaks,
+    "store": store,
 }
 
 
@@ -394,12 +463,12 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=12_000)
     parser.add_argument("--workloads", type=int, default=2_000)
     asked = parser.parse_args()
-    store: Figures = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    figures: Figures = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
     for name in asked.parts or PARTS:
         found = PARTS[name](asked)
-        store[name] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
-        STORE.write_text(json.dumps(store, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(store), encoding="utf-8")
+        figures[name] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
+        STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

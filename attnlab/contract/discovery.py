@@ -15,6 +15,7 @@ from types import ModuleType
 
 from attnlab.contract import settings as own
 from attnlab.contract.backend import Backend
+from attnlab.contract.backend_file import backend_of
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.importing import begun
 
@@ -65,7 +66,7 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
     """
     file = require(name, folders)
     values = own.chosen(name, _declared(name, file), settings or {})
-    return Backend.of_module(name, _import(name, file, settings or {}), values)
+    return backend_of(name, _import(name, file, settings or {}), values)
 
 
 def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tuple[str, ...]]:

@@ -144,6 +144,12 @@ def library_names() -> tuple[str, ...]:
 
 
 @functools.cache
+def array_libraries() -> tuple[str, ...]:
+    """The libraries with arrays of their own: the others compute on theirs, which their file's ARRAYS_OF names."""
+    return tuple(one for one in library_names() if not hasattr(_module(one), "ARRAYS_OF"))
+
+
+@functools.cache
 def thread_variables() -> tuple[str, ...]:
     """Environment variables from which any of the libraries reads its number of threads when it is imported."""
     found = [

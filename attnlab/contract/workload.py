@@ -425,7 +425,7 @@ class Workload:
         plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
         plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
         if self.d_model is not None:
-            plain["head_dim"] = self.d_model // self.heads
+            plain["head_dim"] = self.d_model / self.heads  # where that is no whole number, it has to be said
         for one in fields(self):
             value = getattr(self, one.name)
             if value != plain[one.name]:

@@ -12,6 +12,9 @@ from typing import Any
 from attnlab.contract.errors import Unavailable
 from attnlab.libraries.torch_library import Torch
 
+#: whose arrays it computes on: it has no matrix product and no copy of its own
+ARRAYS_OF = "torch"
+
 #: they need nothing else of what the package asks for, which is more than attnlab is in all
 _MEND = "pip install --no-deps executorch==1.5.1"
 #: the folder of their library; the package's own way to them imports its compiler first

@@ -18,6 +18,9 @@ from attnlab.contract.library import Call
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
+#: whose arrays it computes on: it has no matrix product and no copy of its own
+ARRAYS_OF = "numpy"
+
 #: (the module, a context, input tensors) -> the tensor that is computed of them
 Recipe = Callable[[Any, Any, Sequence[Any]], Any]
 

@@ -10,6 +10,9 @@ from attnlab.contract.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.libraries.torch_library import Torch
 
+#: whose arrays it computes on: it has no matrix product and no copy of its own
+ARRAYS_OF = "torch"
+
 
 def opened() -> Any:
     """The module keras, on its torch backend.

@@ -10,6 +10,9 @@ from attnlab.contract.library import Call
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
+#: whose arrays it computes on: it has no matrix product and no copy of its own
+ARRAYS_OF = "numpy"
+
 THREAD_VARIABLES = ("NUMBA_NUM_THREADS",)
 
 

@@ -19,6 +19,9 @@ from attnlab.contract.library import Call
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
+#: whose arrays it computes on: it has no matrix product and no copy of its own
+ARRAYS_OF = "numpy"
+
 #: the sessions, and what models are made with
 _MODULES = ("onnxruntime", "onnx")
 

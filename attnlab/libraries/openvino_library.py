@@ -17,6 +17,9 @@ from attnlab.contract.library import Call
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
+#: whose arrays it computes on: it has no matrix product and no copy of its own
+ARRAYS_OF = "numpy"
+
 
 class Requests:
     """The compiled models of this process and a request of each: one for a model and a number of threads."""

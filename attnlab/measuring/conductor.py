@@ -37,6 +37,8 @@ from attnlab.measuring.worker_process import NoAnswer, WorkerProcess
 from attnlab.statistics.ranking import is_second_entry
 
 _WARMUP_SECONDS = 0.015
+#: who gave no answer on so many workloads is not asked again for one that is no smaller: each costs a whole deadline
+_HANGS = 2
 
 
 class Conductor:
@@ -66,6 +68,8 @@ class Conductor:
         self.account: dict[str, float] = defaultdict(float)
         self._on_event, self._folders = on_event, tuple(folders)
         self._budget = Budget(self.limits)
+        #: FLOPs of the workloads on which each contender gave no answer in time
+        self._hung: dict[str, list[int]] = defaultdict(list)
         #: of the present workload: who was admitted so far, and how many race
         self._beside, self._there = Beside(), len(contenders)
 
@@ -126,6 +130,9 @@ class Conductor:
                 break
             self._enter(crew, race.racing)
         self._note(race.cut_short(crew), watch, participants)
+        for participant in participants:
+            if participant.ended and participant.ended[0] is Outcome.TIMED_OUT:
+                self._hung[participant.name].append(workload.flops)
         self.crews.dismiss()
         return [participant.result() for participant in participants]
 
@@ -197,6 +204,13 @@ class Conductor:
         workload = participant.workload.to_dict()
         if participant.name in self.crews.absent:
             participant.ended = self.crews.absent[participant.name]
+            return
+        hung = self._hung[participant.name]
+        if len(hung) >= _HANGS and participant.workload.flops >= min(hung):
+            participant.ended = (
+                Outcome.TIMED_OUT,
+                "not tried: on earlier workloads, which were no larger, it did not answer",
+            )
             return
         with self._activity("predicting"):
             participant.ask("declines", workload=workload)

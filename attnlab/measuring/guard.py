@@ -17,6 +17,8 @@ import psutil
 
 #: the environment variable that tells whose worker a process comes from
 MARK = "ATTNLAB_CONDUCTOR"
+#: how often `sweep` looks at most, and how long it waits each time until the killed are gone
+_LOOKS, _GOING_SECONDS = 10, 1.0
 _WAIT = "import sys; from attnlab.measuring import guard; guard.wait(sys.argv[1])"
 
 
@@ -68,12 +70,28 @@ def wait(mark: str) -> None:
 
 
 def sweep(mark: str) -> int:
-    """Kill every process with this mark in its environment, this one aside; their number."""
+    """Kill every process with this mark in its environment, this one aside, and see them go; their number.
+
+    Looks again until none is found, as one may have started another meanwhile.
+    """
     killed = 0
+    for _ in range(_LOOKS):
+        found = _marked(mark)
+        if not found:
+            break
+        for process in found:
+            with contextlib.suppress(psutil.Error, OSError):
+                process.kill()
+        psutil.wait_procs(found, timeout=_GOING_SECONDS)
+        killed += len(found)
+    return killed
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
     for process in psutil.process_iter():
         # of another user's process the environment is not to be read: it is none of ours
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                process.kill()
-                killed += 1
-    return killed
+                found.append(process)
+    return found

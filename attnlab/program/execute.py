@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from attnlab.contract.discovery import backends, block_only, on_request
-from attnlab.contract.library import library_names
+from attnlab.contract.library import array_libraries
 from attnlab.contract.result import Ceiling, Outcome
 from attnlab.contract.text import without_home
 from attnlab.measuring import ceilings
@@ -209,9 +209,9 @@ def _experiment(record: Run, progress: Progress) -> None:
 
 
 def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
-    """The best matrix-multiply rate and copy bandwidth over the libraries here, each in a fresh worker."""
+    """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a fresh worker."""
     found: dict[str, dict[str, float] | None] = {}
-    for library in library_names():
+    for library in array_libraries():
         worker = WorkerProcess(Contender(library, library))
         try:
             worker.start("ceiling", library=library, device=device, dtype=dtype)

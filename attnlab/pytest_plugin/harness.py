@@ -100,7 +100,7 @@ class WorkloadResults:
             "baseline": self.baseline,
             "verdict": str(verdict.kind) if verdict else None,
             "disturbed_rounds": len(flagged),
-            "doubt": _doubt(share_of_ceiling),
+            "doubt": _doubt(share_of_ceiling, result.workload.device),
             **{key: one if one is not None and math.isfinite(one) else None for key, one in figures.items()},
         }
 
@@ -114,13 +114,13 @@ class WorkloadResults:
             span = f"[{verdict.low:.3g}, {verdict.high:.3g}]" if verdict.low else "[no interval]"
             interval = f"{verdict.ratio:7.3g} {span}"
             said = f"{interval}  {verdict.kind}, {verdict.rounds} rounds"
-        doubt = _doubt(share_of_ceiling)
+        doubt = _doubt(share_of_ceiling, self.results[name].workload.device)
         return f"{latency.median * 1e3:9.4g} ms  {said}" + (f"  NOT BELIEVED: {doubt}" if doubt else "")
 
 
-def _doubt(share: float | None) -> str | None:
+def _doubt(share: float | None, device: str) -> str | None:
     """Why a rate is not to be believed: it, or the ceiling, was measured while the machine was busy elsewhere."""
-    if share is None or share <= BELIEVED:
+    if share is None or share <= BELIEVED[device]:
         return None
     return f"{share:.0%} of the best matrix-product rate seen here"
 

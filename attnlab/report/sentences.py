@@ -107,8 +107,8 @@ def warnings(analysis: Analysis) -> list[str]:
     refused = sum(len(cell.faults) for cell in analysis.cells)
     if refused:
         found.append(
-            f"{wording.counted(refused, 'measurement')} came out above the measured ceiling of this machine. They are "
-            "failed measurements, of the speed or of the ceiling, and are left out."
+            f"{wording.counted(refused, 'measurement')} came out far above the measured ceiling of this machine. "
+            "They are failed measurements, of the speed or of the ceiling, and are left out."
         )
     return found
 

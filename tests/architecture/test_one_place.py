@@ -68,7 +68,12 @@ def test_a_new_mask_is_parsed_counted_drawn_and_answered(dilated: None) -> None:
 def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The new library beside those that come with attnlab, for one test."""
     pytest.importorskip("array_api_strict", reason="array-api-strict is not installed")
-    caches = (libraries.library_names, libraries.thread_variables, libraries.open_library)
+    caches = (
+        libraries.library_names,
+        libraries.array_libraries,
+        libraries.thread_variables,
+        libraries.open_library,
+    )
     monkeypatch.setattr(attnlab.libraries, "__path__", [*attnlab.libraries.__path__, str(EXAMPLES)])
     for cache in caches:
         cache.cache_clear()

@@ -14,7 +14,7 @@ import pytest
 from rich.text import Text
 
 from attnlab.commands.tables import backend_table
-from attnlab.contract.backend import laid_out
+from attnlab.contract.calling import laid_out
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
 from attnlab.contract.inputs import problem_of

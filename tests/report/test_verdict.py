@@ -212,6 +212,15 @@ def test_a_few_disturbed_turns_are_worth_no_warning(made):
     assert said(run)[0].startswith("**Use `b`**")
 
 
+def test_a_speed_far_above_the_ceiling_is_a_failed_measurement(made):
+    costs = {"a": SLOW, "magic": lambda w: w.flops / 900e9}
+    run = made(costs=costs, **SIZES)
+    for cell in analyse(run).cells:
+        assert "magic" not in cell.measured
+        assert "a failed measurement, not a speed" in cell.faults["magic"]
+    assert not any("magic" in one for one in said(run))
+
+
 def test_a_broken_self_test_is_told_and_widens_the_margin(made):
     costs = {"a": FAST, "b": lambda w: 1.04 * FAST(w)}
     run = made(contenders=("a", "a#2", "b"), costs=costs, noise=0.002, second_entry=1.06, **SIZES)

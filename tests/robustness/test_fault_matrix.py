@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from matrix import DEADLINE, FAULTS, GOOD, MEASURED, PHASES, QUICK, contender, expected, race
+from matrix import BACKENDS, DEADLINE, FAULTS, GOOD, MEASURED, PHASES, QUICK, contender, expected, race
+
+from attnlab.contract.result import Outcome
+from attnlab.contract.workload import Workload
+from attnlab.measuring.conductor import Conductor
+from attnlab.measuring.contender import parse_all
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -36,3 +41,18 @@ def test_the_end_of_what_it_printed_is_kept() -> None:
     """In safe lines, with the result of the one that died."""
     trial = race("check", ["segfault", "flood_stderr"])
     assert trial.results[contender("segfault", "check")].tail == "faulty was here"
+
+
+def test_who_hangs_again_and_again_is_not_waited_for_again() -> None:
+    """After two workloads without an answer a third that is no smaller costs no deadline; a smaller one is tried."""
+    hanging = contender("hang", "check")
+    sizes = (8, 12, 16, 4)
+    with Conductor(parse_all([GOOD[0], hanging]), folders=[str(BACKENDS)], limits=QUICK) as conductor:
+        found = [
+            {one.contender: one for one in conductor.race(Workload(heads=1, queries=size, keys=size))}
+            for size in sizes
+        ]
+    reasons = [one[hanging].reason or "" for one in found]
+    assert {one[hanging].outcome for one in found} == {Outcome.TIMED_OUT}
+    assert ["not tried" in reason for reason in reasons] == [False, False, True, False]
+    assert all(one[GOOD[0]].outcome is MEASURED for one in found)
