@@ -167,6 +167,13 @@ def nested_sizes(count: int) -> list[float]:
     return [9.0 - 6.0 * i / max(1, count - 1) for i in range(count)]
 
 
+def lay_out(figure: Figure) -> None:
+    """Give panels, ticks and titles their places, once: to find them takes longer than to draw them."""
+    if figure.get_layout_engine() is not None:
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+
+
 def save(figure: Figure, file: Path) -> Path:
     """Write `figure` as PNG to `file` and as SVG beside it, the same at every drawing of it; return the PNG's path.
 
@@ -177,14 +184,16 @@ def save(figure: Figure, file: Path) -> Path:
     from PIL import Image
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    # laid out once, not anew for each format
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    lay_out(figure)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=_DPI, format="png")
     drawn.seek(0)
     with Image.open(drawn) as image:
         few = image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        colours = few.getpalette() or []
+        # the octree's white is a pale blue beside the white of a page
+        lightest = max(range(0, len(colours), 3), key=lambda at: sum(colours[at : at + 3]), default=0)
+        few.putpalette([*colours[:lightest], 255, 255, 255, *colours[lightest + 3 :]])
         few.save(file, optimize=True)
     with rc_context({"svg.hashsalt": "attnlab"}):
         figure.savefig(file.with_suffix(".svg"), format="svg", metadata={"Date": None})

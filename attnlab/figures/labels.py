@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from attnlab.figures.drawing import GREY, SIZE
+from attnlab.figures.drawing import GREY, SIZE, lay_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +48,7 @@ def label(axes: Axes, x: float, y: float, text: str, colour: str) -> Text:
         ha="left",
         va="center",
         annotation_clip=False,
+        in_layout=False,
     )
 
 
@@ -58,7 +59,7 @@ def lead(axes: Axes, x: tuple[float, float], y: float, colour: str) -> None:
 
 def settle(figure: Figure, panels: Sequence[Sequence[Text]]) -> None:
     """Move the labels of each panel up and down until none covers another: see `settled`."""
-    figure.canvas.draw()
+    lay_out(figure)
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # the canvas of Agg has one
     for texts in panels:
         boxes = [text.get_window_extent(renderer) for text in texts]

@@ -19,8 +19,9 @@ from attnlab.report.verdict_figures import Picture
 
 #: the backend whose rows the short table shows, where it was measured
 _SHOWN = "torch_sdpa"
-#: rows that missed their prediction, shown in a report
-_MOST_FAILED = 10
+#: rows shown of an experiment: that were picked, and that missed their prediction
+_MOST_SHOWN, _MOST_FAILED = 10, 10
+_WITHOUT = r"without (\S+)(?: in (\S+))?"
 
 
 def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Picture | None]:
@@ -28,11 +29,16 @@ def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Picture | None]
     return {
         f"finding-{one.experiment}": Picture(
             drawing.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png"),
-            f"{one.title}. {one.conclusion}",
+            f"{one.title}. {first_sentence(one.conclusion)}",
         )
         for one in findings
         if one.experiment in catalogue.EXPERIMENTS
     }
+
+
+def first_sentence(text: str) -> str:
+    """Up to the first full stop that ends a sentence."""
+    return re.split(r"(?<=[.!?]) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def content(findings: Sequence[Finding], pictures: Mapping[str, str], tables: str) -> list[dict[str, Any]]:
@@ -63,9 +69,9 @@ def _content(one: Finding, picture: str | None, tables: str) -> dict[str, Any]:
 
 
 def picked(rows: Sequence[Row], chapter: Chapter) -> list[Row]:
-    """The rows that show best what was found, and every failed one after them."""
+    """The rows that show best what was found, a few of each pick, and every failed one after them."""
     names = list(dict.fromkeys(str(row.where["backend"]) for row in rows if "backend" in row.where))
-    found: list[Row] = []
+    every: list[list[Row]] = []
     for pick in chapter.picks:
         mine = [row for row in rows if pick.takes(row)]
         there = {row.where.get("backend") for row in mine}
@@ -73,25 +79,34 @@ def picked(rows: Sequence[Row], chapter: Chapter) -> list[Row]:
             # the first name that is there; the slow ones come with fewer sizes
             shown = next((name for name in (_SHOWN, *reversed(names)) if name in there), None)
             mine = [row for row in mine if row.where.get("backend") == shown]
-        found += mine
-    found += [row for row in rows if not row.passed and row not in found]
-    return found
+        every.append(mine)
+    few = _ends(every, _MOST_SHOWN)
+    return few + [row for row in rows if not row.passed and row not in few][:_MOST_FAILED]
+
+
+def _ends(every: Sequence[Sequence[Row]], most: int) -> list[Row]:
+    """About `most` of the rows in all, as many of each list: its first, its last, and those evenly between."""
+    each = max(1, most // max(1, sum(map(bool, every))))
+    found: list[Row] = []
+    for rows in every:
+        count = min(each, len(rows))
+        places = [round(at * (len(rows) - 1) / max(1, count - 1)) for at in range(count)]
+        found += [rows[at] for at in places]
+    return found[:most]
 
 
 def conditions(facts: Mapping[str, str | float]) -> str:
-    """What an experiment ran with as sentences; the backends that were left out gathered by reason."""
+    """What an experiment ran with as sentences; who was left out is told once for all of them, by `left_out`."""
     plain: list[str] = []
     more: list[str] = []
-    absent: dict[str, dict[str, list[str]]] = {}
     for key, value in facts.items():
-        matched = re.fullmatch(r"without (\S+)(?: in (\S+))?", key)
-        if matched:
-            name, dtype = matched.groups()
-            reason = re.sub(rf"^{re.escape(name)} declines .*?: ", "", str(value))
-            absent.setdefault(reason, {}).setdefault(name, []).extend([dtype] if dtype else [])
-        elif key == "backends":
-            named = wording.named(str(value).split(", "))
-            plain.append("through " + (named if value != "none" else "no backend"))
+        if re.fullmatch(_WITHOUT, key):
+            continue
+        if key == "backends":
+            count = len(str(value).split(", "))
+            plain.append(
+                "through " + (wording.counted(count, "backend") if value != "none" else "no backend")
+            )
         elif key == "seconds":
             plain.append(f"in {float(value):.1f} s")
         elif key == "dtype":
@@ -100,14 +115,35 @@ def conditions(facts: Mapping[str, str | float]) -> str:
             plain.append(f"{key} {_short(value)}")
         else:
             more.append(f" {key[0].upper()}{key[1:]}: {value}.")
-    text = f"Ran with {', '.join(plain)}." if plain else ""
-    text += "".join(more)
+    return ((f"Ran with {', '.join(plain)}." if plain else "") + "".join(more)).strip()
+
+
+def left_out(findings: Iterable[Finding]) -> list[str]:
+    """Who took no part in some experiment, a sentence a reason."""
+    absent: dict[str, dict[str, list[str]]] = {}
+    for key, value in ((key, value) for one in findings for key, value in one.facts.items()):
+        matched = re.fullmatch(_WITHOUT, key)
+        if matched:
+            name, dtype = matched.groups()
+            reason = re.sub(rf"^{re.escape(name)} declines .*?: ", "", str(value))
+            formats = absent.setdefault(reason, {}).setdefault(name, [])
+            formats += [dtype] if dtype and dtype not in formats else []
+    told = []
     for reason, names in absent.items():
         formats = list(dict.fromkeys(dtype for dtypes in names.values() for dtype in dtypes))
         # what cannot be done in all formats is not for want of one
         within = f" in {wording.listed(formats)}" if len(formats) == 1 else ""
-        text += f" Left out{within}: {wording.named(names)} ({reason})."
-    return text.strip()
+        told.append(f"{wording.named(list(names))}{within}: {reason}")
+    return told
+
+
+def facts(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """What each experiment ran with as plain values, a row a fact."""
+    return [
+        {"experiment": one.experiment, "fact": name, "value": str(value)}
+        for one in findings
+        for name, value in one.facts.items()
+    ]
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -126,7 +162,7 @@ def table(rows: Iterable[Row]) -> str:
         for row in rows
     ]
     headers = ["quantity", *map(_word, keys), "predicted", "measured", "standard error", "verdict"]
-    return markdown(headers, cells)
+    return markdown(headers, cells, narrow=True)
 
 
 def _predicted(row: Row) -> str:

@@ -29,10 +29,11 @@ pre { background: var(--pale); padding: .7em; overflow-x: auto; }
 blockquote { margin: 1em 0; padding: .1em 1em; border-left: 4px solid #c24e00; background: var(--pale); }
 .wide { overflow-x: auto; margin: 1em 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: .25em .6em; white-space: nowrap; }
-td:last-child { white-space: normal; min-width: 9em; }
-.right { text-align: right; }
-.left { text-align: left; }
+th, td { border-bottom: 1px solid var(--line); padding: .25em .6em; }
+.right { text-align: right; white-space: nowrap; }
+.left { text-align: left; min-width: 3em; }
+p:has(> img) { display: flex; flex-wrap: wrap; gap: 1rem; overflow-x: auto; }
+p > img + img, p:has(> img + img) > img { flex: 1 1 20rem; min-width: 0; }
 img { display: block; background: white; max-width: 100%; height: auto; }
 img.broad { min-width: 46rem; max-width: none; width: 100%; }
 """.strip()

@@ -48,6 +48,7 @@ def write(
         if one is not None
     }
     tables = {f"finding-{one.experiment}": finding_rows(one.rows) for one in findings}
+    tables["facts"] = chapter.facts(findings)
     if ledger:
         tables["claims"] = claims_page.figures(ledger)
     table_files.write(tables, folder / TABLES)
@@ -64,6 +65,7 @@ def write(
             summary=summary(findings),
             overview=overview(findings),
             findings=chapter.content(findings, pictures, TABLES),
+            left_out=chapter.left_out(findings),
             claims=claims_page.render(ledger) if ledger else "",
             command=command,
         ),

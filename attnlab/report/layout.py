@@ -35,13 +35,21 @@ def picture_link(says: str, file: str) -> str:
     return f"![{safe}]({file})"
 
 
-def markdown(headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1) -> str:
-    """A Markdown table, its first `left` columns flush left and the others right; empty without rows."""
+def markdown(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1, narrow: bool = False
+) -> str:
+    """A Markdown table, its first `left` columns flush left and the others right; empty without rows.
+
+    Cells are padded to columns, for whoever reads the source, or not where `narrow`: that is half the size.
+    """
     from tabulate import tabulate
 
     if not rows:
         return ""
     safe = [[" ".join(str(one).split()).replace("|", "\\|") for one in row] for row in rows]
+    if narrow:
+        lines = [list(headers), *([":--" if at < left else "--:" for at in range(len(headers))],), *safe]
+        return "\n".join(f"|{'|'.join(cells)}|" for cells in lines)
     align = ["left"] * left + ["right"] * (len(headers) - left)
     text: str = tabulate(
         safe, headers, tablefmt="pipe", disable_numparse=True, colalign=align[: len(headers)]

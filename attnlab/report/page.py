@@ -35,6 +35,8 @@ from attnlab.report.verdict_figures import Picture
 from attnlab.statistics import growth
 
 REPORT, FIGURES, TABLES = "report.md", "figures", "tables"
+#: groups of workloads that have tables of their own on the page
+MOST_GROUPS = 16
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,10 @@ def _content(content: Content, figures: Mapping[str, Picture]) -> dict[str, Any]
         "time_figures": [shown[name] for name in ("trailing", "latency") if name in shown],
         "figures": {name: shown.get(name) for name in ("memory", "ceiling")},
         "groups": groups,
+        "most_groups": MOST_GROUPS,
+        "kinds": layout.markdown(
+            ["workloads", "use"], [[one.name, one.line] for one in content.answer.groups], left=2, narrow=True
+        ),
         "linked": lambda name: linked(name, f"{TABLES}/{name}.csv"),
         "any_speed": analysis.anything_measured,
         "any_peaks": any(one["peaks"] for one in groups),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 #: more panels than this are not drawn in one figure, which then says so
-_MOST_PANELS = 12
+_MOST_PANELS = 6
 _HEIGHT, _WIDTHS = 4.6, {1: 8.0, 2: 11.5, 3: 14.0}
 
 Curve = dict[int, float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnlab.contract import units
 from attnlab.figures import drawing
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: of a cell of a heat map, in inches; and part of a tie's colour that is left
 _CELL, _PALE = (1.9, 0.62), 0.16
 #: groups of workloads that are drawn
-MOST_GROUPS = 6
+MOST_GROUPS = 3
 #: an interval whose ends are this many times apart is drawn as a dotted line: it tells nothing
 _TELLS_NOTHING = 20.0
 #: a speedup from which on cells are no darker
@@ -142,8 +142,10 @@ def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below:
         Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=ground, edgecolor=ink, linewidth=0.8)
     )
     size = drawing.SIZE - 0.5 if len(name) < 20 else drawing.SIZE - 3
-    axes.text(x, y - 0.16, name, ha="center", va="center", color=ink, fontsize=size, fontweight="bold")
-    axes.text(x, y + 0.22, below, ha="center", va="center", color=ink, fontsize=drawing.SIZE - 2.5)
+    # inside the axes: the layout, which is asked several times, need not know how large it is
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "in_layout": False}
+    axes.text(x, y - 0.16, name, fontsize=size, fontweight="bold", **style)
+    axes.text(x, y + 0.22, below, fontsize=drawing.SIZE - 2.5, **style)
 
 
 def _mixed(colour: str, part: float) -> str:
@@ -232,7 +234,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
 def _plain_ticks(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0), numticks=20))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

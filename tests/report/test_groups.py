@@ -173,10 +173,15 @@ def test_what_only_some_can_afford_is_said(made):
     assert "(n = 256)" in peaks and "(n = 128)" in peaks
 
 
-def test_a_run_of_many_groups_stays_short(made):
-    """A table each, one answer, five sentences, and no more figures than a person looks at."""
-    variants = tuple({"seed": seed} for seed in range(14))
-    run = made(costs=B_BACKWARD, variants=variants, lengths=(64, 128), heads=(4, 8), noise=0.002)
-    text = render(content_of(run), {})
-    assert text.count("\n### seed") == 14
+@pytest.mark.parametrize("count", [14, 40])
+def test_a_run_of_many_groups_stays_short(made, count):
+    """A table each for some, a line each for many; five sentences, and no more figures than a person looks at."""
+    variants = tuple({"seed": seed} for seed in range(count))
+    sizes = {"lengths": (64, 128), "heads": (4,), "rounds": 6}
+    run = made(costs=B_BACKWARD, variants=variants, noise=0.002, ceiling_flops=1e15, **sizes)
+    content = content_of(run)
+    text = render(content, {})
+    assert text.count("\n### seed") == (14 if count == 14 else 0)
+    assert text.count("|**Use `a`**: nothing is decidedly faster") == (0 if count == 14 else 40)
+    assert len(content.tables["winners"]) == 2 * count
     assert len(text.encode()) < 40_000

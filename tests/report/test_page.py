@@ -13,12 +13,12 @@ import pytest
 from attnlab.contract.result import Measurement, Outcome
 from attnlab.figures.labels import settled
 from attnlab.numerics.catalogue import EXPERIMENTS
-from attnlab.numerics.finding import Row
+from attnlab.numerics.finding import Finding, Row
 from attnlab.program.store import read_run
 from attnlab.report import formats, verdict_text, write
 from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
-from attnlab.report.findings import conditions
+from attnlab.report.findings import conditions, left_out
 from attnlab.report.page import content_of, render
 from attnlab.report.speed_figures import ceiling, latency, memory
 from attnlab.report.verdict_figures import heat_maps, trailing
@@ -270,8 +270,7 @@ def test_backends_that_were_left_out_are_gathered_by_reason():
         "without c in bfloat16": "not installed",
         "backends": "d, e",
     }
-    assert conditions(facts) == (
-        "Ran with seed 0, in float64, through `d` and `e`. Left out: `a` and `b` (no kernel). "
-        "Left out in bfloat16: `c` (not installed)."
-    )
+    assert conditions(facts) == "Ran with seed 0, in float64, through 2 backends."
     assert conditions({}) == ""
+    finding = Finding("x", "", "", "", (), facts)
+    assert left_out([finding, finding]) == ["`a` and `b`: no kernel", "`c` in bfloat16: not installed"]
