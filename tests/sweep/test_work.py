@@ -330,7 +330,7 @@ def test_a_command_tells_how_it_ended() -> None:
     assert run_command([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], []) == (-9, "")
 
 
-def test_kinds_of_machines_are_told_apart() -> None:
+def test_kinds_of_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By hardware and clock settings; not by software, load or a little memory."""
     found = environments.environment()
     same = {**found, "load_at_start": 9.0, "python": "another", "memory_bytes": found["memory_bytes"] + 2**20}
