@@ -42,7 +42,8 @@ def with_parquet() -> bool:
 def csv_text(rows: Table) -> str:
     """The rows under their columns' names. A text that a spreadsheet would take for a formula has a ' before it."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    # every text in quotes: with this line end the writer would leave a carriage return without
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     if rows:
         writer.writerow([_cell(name) for name in rows[0]])
     writer.writerows([_cell(value) for value in row.values()] for row in rows)
