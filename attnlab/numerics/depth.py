@@ -89,8 +89,8 @@ def told(rows: Sequence[Row]) -> str:
     if not pick(rows, SIZE):
         return ""
     return (
-        f" Through {LAYERS} layers (d_model {_MODEL_DIM}, d_k {_HEAD_DIM}, {_TOKENS} tokens) without a norm Var(q·k)/d_k "
-        f"is {of('none', 'unscaled')} unscaled and {of('none', 'scaled')} with 1/√d_k; under a pre-norm "
+        f" Through {LAYERS} layers (d_model {_MODEL_DIM}, d_k {_HEAD_DIM}, {_TOKENS} tokens) without a norm "
+        f"Var(q·k)/d_k is {of('none', 'unscaled')} unscaled and {of('none', 'scaled')} with 1/√d_k; under a pre-norm "
         f"{of('pre-norm', 'unscaled')} and {of('pre-norm', 'scaled')}."
     )
 
