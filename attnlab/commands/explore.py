@@ -6,14 +6,16 @@ from pathlib import Path
 
 import click
 
+from attnlab.commands.stored import stored_runs
+
 
 @click.command()
-@click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folders", metavar="RUN|DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The HTML file to write; explore.html in the first RUN by default.",
+    help="The HTML file to write; explore.html in the first folder by default.",
 )
 @click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
 def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
@@ -23,9 +25,8 @@ def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
     """
     from attnlab.explore.opening import open_page
     from attnlab.explore.page import PAGE, write
-    from attnlab.program.store import read_run
 
-    file = write([read_run(folder) for folder in folders], out or folders[0] / PAGE)
+    file = write([run for folder in folders for run in stored_runs(folder)], out or folders[0] / PAGE)
     unopened = None if closed else open_page(file)
     click.echo(f"The page: {file}" + (f" ({unopened}: open it in a browser)" if unopened else ""))
     return 0

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from attnlab.program.store import Run
+from attnlab.commands.stored import stored_runs
 
 
 @click.command()
@@ -40,7 +37,8 @@ def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
 
     if out is not None and (summary or form in ("json", "csv")):
         raise ValueError(f"--out is for md and html; {'the summary' if summary else form} is printed")
-    for found in _stored(folder):
+    for found in stored_runs(folder):
+        found.folder.mkdir(parents=True, exist_ok=True)  # of a dataset it is not there yet
         if summary:
             click.echo(formats.summary(found))
         elif form in ("json", "csv"):
@@ -54,15 +52,3 @@ def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
             click.echo(verdict_text(found))
             click.echo(f"\nThe report: {page}")
     return 0
-
-
-def _stored(folder: Path) -> Iterator[Run]:
-    from attnlab import dataset
-    from attnlab.program.store import read_run
-
-    if not dataset.is_dataset(folder):
-        yield read_run(folder)
-        return
-    for run in dataset.runs(folder):
-        run.folder.mkdir(parents=True, exist_ok=True)
-        yield run

@@ -261,13 +261,27 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
 
 
 def _report(found: Sweep) -> None:
-    """A report for every kind of machine, from the shards' runs."""
+    """A report for every kind of machine and a page of all, from the shards' runs, which are collected in a dataset."""
+    from attnlab import dataset
+    from attnlab.contract.errors import Unavailable
+    from attnlab.explore.page import PAGE
+    from attnlab.explore.page import write as write_page
     from attnlab.report import write
     from attnlab.sweep.merging import by_machine
 
-    for machine, run in by_machine(found).items():
+    machines = by_machine(found)
+    for machine, run in machines.items():
         click.echo(f"The report of machine {machine}: {write(run)}")
-    click.echo(f"All of it into one dataset: attnlab collect {found.folder}/shards/*/run-* --into DATASET")
+    if not machines:
+        return
+    click.echo(f"The page to explore: {write_page(list(machines.values()), found.folder / PAGE)}")
+    place = found.folder / "dataset"
+    try:
+        added = sum(one.added for one in dataset.collect(found.runs(), place))
+    except Unavailable as missing:
+        click.echo(f"No dataset: {missing}; then attnlab sweep --report --out {found.folder}", err=True)
+    else:
+        click.echo(f"The dataset: {place} ({added} workloads added)")
 
 
 def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
