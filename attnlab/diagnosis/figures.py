@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 #: of the heads beyond the line so many are named, and so many of those furthest from chance
-_NAMED = 12
+_NAMED = 8
 #: part of a layer's place that its heads are spread over
 _WIDTH = 0.72
 
@@ -112,6 +112,8 @@ def _place(one: Head, heads: Sequence[Head]) -> float:
 
 def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
     """Layer and head, beside its point; `settle` moves it clear of the others."""
+    from matplotlib.patheffects import withStroke
+
     return panel.annotate(
         f"{one.layer}.{one.head}",
         (x, y),
@@ -119,6 +121,8 @@ def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
         textcoords="offset points",
         fontsize=8.5,
         color=ORANGE if one.beyond else BLUE,
+        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        zorder=7,
     )
 
 
