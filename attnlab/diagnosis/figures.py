@@ -39,7 +39,9 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
         (beyond, ORANGE, "beyond it"),
     ):
         places = [_place(one, heads) for one in chosen]
-        panel.plot(places, [one.beta for one in chosen], "o", color=colour, markersize=5, label=label)
+        panel.plot(
+            places, [one.beta for one in chosen], "o", color=colour, markersize=5, zorder=5, label=label
+        )
     for layer in range(layers):
         mine = [one for one in heads if one.layer == layer]
         if mine:
@@ -86,7 +88,7 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
         ([one for one in heads if one.beyond], ORANGE, "beyond it"),
     ):
         x = [one.expected_entropy for one in chosen]
-        panel.plot(x, [one.entropy for one in chosen], "o", color=colour, markersize=5, label=label)
+        panel.plot(x, [one.entropy for one in chosen], "o", color=colour, markersize=5, zorder=5, label=label)
     named = sorted(heads, key=lambda one: -abs(one.departure))[: _NAMED // 2]
     texts = [_name(panel, one, one.expected_entropy, one.entropy) for one in named]
     panel.set_xlim(0, most)
@@ -122,7 +124,7 @@ def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
         fontsize=8.5,
         color=ORANGE if one.beyond else BLUE,
         path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        zorder=7,
+        zorder=4,
     )
 
 
