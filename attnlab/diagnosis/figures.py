@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 #: of the heads beyond the line so many are named, and so many of those furthest from chance
-_NAMED = 12
+_NAMED = 8
 #: part of a layer's place that its heads are spread over
 _WIDTH = 0.72
 
@@ -39,7 +39,9 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
         (beyond, ORANGE, "beyond it"),
     ):
         places = [_place(one, heads) for one in chosen]
-        panel.plot(places, [one.beta for one in chosen], "o", color=colour, markersize=5, label=label)
+        panel.plot(
+            places, [one.beta for one in chosen], "o", color=colour, markersize=5, zorder=5, label=label
+        )
     for layer in range(layers):
         mine = [one for one in heads if one.layer == layer]
         if mine:
@@ -86,7 +88,7 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
         ([one for one in heads if one.beyond], ORANGE, "beyond it"),
     ):
         x = [one.expected_entropy for one in chosen]
-        panel.plot(x, [one.entropy for one in chosen], "o", color=colour, markersize=5, label=label)
+        panel.plot(x, [one.entropy for one in chosen], "o", color=colour, markersize=5, zorder=5, label=label)
     named = sorted(heads, key=lambda one: -abs(one.departure))[: _NAMED // 2]
     texts = [_name(panel, one, one.expected_entropy, one.entropy) for one in named]
     panel.set_xlim(0, most)
@@ -112,6 +114,8 @@ def _place(one: Head, heads: Sequence[Head]) -> float:
 
 def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
     """Layer and head, beside its point; `settle` moves it clear of the others."""
+    from matplotlib.patheffects import withStroke
+
     return panel.annotate(
         f"{one.layer}.{one.head}",
         (x, y),
@@ -119,6 +123,8 @@ def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
         textcoords="offset points",
         fontsize=8.5,
         color=ORANGE if one.beyond else BLUE,
+        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        zorder=4,
     )
 
 
