@@ -27,7 +27,7 @@ SECONDS, BYTES = 60.0, 2 * 2**30
 def main() -> int:
     """Run it, and print a line a run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--text", default="docs/architecture.md")
+    parser.add_argument("--text", default="docs/decisions/0002-claims-rest-on-pairs-of-fresh-processes.md")
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()
     kept = True

@@ -257,7 +257,7 @@ CLAIMS = (
         condition="one learning rate for both",
         says="Dividing the scores by √d_k makes learning stable.",
         truth="At equal learning rates more runs learn with the factor than without. It is not what they need: at "
-        "a learning rate of its own a model without it learns as well, and with 1/d_k, or with normalised queries "
+        "a learning rate of its own a model without it learns too, and with 1/d_k, or with normalised queries "
         "and keys, no fewer runs learn than with 1/√d_k. So it is for one small model and one task, by Adam.",
         claimed=(Test("learned with 1/√d_k − without", ">", 0, {**ADAM, "instead": "none"}),),
         beyond=(

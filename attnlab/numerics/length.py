@@ -183,8 +183,8 @@ def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
     line = np.geomspace(2, 2**20, 200)
     for gap, colour in zip((4.0, 8.0, 12.0, 16.0), CYCLE, strict=False):
         panel.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), color=colour, linewidth=1.7)
-        keys, weight = (0.85 * math.exp(gap), 0.48) if math.exp(gap) < line[-1] else (line[-1], 0.78)
-        note(panel, keys, weight, f"Δ = {gap:g}", colour, ha="right")
+        x, y = (0.85 * math.exp(gap), 0.48) if math.exp(gap) < line[-1] else (line[-1], 0.78)
+        note(panel, x, y, f"Δ = {gap:g}", colour, ha="right")
     for keys, row in {float(row.where["keys"]): row for row in rows}.items():
         allowed = 1 / (1 + (line - 1) * math.exp(-float(row.where["gap"])))
         panel.plot(line, allowed, "--", color=GREY, linewidth=1.0)

@@ -314,8 +314,8 @@ CHAPTERS: Mapping[str, Chapter] = {
         "steps until nine of ten answers are right; loss, entropy of the weights and gradient over the steps, each at "
         "its best learning rate, with a standard error over the seeds.",
         lesson="For this model and task the factor widens the range of learning rates that work and shortens "
-        "learning; by Adam 1/d_k and normalised queries and keys widen the range further, and at its own best learning "
-        "rate each way learns. Nothing of this has been shown for other models here.",
+        "learning; by Adam 1/d_k and normalised queries and keys widen the range further, and at their own best "
+        "learning rates runs learn without it too. Nothing of this has been shown for other models here.",
         picks=(
             Pick("learned with 1/√d_k − without"),
             Pick("learned with 1/√d_k − without, at the best learning rates", {"head_dim": ("all",)}),

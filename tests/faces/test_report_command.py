@@ -75,7 +75,7 @@ def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.Cap
     before = sorted(stored.iterdir())
     assert json.loads(command(capsys, stored, "--format", "json")[1])["answer"].startswith("Use b")
     lines = command(capsys, stored, "--format", "csv")[1].splitlines()
-    assert lines[0].startswith("group,heads,n,contender,") and len(lines) == 3
+    assert lines[0].startswith('"group","heads","n","contender",') and len(lines) == 3
     summary = command(capsys, stored, "--summary")[1]
     assert summary.count("\n") == 1 and summary.startswith("**Use `b`**")
     assert sorted(stored.iterdir()) == before
