@@ -64,7 +64,7 @@ def workloads(count: int) -> list[Workload]:
 def template(asked: list[Workload]) -> pa.Table:
     """The results of one run of all workloads, with one sample a measurement."""
     real = next(one for one in read_run(ROOT / "reports" / "reference-all").results if one.measurements)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for workload in asked:
         for number in range(CONTENDERS):
             one = replace(real, workload=workload, contender=f"backend_{number}")

@@ -106,12 +106,7 @@ def _line(analysis: Analysis, chosen: Choice | None, found: Sequence[Place]) -> 
     first = [*chosen.won, *chosen.tied]
     at = "it" if len(chosen.places) == 1 else f"{_part(first, chosen)} it"
     if not chosen.won:
-        how = (
-            "tied for first"
-            if len(first) == len(chosen.places)
-            else "tied for first more often than any other"
-        )
-        return f"**No single winner.** Use {chosen.name_in_code}: at {at} is {how}."
+        return f"**No single winner.** Use {chosen.name_in_code}: at {at} is tied for first."
     if not chosen.behind and not chosen.absent:
         every = "here" if len(chosen.places) == 1 else f"at any of {_sizes(len(chosen.places))}"
         return f"**Use {chosen.name_in_code}**: nothing is decidedly faster {every}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import synthetic
@@ -18,7 +19,7 @@ def made(tmp_path: Path) -> Callable[..., Run]:
     """A synthetic run with an id of its own; the arguments are those of `synthetic`, small where they say nothing."""
     count = 0
 
-    def make(**options: object) -> Run:
+    def make(**options: Any) -> Run:
         nonlocal count
         count += 1
         folder = tmp_path / f"run{count}"

@@ -186,7 +186,7 @@ def test_what_is_added_stays_a_bias() -> None:
     added = torch.randn(1, 2, 6, 6)
     problem = problem_of_call(q, k, v, mask=added.masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf))
     assert problem.mask == Mask((Causal(),))
-    assert np.array_equal(problem.bias[0, 0, 5], added[0, 0, 5].numpy())
+    assert np.array_equal(np.asarray(problem.bias)[0, 0, 5], added[0, 0, 5].numpy())
 
 
 def test_bfloat16_travels_in_float32() -> None:

@@ -28,7 +28,7 @@ def made(tmp_path: Path) -> Callable[..., Run]:
     """A synthetic run in a folder of its own; the arguments are those of `synthetic`."""
     count = 0
 
-    def make(folder: str = "", **options: object) -> Run:
+    def make(folder: str = "", **options: Any) -> Run:
         nonlocal count
         count += 1
         place = tmp_path / (folder or f"run{count}")

@@ -28,7 +28,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a browser was asked to show, where there is one and a display."""
     asked: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(webbrowser, "open", lambda address: not asked.append(address))
+
+    def opened(address: str) -> bool:
+        asked.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", opened)
     return asked
 
 

@@ -152,8 +152,8 @@ def test_set_up_has_a_row_a_contender_and_says_when_it_pays_off(tmp_path: Path) 
         replace(one, measurements=(*one.measurements, found[one.contender])) for one in run.results
     ]
     analysis = analyse(run)
-    found = {row["contender"]: row for row in as_ran.setups(analysis)}
-    steady, eager = found["steady"], found["torch_eager"]
+    rows = {row["contender"]: row for row in as_ran.setups(analysis)}
+    steady, eager = rows["steady"], rows["torch_eager"]
     assert (steady["first_s"], steady["further_s"]) == (3.5, 0.01)
     assert steady["pays_off_against"] == "torch_eager" and eager["pays_off_calls"] is None
     exact = 3.499 / 1.05e-9 / 1024**2 / 4

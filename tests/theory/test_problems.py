@@ -177,7 +177,7 @@ def in_order_in_float32(problem: Problem, tanh):
     for c in range(q.shape[-1]):
         s += q[..., :, None, c] * k[..., None, :, c]
     s *= single(problem.scale)
-    s = single(problem.softcap) * tanh(s / single(problem.softcap)) + problem.bias.astype(single)
+    s = single(problem.softcap) * tanh(s / single(problem.softcap)) + np.asarray(problem.bias).astype(single)
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     z = np.cumsum(p, axis=-1, dtype=single)[..., -1:]
     o = np.zeros(problem.output_shape, single)

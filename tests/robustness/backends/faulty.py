@@ -4,6 +4,7 @@
 """
 
 import ctypes
+import io
 import json
 import locale
 import os
@@ -164,7 +165,8 @@ def deaf():
 def other_locale():
     locale.setlocale(locale.LC_ALL, "C.UTF-8")
     locale.setlocale(locale.LC_NUMERIC, "C")
-    sys.stdout.reconfigure(encoding="ascii")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="ascii")
 
 
 def rounding():
