@@ -145,11 +145,11 @@ def _unit_axis(axes: Axes, base: float, written: Any, minor: tuple[float, ...]) 
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def share_axis(axes: Axes) -> None:
-    """A linear y axis of shares in percent, from nothing to a little over all."""
+def share_axis(axes: Axes, most: float = 1.0) -> None:
+    """A linear y axis of shares in percent, from nothing to a little over all, or over the greatest, `most`."""
     from matplotlib.ticker import PercentFormatter
 
-    axes.set_ylim(0, max(1.08, axes.get_ylim()[1]))
+    axes.set_ylim(0, max(1.08 * max(most, 1.0), axes.get_ylim()[1]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 

@@ -65,7 +65,9 @@ def ceiling(analysis: Analysis, folder: Path) -> Picture | None:
 
     title = "Share of the best matrix-multiply rate: higher is better"
     guides: Guides = {"best matrix product": lambda cell: 1.0}
-    return _draw(analysis, folder / "ceiling.png", share, drawing.share_axis, title, guides, units.percent)
+    shares = (share(cell, name) for cell in analysis.cells for name in cell.measured)
+    axis = partial(drawing.share_axis, most=max(filter(None, shares), default=1.0))
+    return _draw(analysis, folder / "ceiling.png", share, axis, title, guides, units.percent)
 
 
 def _draw(
