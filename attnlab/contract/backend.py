@@ -94,7 +94,8 @@ class Backend:
                 f"its core computes in {self.computes_in}, and the error budget of a block knows no such core"
             )
         if self.block is None:
-            return None
+            reason: str | None = getattr(self.open(workload.device), "no_projections", None)
+            return reason
         if projection is not None:
             return "it computes the block in one piece; leave out projection"
         if workload.rotary and "rotary" not in self.options:

@@ -81,6 +81,9 @@ def on_ranks(function: Callable[..., Any], *arrays: Sharded, **options: Any) -> 
 class TorchRanks(HostLibrary):
     """See `attnlab.contract.library.Library`."""
 
+    #: why no block is made around its attention
+    no_projections = "what is cut over processes is the attention alone, without projections"
+
     name = "torch_ranks"
     in_place = False
     peak_method = "sum of the ranks' own peaks"
@@ -132,7 +135,7 @@ class TorchRanks(HostLibrary):
         return self._torch.shares_memory(one.whole, other.whole)
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        raise Declined("what is cut over processes is the attention alone, without projections")
+        raise Declined(self.no_projections)
 
     # -- what the ranks hold and do ----------------------------------------------------------------
 

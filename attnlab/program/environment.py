@@ -138,7 +138,7 @@ def _variables() -> dict[str, str]:
 
 def _gpus() -> list[str]:
     """The models that NVIDIA's driver tells of, one an installed GPU, in alphabetical order."""
-    told = (file.read_text() for file in Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    told = (file.read_text() for file in _GPUS.glob("*/information"))
     models = (
         line.partition(":")[2].strip() for text in told for line in text.splitlines() if "Model:" in line
     )

@@ -117,7 +117,7 @@ class Reader:
         more = shlex.split(block.said) if block.mark == "with" and ours else []
         status = int(block.said) if block.mark == "exits with" and words == block.commands[-1] else 0
         done = subprocess.run(
-            [sys.executable, *(["-m", *words] if ours else words[1:]), *more],
+            [sys.executable, *(["-P", "-m", *words] if ours else words[1:]), *more],
             cwd=self.folder,
             env={**os.environ, "COLUMNS": "200", "MPLBACKEND": "agg"},
             capture_output=True,
@@ -150,7 +150,7 @@ def understood(words: list[str]) -> None:
 def _collected(words: list[str]) -> None:
     """As pytest reads it, from a checkout; tests that a page writes need not be there."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, "--collect-only", "-q"],
+        [sys.executable, "-P", "-m", "pytest", *words, "--collect-only", "-q"],
         cwd=ROOT,
         capture_output=True,
         text=True,

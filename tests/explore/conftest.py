@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> Callable[..., Run]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # the tests of other modules count their processes
 def browser() -> Iterator[Any]:
     """Chromium without a window; skipped where it, or Playwright, is not installed."""
     playwright = pytest.importorskip(

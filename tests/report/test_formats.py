@@ -121,7 +121,7 @@ def test_no_cell_begins_a_formula_and_texts_come_back(values):
             assert not cell.startswith(("=", "+", "-", "@"))
             assert cell in (value, f"'{value}")
         elif value is not None:
-            assert float(cell) == value
+            assert float(cell) == float(value)
 
 
 def test_parquet_says_what_csv_says(made, tmp_path: Path):
