@@ -63,7 +63,7 @@ def test_the_problem_is_the_one_that_was_saved(tmp_path: Path, dtype: str) -> No
     found = problem_of(one)
     for name in ("query", "key", "value", "sinks"):
         assert np.array_equal(getattr(found, name), getattr(saved, name))
-    assert np.array_equal(np.broadcast_to(found.bias, (1, 1, 5, 7))[0, 0], np.asarray(saved.bias))
+    assert np.array_equal(np.broadcast_to(np.asarray(found.bias), (1, 1, 5, 7))[0, 0], np.asarray(saved.bias))
     whole = (2, 4, 5, 7)
     assert np.array_equal(np.broadcast_to(found.mask.array(found.shape), whole), np.broadcast_to(seen, whole))
 
