@@ -119,7 +119,7 @@ class Reader:
         done = subprocess.run(
             [sys.executable, *(["-P", "-m", *words] if ours else words[1:]), *more],
             cwd=self.folder,
-            env={**os.environ, "COLUMNS": "200", "MPLBACKEND": "agg"},
+            env={**environment(), "COLUMNS": "200", "MPLBACKEND": "agg"},
             capture_output=True,
             text=True,
         )
@@ -131,6 +131,11 @@ class Reader:
             (self.folder / into).write_text(done.stdout, encoding="utf-8")
             return None
         return done.stdout
+
+
+def environment() -> dict[str, str]:
+    """A reader's own: a worker of pytest-xdist switches off the benchmarks of every pytest below it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def understood(words: list[str]) -> None:
@@ -152,6 +157,7 @@ def _collected(words: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", *words, "--collect-only", "-q"],
         cwd=ROOT,
+        env=environment(),
         capture_output=True,
         text=True,
     )
