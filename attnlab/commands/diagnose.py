@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -83,7 +81,7 @@ def diagnose(
             race=race,
             save_inputs=save_inputs,
             text_name=without_home(str(text_file)),
-            command=without_home(shlex.join(["attnlab", *sys.argv[1:]])),
+            command=options.typed(),
             on_event=on_event,
         )
     written = None if place is None else page.write(found, place)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 
 import click
@@ -67,8 +65,7 @@ def numerics(
         if not names:
             progress.stage("claims", done=len(chosen), total=len(chosen))
             ledger = run_claims(seed=seed, backends=asked, folders=folders, findings=found)
-    command = shlex.join(["attnlab", *sys.argv[1:]])
-    page = laboratory.write(found, place, environment=environment(), command=command, ledger=ledger)
+    page = laboratory.write(found, place, environment=environment(), command=options.typed(), ledger=ledger)
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found]))
     else:

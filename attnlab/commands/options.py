@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from attnlab.commands import completion
+from attnlab.contract.text import without_home
 from attnlab.contract.workload import Workload
 from attnlab.contract.workload_checks import DEVICES
 from attnlab.program.grid import GRID, by_option, choices, read_options, workloads
@@ -37,6 +40,18 @@ preset = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the verdict alone.")
+
+
+def typed() -> str:
+    """The command line, as a report tells its readers to repeat it: without the folder it was written into."""
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif not word.startswith("--out="):
+            kept.append(word)
+    return without_home(shlex.join(["attnlab", *kept]))
 
 
 def positive(option: str, number: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +94,7 @@ def run(
         )
     with live_progress(quiet=quiet) as progress:
         if resume is None:
-            found = execute.run(asked, out, command=_again(), progress=progress)
+            found = execute.run(asked, out, command=options.typed(), progress=progress)
         else:
             found = execute.resume(resume, progress=progress)
         page = _report(found, progress)
@@ -176,7 +175,3 @@ def _told(found: Run, page: Path, seconds: float, quiet: bool) -> int:
         )
         return 130
     return 0
-
-
-def _again() -> str:
-    return shlex.join(["attnlab", *sys.argv[1:]])

@@ -74,6 +74,8 @@ class Backend:
             return "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
         if workload.backward:
             reason = library.no_gradients()
+            if reason is None and workload.direction == "backward":
+                reason = getattr(library, "no_backward_alone", None)
             if reason:
                 return reason
             if (

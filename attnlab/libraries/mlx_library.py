@@ -34,6 +34,9 @@ class Mlx(HostLibrary):
     An operation only notes what is to be computed; a call computes it (``mlx.core.eval``) before it returns.
     """
 
+    #: why no backward pass is timed by itself
+    no_backward_alone = "MLX computes the forward pass again for its gradients; ask for direction training"
+
     name = "mlx"
     in_place = False
     #: what is computed in this process is written down here while it is attested
@@ -80,7 +83,7 @@ class Mlx(HostLibrary):
         return one is other
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        raise Declined("MLX computes the forward pass again for its gradients; ask for direction training")
+        raise Declined(self.no_backward_alone)
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         def call() -> tuple[Any, ...]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from attnlab.contract.discovery import backends, block_only, on_request
 from attnlab.contract.library import array_libraries
 from attnlab.contract.result import Ceiling, Outcome, Result
-from attnlab.contract.text import without_home
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import Contender, parse_all
@@ -64,7 +63,7 @@ def run(
             environment={},
             contenders=tuple(one.name for one in contenders),
             baseline=plan.baseline or contenders[0].name,
-            command=without_home(command),
+            command=command,
             id=secrets.token_hex(8),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )

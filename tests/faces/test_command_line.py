@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import example, given
 
 from attnlab.__main__ import main
 from attnlab.commands.compare import compare
-from attnlab.commands.options import read_workload
+from attnlab.commands.options import read_workload, typed
 from attnlab.commands.run import run
 from attnlab.contract.fields import split_names
 from attnlab.contract.workload import Workload
@@ -164,3 +165,14 @@ def test_a_comparison_tells_the_workload_and_the_command(capsys: pytest.CaptureF
     assert left == (0 if all(measured) else 1) and len(measured) == 2
     assert Workload.from_dict(told["workload"]) == said(typed.split())[1]
     assert set(typed.split()) <= set(shlex.split(told["command"]))
+
+
+@pytest.mark.parametrize("out", [["--out", "/tmp/elsewhere"], ["--out=/tmp/elsewhere"]])
+def test_a_command_to_repeat_names_neither_the_folder_written_nor_the_home_folder(
+    out: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = str(Path.home() / "own")
+    monkeypatch.setattr(
+        sys, "argv", ["/usr/bin/attnlab", "run", "--lengths", "64", *out, "--implementations", own]
+    )
+    assert shlex.split(typed()) == ["attnlab", "run", "--lengths", "64", "--implementations", "~/own"]
