@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +69,10 @@ class Block:
         kv_heads : as many as heads unless given. head_dim : d_model/heads unless given. value_dim : head_dim unless
         given. Raises ValueError, in one line, for whatever does not fit.
         """
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        for name, size in sizes.items():
+            if size is not None and not (isinstance(size, Integral) and size >= 1):
+                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
         given = _floating("x", x)
         if given.ndim != 3 or 0 in given.shape:
             raise ValueError(
@@ -178,16 +183,30 @@ def _stream(workload: Workload, number: int) -> np.random.Generator:
 
 
 def _floating(name: str, array: Any) -> NDArray[Any]:
-    found = np.asarray(array)
+    found = np.asarray(_of_tensor(array))
     if found.dtype.name == "bfloat16":
         found = found.astype(np.float32)
-    if found.dtype.kind != "f" or not np.isfinite(found).all():
-        raise ValueError(f"{name} must hold finite floating-point numbers, got {found.dtype}")
+    if found.dtype.kind != "f":
+        raise ValueError(f"{name} must hold floating-point numbers, got {found.dtype}")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} must hold finite numbers, got NaN or infinity")
     return found
+
+
+def _of_tensor(array: Any) -> Any:
+    """What NumPy can read of a PyTorch tensor: without its way back, and bfloat16 in float32; all else as it is."""
+    if not hasattr(array, "detach"):
+        return array
+    return (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
 
 
 def _fitting(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """The parameters of a state dict, checked: the same names, each in its shape."""
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"parameters must be a state dict, arrays by their names, got {type(given).__name__}; "
+            "of a module give its state_dict()"
+        )
     wanted = block_sizes.shapes(block, block.d_model)
     missing, further = [name for name in wanted if given.get(name) is None], sorted(set(given) - set(wanted))
     if missing or further:

@@ -19,6 +19,18 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?"
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 
+def read_text(file: Path, most: int) -> str:
+    """The UTF-8 text of a file that holds at most `most` bytes; no more than that is read.
+
+    Raises ValueError for a longer one and for what is no UTF-8, OSError for one that cannot be read.
+    """
+    with file.open("rb") as handle:
+        data = handle.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it holds more than the {most:,} bytes that one may have")
+    return data.decode()
+
+
 def one_line(text: str, most: int = MOST) -> str:
     """`text` in one line of at most about `most` letters, printable throughout; what is cut is counted."""
     shown = text[: 64 * most]

@@ -41,18 +41,19 @@ def required(*modules: str, extra: str) -> Any:
     cannot be imported. What is imported is noted first (`attnlab.contract.importing`): it may end this process.
     """
     mend = f"pip install 'attnlab[{extra}]'"
+    anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
     for module in (one.partition(".")[0] for one in modules):
         if not _is_there(module):
             raise Unavailable(f"{module} is not installed; {mend}")
     too_old = _too_old(extra)
     if too_old:
         raise Unavailable(f"{too_old}; {mend}")
-    begin(modules[0], f"pip install --force-reinstall 'attnlab[{extra}]'")
+    begin(modules[0], anew)
     try:
         found = importlib.import_module(modules[0])
     except (Exception, SystemExit) as fault:  # half installed, or for another version of NumPy
         text = " ".join(str(fault).split())[:200]
-        raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {mend}") from None
+        raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {anew}") from None
     VERSIONS[modules[0].partition(".")[0]] = str(getattr(found, "__version__", "unknown"))
     return found
 

@@ -333,6 +333,10 @@ def _refusal(fault: BaseException) -> protocol.Message:
             return {"error": error, "message": text}
     if isinstance(fault, MemoryError) or "OutOfMemory" in name or any(said in text for said in _NO_MEMORY):
         return {"error": "memory", "message": f"ran out of memory: {text}"}
+    half = importing.lacking(fault)
+    if half is not None:
+        message = f"{half.module} does not hold what is asked of it ({name}: {text}); {half.mend}"
+        return {"error": "unavailable", "message": message}
     return {"error": "raised", "message": f"raised {name}: {text}"}
 
 

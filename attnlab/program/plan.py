@@ -12,6 +12,7 @@ import msgspec
 
 from attnlab.contract.captured import is_captured
 from attnlab.contract.plain import decode
+from attnlab.contract.text import read_text
 from attnlab.contract.workload import Workload
 from attnlab.measuring.contender import parse_all
 from attnlab.measuring.limits import Limits
@@ -22,6 +23,8 @@ from attnlab.program.presets import preset_workloads
 #: stands for every backend, those that race only where they are named included
 EVERYBODY = "all"
 #: what a plan file calls the fields of `Plan` that have another name there
+#: of a plan file
+_MOST_BYTES = 2**20
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
 
@@ -131,7 +134,7 @@ def read_plan(file: Path) -> dict[str, Any]:
     Raises ValueError for a missing or unreadable file, an unknown key or a value of the wrong type.
     """
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = tomllib.loads(read_text(file, _MOST_BYTES))
     except OSError as fault:
         raise ValueError(f"the plan file {file} cannot be read: {fault.strerror}") from None
     except UnicodeDecodeError:
@@ -140,6 +143,8 @@ def read_plan(file: Path) -> dict[str, Any]:
         raise ValueError(f"the plan file {file} is not a plan: it is nested too deeply") from None
     except tomllib.TOMLDecodeError as fault:
         raise ValueError(f"the plan file {file} is not valid TOML: {fault}") from None
+    except ValueError as fault:
+        raise ValueError(f"the plan file {file} is not a plan: {fault}") from None
     found: Any = decode(data, _plan_file(), str(file))
     given = {name: getattr(found, name) for name in data}
     if "limits" in given:

@@ -16,6 +16,8 @@ from attnlab.contract.errors import NotStored
 from attnlab.contract.result import Result
 
 RESULTS, TORN = "results.jsonl", "results.torn"
+#: bytes of a line; one of a thousand rounds has some 100 kB
+_MOST_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,14 @@ def flush_folder(folder: Path) -> None:
 def _lines(file: Path) -> Iterator[bytes]:
     try:
         with file.open("rb") as handle:
-            yield from handle
+            number = 0
+            while line := handle.readline(_MOST_BYTES):
+                number += 1
+                if len(line) == _MOST_BYTES:
+                    raise ValueError(
+                        f"{file}, line {number}: longer than {_MOST_BYTES:,} bytes, which no result is"
+                    )
+                yield line
     except FileNotFoundError:
         return
 

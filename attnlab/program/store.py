@@ -22,6 +22,7 @@ import msgspec
 from attnlab.contract.errors import NotStored
 from attnlab.contract.plain import decode
 from attnlab.contract.result import Ceiling, Measurement, Result
+from attnlab.contract.text import read_text
 from attnlab.contract.workload import Workload
 from attnlab.measuring.invariance import Invariance
 from attnlab.numerics.finding import Finding
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 RUN_FILE = "run.json"
 _NUMERICS = "numerics.json"
+#: of a file that is read whole; findings are its largest, with some 5 MB
+_MOST_BYTES = 2**27
 
 
 @dataclass
@@ -176,7 +179,7 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = require_run(folder)
     try:
-        data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        data = json.loads(read_text(folder / RUN_FILE, _MOST_BYTES))
     except (OSError, ValueError, RecursionError) as fault:
         raise ValueError(f"{folder / RUN_FILE} cannot be read: {fault}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -213,7 +216,7 @@ def require_run(folder: Path | str) -> Path:
 
 def _read_findings(file: Path) -> list[Finding]:
     try:
-        return [Finding.from_dict(one) for one in json.loads(file.read_text(encoding="utf-8"))]
+        return [Finding.from_dict(one) for one in json.loads(read_text(file, _MOST_BYTES))]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:

@@ -37,6 +37,17 @@ def content(analysis: Analysis) -> dict[str, Any] | None:
     return {"sentences": sentences, "groups": [_content(group, most_waited) for group in groups]}
 
 
+def tables(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """The figures of the chapter by table: ``projections``, ``heads`` and ``parts`` of blocks; empty without one."""
+    groups = [group for group in analysis.groups if _is_block(group)]
+    most_waited = analysis.run.plan.limits.run_delay
+    return {
+        "block_projections": [row for group in groups for row in _projection_rows(group)],
+        "block_heads": [row for group in groups for row in _head_rows(group)],
+        "block_parts": [row for group in groups for row in _part_rows(group, most_waited)],
+    }
+
+
 def family(name: str) -> tuple[str, str]:
     """A contender without how it projects, and how it does: ``("torch_sdpa", "loop")``."""
     match = _SETTING.search(name)
@@ -94,6 +105,15 @@ def _projections(group: Group) -> str:
     return markdown(["heads", "n", "around", *(f"{one} / {_FUSED}" for one in _OTHERS)], rows, left=3)
 
 
+def _projection_rows(group: Group) -> Iterator[dict[str, Any]]:
+    for (heads, n), cell in sorted(group.cells.items()):
+        for plain, some in ratios(cell).items():
+            for other, one in some.items():
+                row = {"group": group.name, "heads": heads, "n": n, "around": plain, "projection": other}
+                told = {"low": one.low, "high": one.high, "verdict": str(one.kind)}
+                yield {**row, f"over_{_FUSED}": one.ratio, **told}
+
+
 def _verdict(found: Verdict | None) -> str:
     if found is None:
         return NONE
@@ -121,8 +141,14 @@ def _heads(group: Group) -> str:
     """Time at each number of heads over that at the fewest, at one length and d_model."""
     if len(group.heads) < 2:
         return ""
+    rows = [[n, f"`{name}`", *_over_fewest(there, group.heads)] for n, name, there in _by_heads(group)]
+    headers = ["n", "contender", *(f"{count} head{'' if count == 1 else 's'}" for count in group.heads)]
+    return markdown(headers, rows, left=2)
+
+
+def _by_heads(group: Group) -> Iterator[tuple[int, str, list[tuple[int, Result]]]]:
+    """Length, contender, and its results by the number of heads, the fewest first, where there are several."""
     names = dict.fromkeys(name for cell in group.cells.values() for name in cell.measured)
-    rows = []
     for n in group.lengths:
         for name in names:
             there = [
@@ -131,18 +157,36 @@ def _heads(group: Group) -> str:
                 if (cell := group.cells.get((count, n))) is not None and name in cell.measured
             ]
             if len(there) > 1:
-                rows.append([n, f"`{name}`", *_over_fewest(there, group.heads)])
-    headers = ["n", "contender", *(f"{count} head{'' if count == 1 else 's'}" for count in group.heads)]
-    return markdown(headers, rows, left=2)
+                yield n, name, there
+
+
+def _against_fewest(there: list[tuple[int, Result]]) -> Iterator[tuple[int, Estimate | None]]:
+    (_, base), *rest = there
+    for count, result in rest:
+        yield count, processes.time_ratio(_latency(base), _latency(result), len(rest))
 
 
 def _over_fewest(there: list[tuple[int, Result]], counts: list[int]) -> list[str]:
     fewest, base = there[0]
     told = {fewest: units.seconds_text(_latency(base).median)}
-    for count, result in there[1:]:
-        found = processes.time_ratio(_latency(base), _latency(result), len(there) - 1)
-        told[count] = NONE if found is None else f"× {_estimate(found)}"
+    told |= {
+        count: NONE if found is None else f"× {_estimate(found)}" for count, found in _against_fewest(there)
+    }
     return [told.get(count, NONE) for count in counts]
+
+
+def _head_rows(group: Group) -> Iterator[dict[str, Any]]:
+    for n, name, there in _by_heads(group):
+        against = dict(_against_fewest(there))
+        for count, result in there:
+            row = {"group": group.name, "n": n, "contender": name, "heads": count}
+            told = _figures("over_fewest_heads", against.get(count))
+            yield {**row, "median_s": _latency(result).median, **told}
+
+
+def _figures(name: str, found: Estimate | None) -> dict[str, float | None]:
+    values = (None,) * 3 if found is None else (found.value, found.low, found.high)
+    return dict(zip((name, "low", "high"), values, strict=True))
 
 
 def _estimate(found: Estimate) -> str:
@@ -170,6 +214,14 @@ def _parts(group: Group, most_waited: float) -> str:
             if found:
                 rows.append([heads, n, f"`{name}`", *map(_percent, found.values())])
     return markdown(["heads", "n", "contender", *_PARTS.values()], rows, left=3)
+
+
+def _part_rows(group: Group, most_waited: float) -> Iterator[dict[str, Any]]:
+    for (heads, n), cell in sorted(group.cells.items()):
+        for name, result in cell.measured.items():
+            for part, one in shares(result, most_waited).items():
+                row = {"group": group.name, "heads": heads, "n": n, "contender": name, "part": part}
+                yield {**row, **_figures("share", one)}
 
 
 def _percent(found: Estimate) -> str:

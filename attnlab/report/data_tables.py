@@ -11,7 +11,7 @@ from typing import Any
 
 from attnlab.contract.result import Result
 from attnlab.numerics.finding import Row
-from attnlab.report import appendix, as_ran, growths
+from attnlab.report import appendix, as_ran, blocks, growths, storages
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.crossings import find_crossovers
 from attnlab.report.growths import Fits
@@ -33,6 +33,8 @@ def tables(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
         "growth": [
             row for group, one in zip(analysis.groups, fits, strict=True) for row in _growth(group, one)
         ],
+        **blocks.tables(analysis),
+        "storages": storages.rows(analysis),
         "contenders": as_ran.contenders(analysis),
         "setup": as_ran.setups(analysis),
         "same_bits": [

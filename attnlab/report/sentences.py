@@ -78,6 +78,10 @@ def warnings(analysis: Analysis) -> list[str]:
             f"This run was interrupted: {answered} of {wording.counted(len(run.plan.workloads), 'workload')} "
             "were answered. What follows holds for those alone."
         )
+    if run.torn:
+        found.append(
+            "The last line of the results was cut off while it was written: that answer is left out."
+        )
     disturbed, turns = _disturbed(analysis)
     if turns and disturbed / turns > BUSY:
         who = _others(analysis)

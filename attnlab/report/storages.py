@@ -38,6 +38,39 @@ def content(analysis: Analysis) -> dict[str, Any]:
     }
 
 
+def rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """The figures of the chapter: a row a workload and contender of those that it tells of."""
+    told = (
+        (family, groups, storage, group)
+        for family, groups in families(analysis)
+        if len(groups) > 1 or all(map(decodes, groups.values()))
+        for storage, group in groups.items()
+    )
+    return [
+        {
+            "conditions": family,
+            "storage": storage,
+            "contender": name,
+            "heads": count,
+            "n": n,
+            **_figures(cell, name, _at(groups.get(CONTIGUOUS), (count, n), name)),
+        }
+        for family, groups, storage, group in told
+        for (count, n), cell in sorted(group.cells.items())
+        for name in measured_names(analysis, group)
+        if _latency(cell, name) is not None
+    ]
+
+
+def _figures(cell: Cell, name: str, core: Measurement | None) -> dict[str, float | None]:
+    latency, token = _latency(cell, name), _of_a_token(cell, name)
+    assert latency is not None and token is not None
+    span = (None, None) if core is None else ratio_range(latency, core) or (None, None)
+    over = None if core is None else latency.median / core.median
+    times = {"median_s": latency.median, "seconds_per_token": token.median}
+    return {**times, "over_contiguous": over, "least": span[0], "greatest": span[1]}
+
+
 def decodes(group: Group) -> bool:
     """Whether a fixed number of queries, one or a few, meets keys of several lengths."""
     workloads = [cell.workload for cell in group.cells.values()]

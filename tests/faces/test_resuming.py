@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,6 +76,18 @@ def test_what_was_cut_off_is_set_aside_and_measured_again(tmp_path: Path, unbrok
     assert found.results[:2] == whole.results
     assert (tmp_path / "run" / "results.torn").read_bytes() == rest + b"\n"
     assert not any(one.fault for one in examine(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("results.jsonl", "line 1: longer than"), ("run.json", "more than the")]
+)
+def test_a_file_without_an_end_fills_no_memory(tmp_path: Path, unbroken: Run, name: str, told: str) -> None:
+    """A line, and a file that is read whole, has a size beyond which it is no result of ours."""
+    copy = Path(shutil.copytree(unbroken.folder, tmp_path / "run"))
+    with (copy / name).open("wb") as file:
+        file.truncate(2**43)  # a hole, which takes no room
+    with pytest.raises(ValueError, match=told):
+        read_run(copy)
 
 
 def test_a_complete_run_and_no_run_are_not_gone_on_with(tmp_path: Path, unbroken: Run) -> None:

@@ -69,7 +69,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
             IS_HALF_THERE,
             Outcome.UNAVAILABLE,
             "numba fails on import (ImportError: libcore.so: cannot open shared object file); "
-            "pip install 'attnlab[numba]'",
+            "pip install --force-reinstall 'attnlab[numba]'",
             id="is half there",
         ),
         pytest.param(EXITS, Outcome.UNAVAILABLE, "numba fails on import (SystemExit: no licence", id="exits"),
@@ -91,6 +91,33 @@ def test_it_has_its_outcome_and_the_others_are_measured(
     assert (broken.outcome, sound.outcome) == (outcome, Outcome.MEASURED), (broken.reason, sound.reason)
     assert reason in (broken.reason or "")
     assert "\n" not in (broken.reason or "")
+
+
+def test_one_that_lacks_what_a_call_needs_is_told_with_its_mend(install: Install) -> None:
+    """Half installed, or of another version: what is imported late is missed late."""
+    pytest.importorskip("onnx", reason="pip install 'attnlab[onnxruntime]'")
+    install(onnxruntime="__version__ = '0.1'")
+    with Conductor(parse_all(["onnxruntime", "numpy_vectorized"]), limits=QUICK, memory=False) as conductor:
+        broken, sound = conductor.race(SMALL)
+    assert (broken.outcome, sound.outcome) == (Outcome.UNAVAILABLE, Outcome.MEASURED), broken.reason
+    assert re.fullmatch(
+        r"onnxruntime does not hold what is asked of it \(AttributeError: .*\); "
+        r"pip install --force-reinstall 'attnlab\[onnxruntime\]'",
+        broken.reason or "",
+    ), broken.reason
+
+
+def test_a_slip_in_a_users_own_file_blames_no_library(install: Install, tmp_path: Path) -> None:
+    """The library is begun there too, and what is missing in it is the user's mistake."""
+    (tmp_path / "mine.py").write_text(
+        "import json\nfrom attnlab.contract.importing import begin\nLIBRARY = 'numpy'\nbegin('json', 'pip')\n"
+        "def attend(q, k, v): return json.nothing\n"
+    )
+    contenders = parse_all(["mine", "numpy_vectorized"])
+    with Conductor(contenders, folders=[str(tmp_path)], limits=QUICK, memory=False) as conductor:
+        broken, _ = conductor.race(SMALL)
+    assert broken.outcome is Outcome.CRASHED
+    assert broken.reason == "raised AttributeError: module 'json' has no attribute 'nothing'"
 
 
 def test_one_that_hangs_on_import_is_told_by_name(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from attnlab.contract.workload import Workload
 from attnlab.program.store import Run
 from attnlab.report import blocks, page
 from attnlab.report.analysis import analyse
+from attnlab.report.data_tables import fits_of, tables
 from attnlab.statistics import processes
 
 BLOCK = {"d_model": 768, "head_dim": None, "value_dim": None, "scale": None}
@@ -108,6 +109,31 @@ def test_shares_of_the_parts_have_intervals_over_processes(run: Run) -> None:
         assert low <= 100 * share <= high and abs(value - 100 * share) < 2
     assert any("spends" in said and "output projection" in said for said in content["sentences"])
     assert any("12 separate projections `torch_sdpa` takes" in said for said in content["sentences"])
+
+
+def test_every_figure_stands_in_a_table_beside_the_page(run: Run) -> None:
+    """As plain numbers, those that the chapter prints; of a run without blocks there is none."""
+    analysis = analyse(run)
+    found = tables(analysis, fits_of(analysis))
+    loops = [
+        one
+        for one in found["block_projections"]
+        if (one["around"], one["projection"]) == ("torch_sdpa", "loop")
+    ]
+    assert [(one["heads"], one["n"]) for one in loops] == [(4, 128), (4, 512), (12, 128), (12, 512)]
+    for one in loops:
+        workload = Workload(heads=one["heads"], queries=one["n"], keys=one["n"], d_model=768)
+        truth = COSTS["torch_sdpa[projection=loop]"](workload) / COSTS["torch_sdpa"](workload)
+        assert one["low"] <= truth <= one["high"] and one["low"] < one["over_fused"] < one["high"]
+    many = [one for one in found["block_heads"] if one["contender"] == "torch_mha" and one["heads"] == 12]
+    assert [one["n"] for one in many] == [128, 512]
+    for one in many:
+        few, wide = (Workload(heads=count, queries=one["n"], keys=one["n"], d_model=768) for count in (4, 12))
+        truth = COSTS["torch_mha"](wide) / COSTS["torch_mha"](few)
+        assert one["low"] <= truth <= one["high"]
+    parts = [one for one in found["block_parts"] if one["contender"] == "torch_sdpa"]
+    assert {one["part"] for one in parts} == set(SHARES)
+    assert all(one["low"] <= SHARES[one["part"]] <= one["high"] for one in parts)
 
 
 def test_a_family_is_a_contender_without_its_projection() -> None:

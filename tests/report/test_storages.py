@@ -8,6 +8,7 @@ from attnlab.contract.workload import Workload
 from attnlab.program.plan import Plan
 from attnlab.report import storages
 from attnlab.report.analysis import analyse
+from attnlab.report.data_tables import fits_of, tables
 from attnlab.report.page import content_of, render
 
 #: seconds of a decoding call: reading the keys, and what a storage does before it
@@ -76,6 +77,24 @@ def test_one_process_has_no_range_and_scatter_no_slope(made):
     assert (
         storages.per_token(analysis, storages.families(analysis)[0][1]).count("no more than the scatter") == 2
     )
+
+
+def test_every_figure_stands_in_a_table_beside_the_page(made):
+    """Contiguous beside itself is 1; every other storage is what its model says, within the range."""
+    analysis = analyse(made(variants=ALL, rounds=25, **DECODING))
+    found = tables(analysis, fits_of(analysis))["storages"]
+    assert len(found) == len(READING) * len(DECODING["lengths"])
+    for one in found:
+        slow, plain = (
+            cost(Workload(heads=8, keys=one["n"], storage=storage))
+            for storage in (one["storage"], "contiguous")
+        )
+        assert one["median_s"] == one["seconds_per_token"] == pytest.approx(slow, rel=0.1)
+        assert one["least"] <= one["over_contiguous"] <= one["greatest"]
+        assert one["over_contiguous"] == pytest.approx(slow / plain, rel=0.1)
+    plain = analyse(made(costs={"a": cost}, lengths=(64, 128), heads=(4,), ceiling_flops=1e18))
+    chapters = {"storages", "block_parts", "block_heads", "block_projections"}
+    assert not chapters & set(tables(plain, fits_of(plain)))
 
 
 def test_without_several_storages_there_is_no_such_chapter(made):

@@ -212,6 +212,13 @@ def test_a_few_disturbed_turns_are_worth_no_warning(made):
     assert said(run)[0].startswith("**Use `b`**")
 
 
+def test_a_reader_is_told_of_a_line_that_was_cut_off(made):
+    run = made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=30)
+    assert "cut off" not in verdict_text(run)
+    run.torn = True
+    assert "Warning: The last line of the results was cut off while it was written" in verdict_text(run)
+
+
 def test_a_speed_far_above_the_ceiling_is_a_failed_measurement(made):
     costs = {"a": SLOW, "magic": lambda w: w.flops / 900e9}
     run = made(costs=costs, **SIZES)

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from raced_runs import DIRECTIONS, TENSORS, raced, tensors
 from synthetic import synthetic
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
-from attnlab.accuracy.evidence import weigh
-from attnlab.accuracy.reference import refer
-from attnlab.contract.directions import GRADIENTS, OUTPUT
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.problem import Problem
 from attnlab.contract.result import Result
 from attnlab.program.store import Run
 from attnlab.routing.dispatch import Choice, Fastest
-from attnlab.routing.question import kind_of, workload_of
 
-TENSORS = ("torch_eager", "torch_sdpa", "torch_sdpa_math", "torch_sdpa_flash")
-#: what is asked of each of these backends in the run of `everything`, beside no mask: causal, booleans, numbers
-MASKS: tuple[dict[str, Any], ...] = ({}, {"causal": True}, {"mask": "random(0.5)"}, {"bias": "normal"})
-DIRECTIONS = ("forward", "training")
 #: a backend that cannot be differentiated, and one that answers wrongly
 CUT_OFF = """
 LIBRARY = "torch"
@@ -42,43 +29,6 @@ def attend(query, key, value, *, causal, scale, attn_mask=None, enable_gqa=False
     options = dict(attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa)
     return own(query, key, value, **options).detach()
 """
-
-
-def raced(folder: Path, seconds: Mapping[str, float], **options: Any) -> Run:
-    """A made-up run on this machine in which every call of a contender takes so many microseconds."""
-    costs = {name: (lambda workload, one=one: one * 1e-6) for name, one in seconds.items()}
-    lengths = options.pop("lengths", (8, 16, 32))
-    folder.mkdir(exist_ok=True)
-    run = synthetic(
-        folder, costs=costs, kernels={}, lengths=lengths, heads=(1, 2, 4), wander=0.0, noise=0.001, **options
-    )
-    run.environment = {}
-    return run
-
-
-def tensors(
-    queries: int = 16,
-    keys: int | None = None,
-    *,
-    batch: int = 1,
-    heads: int = 2,
-    kv_heads: int | None = None,
-    dim: int = 64,
-    dtype: str = "float32",
-    grad: bool = False,
-    seed: int = 0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, standard normal."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = (queries, keys or queries, keys or queries)
-    counts = (heads, kv_heads or heads, kv_heads or heads)
-    found = [
-        torch.randn(batch, count, length, dim, generator=generator)
-        .to(getattr(torch, dtype))
-        .requires_grad_(grad)
-        for count, length in zip(counts, lengths, strict=True)
-    ]
-    return found[0], found[1], found[2]
 
 
 def winner(run: Run, *arrays: Any, **asked: Any) -> Choice:
@@ -406,139 +356,3 @@ def test_a_choice_is_plain_to_read(tmp_path: Path) -> None:
     assert str(found).count("\n") == 0 and " µs a call" in found.why
     assert "sizes within a factor of 1.25" in found.why
     assert json.dumps(dict(found.left_out)) == "{}"
-
-
-# -- whatever is asked ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fastest]:
-    """By winner, the function of a run of every mask, direction, dtype and grouping."""
-    variants = tuple(
-        {**mask, "direction": direction, "dtype": dtype, **({"kv_heads": 1} if grouped else {})}
-        for mask, direction, dtype, grouped in itertools.product(MASKS, DIRECTIONS, DTYPES, (False, True))
-    )
-    made = {}
-    for name in TENSORS:
-        seconds = {one: 10.0 if one == name else 20.0 for one in TENSORS}
-        folder = tmp_path_factory.mktemp(name)
-        run = raced(folder, seconds, lengths=(8, 16), variants=variants, rounds=10, head_dim=16)
-        made[name] = attnlab.fastest(run)
-    return made
-
-
-@st.composite
-def calls(draw: st.DrawFn) -> dict[str, Any]:
-    """A call of any shape, mask, dtype, direction and layout, mostly within what was measured."""
-    heads = draw(st.sampled_from([1, 2, 4]))
-    return {
-        "batch": draw(st.integers(1, 2)),
-        "heads": heads,
-        "kv_heads": draw(st.sampled_from([one for one in (1, 2, 4) if heads % one == 0])),
-        "queries": draw(st.integers(1, 24)),
-        "keys": draw(st.integers(1, 24)),
-        "dtype": draw(st.sampled_from(DTYPES)),
-        "mask": draw(st.sampled_from(["", "causal", "booleans", "numbers", "holes"])),
-        "axes": draw(st.integers(2, 4)),
-        "grad": draw(st.booleans()),
-        "scale": draw(st.none() | st.floats(0.01, 2.0)),
-        "turned": draw(st.booleans()),
-        "seed": draw(st.integers(0, 2**16)),
-    }
-
-
-def asked(call: dict[str, Any]) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any]]:
-    """The tensors and the further arguments of a drawn call."""
-    arrays = list(
-        tensors(
-            **{name: call[name] for name in ("queries", "keys", "batch", "heads", "kv_heads")},
-            dim=16,
-            dtype=call["dtype"],
-            seed=call["seed"],
-        )
-    )
-    if call["turned"]:
-        arrays = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in arrays]
-    query, key, value = (one.detach().requires_grad_(call["grad"]) for one in arrays)
-    generator = torch.Generator().manual_seed(call["seed"] + 1)
-    shape = (call["batch"], call["heads"], call["queries"], call["keys"])[-call["axes"] :]
-    options: dict[str, Any] = {"scale": call["scale"], "enable_gqa": call["heads"] != call["kv_heads"]}
-    if call["mask"] == "causal":
-        options["is_causal"] = True
-    elif call["mask"] == "booleans":  # some queries see no key
-        options["attn_mask"] = torch.rand(shape, generator=generator) < 0.5
-    elif call["mask"]:
-        numbers = torch.randn(shape, generator=generator)
-        if call["mask"] == "holes":
-            numbers = numbers.masked_fill(torch.rand(shape, generator=generator) < 0.3, -torch.inf)
-        options["attn_mask"] = numbers.to(query.dtype)
-    return (query, key, value), options
-
-
-@settings(max_examples=300)
-@given(call=calls(), name=st.sampled_from(TENSORS))
-def test_the_answer_is_right_whatever_is_asked(
-    everything: dict[str, Fastest], call: dict[str, Any], name: str
-) -> None:
-    """Within the gate's budget, output and gradients, as PyTorch's own; by a backend measured at such a call."""
-    found = everything[name]
-    arrays, options = asked(call)
-    choice, answer = found.explain(*arrays, **options), found(*arrays, **options)
-    own = own_function(*arrays, **options)
-    assert (answer.shape, answer.dtype, answer.requires_grad) == (own.shape, own.dtype, call["grad"])
-    _hold_choice(found, choice, call, arrays, options)
-    upstream = torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own.dtype)
-    results = {OUTPUT: answer}
-    if call["grad"]:
-        results |= dict(zip(GRADIENTS, torch.autograd.grad(answer, arrays, upstream), strict=True))
-    problem = _problem(call, arrays, options, upstream if call["grad"] else None)
-    references = refer(problem)
-    for what, result in results.items():
-        fault = weigh(references[what], _numpy(result), directions=None).fault
-        assert fault is None, f"{what} of {choice}: {fault}"
-
-
-def _hold_choice(
-    found: Fastest, choice: Choice, call: dict[str, Any], arrays: Any, options: dict[str, Any]
-) -> None:
-    """The choice was measured, right and with an interval, at a workload of the same kind."""
-    if choice.fell_back:
-        assert choice.backend == "torch_sdpa"
-        return
-    assert choice.workload is not None
-    masks = {"": "", "causal": "causal", "booleans": "booleans", "numbers": "numbers", "holes": "numbers"}
-    rest: dict[str, Any] = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, **options}
-    rest["differentiable"] = call["grad"]
-    kind = kind_of(choice.workload)
-    assert kind is not None and kind == kind_of(workload_of(*arrays, **rest))
-    assert kind.mask == masks[call["mask"]] and kind.dtype == call["dtype"]
-    assert kind.direction == ("training" if call["grad"] else "forward")
-    assert choice.distance is not None and choice.distance <= 2
-    (route,) = [one for one in found._routes.by_kind[kind] if one.workload == choice.workload]
-    assert route.results[choice.backend].latency is not None
-
-
-def _numpy(array: Tensor) -> Any:
-    return array.detach().double().numpy()
-
-
-def _problem(
-    call: dict[str, Any], arrays: tuple[Tensor, ...], options: dict[str, Any], upstream: Tensor | None
-) -> Problem:
-    """The same question in float64."""
-    query, key, value = (_numpy(one) for one in arrays)
-    mask = options.get("attn_mask")
-    whole: dict[str, Any] = {}
-    if mask is not None:
-        whole = {"mask": mask.numpy()} if mask.dtype == torch.bool else {"bias": _numpy(mask)}
-    gradient = None if upstream is None else _numpy(upstream)
-    return Problem.of(
-        query.astype(np.float64 if call["dtype"] == "float64" else np.float32),
-        key.astype(np.float64 if call["dtype"] == "float64" else np.float32),
-        value.astype(np.float64 if call["dtype"] == "float64" else np.float32),
-        causal=bool(options.get("is_causal")),
-        scale=options["scale"],
-        output_gradient=gradient,
-        dtype=call["dtype"],
-        **whole,
-    )
