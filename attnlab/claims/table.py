@@ -62,7 +62,7 @@ CLAIMS = (
     Claim(
         id="unnormalised-sum", theme=FORMULA, experiment="formula", reference=VASWANI,
         says="The output is Σ_j s_ij v_j: the values times their scores.",
-        truth="It is Σ_j p_ij v_j, the scores after the softmax. Scores as they are have both signs and no sum: "
+        truth="It is Σ_j p_ij v_j, the scores after the softmax. Scores as they are have both signs and no fixed sum: "
         "of standard normal inputs their combination has a root mean square of √n, and the output one of √(E "
         "Σp²), about √(e/n) for many keys.",
         claimed=(Test("rms of Σ s v / rms of Σ p v", "=", 1),),

@@ -124,7 +124,7 @@ def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
         fontsize=8.5,
         color=ORANGE if one.beyond else BLUE,
         path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        zorder=4,
+        zorder=7,
     )
 
 
