@@ -286,6 +286,9 @@ def conclusion(rows: Sequence[Row]) -> str:
     (alone,) = pick(rows, SHARE, scores=UNIFORM)
     runs = int(shares[0].where["runs"])
     low, _ = interval(runs, runs)
+    everywhere = all(at_best(SHARE_AT_BEST, name, dim) == 1.0 for name in names for dim in dims)
+    shares_at_best = listed(lambda name, dim: f"{100 * at_best(SHARE_AT_BEST, name, dim):.0f}")
+    best = "all have learned" if everywhere else f"so many percent have learned: {shares_at_best}"
     return (
         f"A run has learned where {100 * LEARNED:.0f} % of its answers are right at the end, has diverged where its "
         f"loss ends above that of guessing, and has stalled otherwise. Of {runs * len(rates)} runs each by {ADAM}, "
@@ -293,9 +296,8 @@ def conclusion(rows: Sequence[Row]) -> str:
         f"{', '.join(str(dim) for dim in dims)}, so many percent have learned: "
         f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim):.0f}')}; and diverged: "
         f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim, DIVERGED):.0f}')}. {_differences(rows, ADAM)}"
-        f"At the best learning rate of each, chosen on the other half of the {runs} seeds, "
-        f"{listed(lambda name, dim: f'{100 * at_best(SHARE_AT_BEST, name, dim):.0f}')} % have learned (where all "
-        f"{runs} have, the 95 % interval is {100 * low:.0f} to 100 %). "
+        f"At the best learning rate of each, chosen on the other half of the {runs} seeds, {best} (where all {runs} "
+        f"have, the 95 % interval is {100 * low:.0f} to 100 %). "
         f"Median steps there until so many are right: {listed(lambda name, dim: f'{at_best(STEPS, name, dim):.0f}')}. "
         f"By gradient descent with momentum at d_k = {with_momentum[0].where['head_dim']}: {momentum}. "
         f"With uniform weights {100 * alone.measured:.0f} % have."

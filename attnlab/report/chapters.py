@@ -197,7 +197,7 @@ CHAPTERS: Mapping[str, Chapter] = {
         ),
     ),
     "length": Chapter(
-        theory="At a fixed standard deviation β of independent normal logits H tends to ln n − β²/2 as n grows, so "
+        theory="At a fixed standard deviation β of independent normal logits H approaches ln n − β²/2 as n grows, so "
         "that H/ln n tends to 1: the softmax disperses (Veličković et al. 2024). For a few keys to keep a share of "
         "the weight at every n, β must grow at least as √(2 ln n). "
         "With β = s ln n (Nakanishi 2025) it passes that once ln n > 2/s². And whatever the logits are, no "
