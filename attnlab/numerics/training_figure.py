@@ -72,7 +72,7 @@ def draw(finding: Finding) -> Figure:
     ):
         rows = pick(finding.rows, CURVES[name], optimiser=largest[0], head_dim=largest[1])
         _curves(panel, rows)
-        entitle(panel, f"{title}, best learning rate, d_k = {largest[1]}", "step", label)
+        entitle(panel, title, f"step, at the best learning rate, d_k = {largest[1]}", label)
     panels[7].set_yscale("log")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, frameon=False)
     return figure
