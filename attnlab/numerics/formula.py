@@ -223,7 +223,8 @@ def draw(finding: Finding) -> Figure:
         panel.set_xlim(left=0)
         if kinds:
             panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9, frameon=False)
-    for name in set(names) - {str(row.where["backend"]) for row in pick(by_error, dtype="float64")}:
+    in_float64 = {str(row.where["backend"]) for row in pick(by_error, dtype="float64")}
+    for name in (one for one in names if one not in in_float64):
         pairs.text(0.02, names.index(name), "no float64", color=GREY, fontsize=8.5, va="center")
     errors.set_yticks(range(len(names)), names)
     entitle(errors, "No error above what roundings predict", "relative error / error budget", "")
