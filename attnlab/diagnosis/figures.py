@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from attnlab.contract.units import figures
 from attnlab.diagnosis.heads import Head
-from attnlab.figures.drawing import BLACK, BLUE, GREY, ORANGE, entitle, legend, new_figure, note
-from attnlab.figures.labels import settle
+from attnlab.figures.drawing import BLACK, BLUE, GREY, ORANGE, entitle, lay_out, legend, new_figure, note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Text
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
 #: of the heads beyond the line so many are named, and so many of those furthest from chance
 _NAMED = 8
@@ -47,7 +47,6 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
         if mine:
             panel.hlines(mine[0].critical, layer - 0.5, layer + 0.5, color=BLACK, linewidth=1.4, zorder=1)
     named = sorted(beyond, key=lambda one: -one.beta)[:_NAMED]
-    texts = [_name(panel, one, _place(one, heads), one.beta) for one in named]
     first = next(one for one in heads if one.layer == min(each.layer for each in heads))
     panel.set_xlim(-0.5, layers - 0.5)
     note(
@@ -61,7 +60,7 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
     panel.set_xticks(range(layers))
     _plain_ticks(panel, [one.beta for one in heads] + [first.critical])
     legend(panel, loc="upper right", ncols=2)
-    settle(figure, [texts])
+    _name(figure, panel, {one: (_place(one, heads), one.beta) for one in heads}, named)
     low, high = (f(heads, key=lambda one: one.beta) for f in (min, max))
     text = (
         f"Spread β of the logits of {len(heads)} heads in {layers} layers, from {figures(low.beta)} "
@@ -90,14 +89,13 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
         x = [one.expected_entropy for one in chosen]
         panel.plot(x, [one.entropy for one in chosen], "o", color=colour, markersize=5, zorder=5, label=label)
     named = sorted(heads, key=lambda one: -abs(one.departure))[: _NAMED // 2]
-    texts = [_name(panel, one, one.expected_entropy, one.entropy) for one in named]
     panel.set_xlim(0, most)
     panel.set_ylim(0, most)
     panel.set_aspect("equal")
     note(panel, 0.97 * most, 0.06 * most, "sharper than chance", GREY, ha="right")
     note(panel, 0.03 * most, 0.72 * most, "flatter than chance", GREY)
     legend(panel, loc="upper left")
-    settle(figure, [texts])
+    _name(figure, panel, {one: (one.expected_entropy, one.entropy) for one in heads}, named)
     furthest = max(heads, key=lambda one: abs(one.departure))
     text = (
         f"Measured entropy of {len(heads)} heads against that of the random energy model at the same spread: "
@@ -112,20 +110,45 @@ def _place(one: Head, heads: Sequence[Head]) -> float:
     return one.layer + _WIDTH * ((one.head + 0.5) / count - 0.5)
 
 
-def _name(panel: Axes, one: Head, x: float, y: float) -> Text:
-    """Layer and head, beside its point; `settle` moves it clear of the others."""
+_Side = tuple[float, float, Literal["left", "center", "right"]]
+#: where a name may stand beside its point: points right of it and above it, and which end of the name that is
+_SIDES: tuple[_Side, ...] = (
+    (5, 3, "left"), (6, -3, "left"), (0, 6, "center"), (-5, 3, "right"), (-6, -3, "right"), (0, -13, "center"),
+)  # fmt: skip
+
+
+def _name(
+    figure: Figure, panel: Axes, places: Mapping[Head, tuple[float, float]], named: Sequence[Head]
+) -> None:
+    """Layer and head beside the points of `named`, on that side where a name covers the fewest points and names."""
     from matplotlib.patheffects import withStroke
 
-    return panel.annotate(
-        f"{one.layer}.{one.head}",
-        (x, y),
-        xytext=(5, 3),
-        textcoords="offset points",
-        fontsize=8.5,
-        color=ORANGE if one.beyond else BLUE,
-        path_effects=[withStroke(linewidth=2.5, foreground="white")],
-        zorder=4,
-    )
+    lay_out(figure)
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # the canvas of Agg has one
+    points = panel.transData.transform(list(places.values()))
+    taken: list[Bbox] = []
+    for one in named:
+        text = panel.annotate(
+            f"{one.layer}.{one.head}",
+            places[one],
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=ORANGE if one.beyond else BLUE,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
+            zorder=4,
+        )
+
+        def box(side: _Side, text: Annotation = text) -> Bbox:
+            text.xyann = side[:2]
+            text.set_horizontalalignment(side[2])
+            return text.get_window_extent(renderer).padded(1.0)
+
+        def covered(side: _Side, box: Callable[..., Bbox] = box) -> int:
+            place = box(side)
+            return place.count_contains(points) + 3 * place.count_overlaps(taken)
+
+        taken.append(box(min(_SIDES, key=covered)))
 
 
 def _plain_ticks(panel: Axes, values: Sequence[float]) -> None:

@@ -62,6 +62,7 @@ def told(rows: Sequence[Row]) -> str:
         return ""
     return (
         f"Of tokens with {100 * SHARES[2]:.0f} % of |x|² in one shared direction the scaled scores have variance "
-        f"{over[0].measured:.2f} over the weights and {within[0].measured:.2f} within a row, and the weights are those "
-        f"without it. "
+        f"{over[0].measured:.2f} over the weights and {within[0].measured:.2f} within a row (predicted "
+        f"{over[0].predicted:g} and {within[0].predicted:.2g}), which alone the softmax sees: its weights are those of "
+        "the keys without that direction. "
     )

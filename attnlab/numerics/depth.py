@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -100,12 +100,16 @@ def draw(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "Depth enters where nothing is normalised", "layer", SIZE)
     panel.set_yscale("log")
     panel.axhline(1.0, color=BLACK, linewidth=1.0)
-    for norm, line in zip(NORMS, ("-", "--"), strict=True):
-        for scaling, colour in (("unscaled", ORANGE), ("scaled", BLUE)):
+    for norm in NORMS:
+        for start, (scaling, colour) in enumerate((("unscaled", ORANGE), ("scaled", BLUE))):
             mine = pick(rows, SIZE, norm=norm, scaling=scaling)
+            # both lie at 1 with a pre-norm: the dashes of one fill the gaps of the other
+            line: Any = (5 * start, (5, 5)) if norm == "pre-norm" else "-"
             if mine:
                 name = f"{scaling}, {'pre-norm' if norm == 'pre-norm' else 'no norm'}"
                 sizes = [row.measured for row in mine]
-                panel.plot(numbers(mine, "layer"), sizes, line, color=colour, linewidth=1.4, label=name)
+                panel.plot(
+                    numbers(mine, "layer"), sizes, linestyle=line, color=colour, linewidth=1.4, label=name
+                )
                 measured(panel, mine, "layer", colour, fmt="none")
     legend(panel, loc="upper left")

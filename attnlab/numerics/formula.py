@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.errors import Declined
-from attnlab.figures.drawing import BLACK, CYCLE, entitle, new_figure
+from attnlab.figures.drawing import BLACK, CYCLE, GREY, entitle, new_figure
 from attnlab.numerics.estimates import mean_over_clusters, mean_row
 from attnlab.numerics.finding import Finding, Row, Where, pick
 from attnlab.numerics.responses import read_logits, weights_of
@@ -223,6 +223,9 @@ def draw(finding: Finding) -> Figure:
         panel.set_xlim(left=0)
         if kinds:
             panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9, frameon=False)
+    in_float64 = {str(row.where["backend"]) for row in pick(by_error, dtype="float64")}
+    for name in (one for one in names if one not in in_float64):
+        pairs.text(0.02, names.index(name), "no float64", color=GREY, fontsize=8.5, va="center")
     errors.set_yticks(range(len(names)), names)
     entitle(errors, "No error above what roundings predict", "relative error / error budget", "")
     entitle(pairs, "A causal mask keeps (n + 1)/2n of the pairs", "share of pairs with a weight", "")

@@ -98,9 +98,9 @@ def told(rows: Sequence[Row]) -> str:
     long = pick(rows, AGAINST_LENGTH)
     if not (shares and medians and long):
         return ""
-    first = next((row for row in medians if row.measured < SMALL), None)
-    percent = ", ".join(f"{100 * row.measured:.0f}" for row in shares)
-    median = f"; from {first.where['head_dim']} on the median row does" if first else ""
+    first = next((row for row in medians if row.predicted < SMALL), None)
+    percent = ", ".join(f"{100 * row.measured:.1f} ± {100 * row.standard_error:.1f}" for row in shares)
+    median = f"; by theory the median row does at {first.where['head_dim']} and beyond" if first else ""
     return (
         f"Unscaled, {percent} % do at d_k = {', '.join(str(row.where['head_dim']) for row in shares)}{median}. "
         f"Scaled, the median falls with the length, from {long[0].measured:.3f} at n = {long[0].where['keys']} to "

@@ -2,8 +2,8 @@
 
 e^x overflows above ln(max), and the sum of n such numbers above ln(max) − ln n: a softmax which does not subtract its
 largest logit returns zeros beyond the second and NaN beyond the first. And a weight is rounded to 0 once its logit lies
-further below the largest than −ln of half the smallest subnormal number; where a kernel's exponential flushes
-subnormal numbers to zero, −ln of the smallest normal one.
+further below the largest than −ln of half the smallest subnormal number; where a kernel flushes subnormal numbers to
+zero, −ln of the smallest normal one, for its exponentials or for the weights, which are smaller.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _FLUSH_SLACK = 0.5
 def measure(survey: Survey) -> None:
     """The gap at which a weight becomes 0, and whether logits beyond ln(max) survive, by backend and format.
 
-    A row passes within one spacing of the format of the exact threshold, subnormal numbers kept or flushed (said in
-    `where`). Nothing is random here.
+    A row passes within one spacing of the format of the exact threshold, subnormal numbers kept, or within half a unit
+    of one of those at which exponentials or weights are flushed (said in `where`). Nothing is random here.
     """
     survey.rows += [row for dtype in ("float16", "float32", "float64") for row in textbook_overflow(dtype)]
     for dtype in DTYPES:
-        survey.each(partial(_through, dtype=dtype), dtype=dtype)
+        survey.each(partial(thresholds, dtype=dtype), dtype=dtype)
     large: dict[str, list[str]] = {}
     for one in survey.opened("float16"):
         large.setdefault(_fate_of_large_products(one.attend), []).append(one.name)
@@ -104,7 +104,8 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
         yield Row.compare("share of unshifted weights that are NaN", where, nan, np.mean(np.isnan(failed)))
 
 
-def _through(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
+def thresholds(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
+    """The gaps at which a weight becomes 0, and what becomes of two equal logits at twice ln(max)."""
     for keys in KEYS:
         yield _vanishing(one, dtype, keys)
     logit = 2 * overflow_threshold(dtype)
@@ -120,15 +121,32 @@ def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
         return lowest_weight(one.attend, dtype, keys, gap) > 0
 
     found = last_before(alive, 1.0, 2000.0)
-    # the other keys share the weight: the lowest one is e^{−gap}/(n − 1)
-    kept = underflow_threshold(dtype) - math.log(keys - 1)
-    flushed = -math.log(float_format(dtype).smallest_normal)
-    step = spacing(dtype, kept)
-    subnormals, expected, slack = "flushed", flushed, max(step, _FLUSH_SLACK)
-    if abs(found - kept) <= step:
-        subnormals, expected, slack = "kept", kept, step
+    gaps = vanishing_gaps(dtype, keys)
+    step = spacing(dtype, gaps[KEPT])
+    subnormals, slack = KEPT, step
+    if abs(found - gaps[KEPT]) > step:
+        others = [name for name in gaps if name != KEPT]
+        subnormals = min(others, key=lambda name: abs(found - gaps[name]))
+        slack = max(step, _FLUSH_SLACK)
     where: Where = {"dtype": dtype, "keys": keys, "subnormals": subnormals}
-    return one.row("gap at which a weight becomes 0", where, expected, found, slack=slack)
+    return one.row("gap at which a weight becomes 0", where, gaps[subnormals], found, slack=slack)
+
+
+KEPT, FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT = "kept", "exponential flushed", "weight flushed"
+
+
+def vanishing_gaps(dtype: str, keys: int) -> dict[str, float]:
+    """The gap at which the lowest weight of `keys` becomes 0, by what a kernel does with subnormal numbers.
+
+    The other keys share the weight, so that the lowest one is e^{−gap}/(n − 1). A kernel that flushes the weight loses
+    it where this is below the smallest normal number; one that flushes the exponential, where e^{−gap} is.
+    """
+    shared, flushed = math.log(keys - 1), -math.log(float_format(dtype).smallest_normal)
+    return {
+        KEPT: underflow_threshold(dtype) - shared,
+        FLUSHED_EXPONENTIAL: flushed,
+        FLUSHED_WEIGHT: flushed - shared,
+    }
 
 
 def lowest_weight(attend: Attend, dtype: str, keys: int, gap: float) -> float:
@@ -162,8 +180,13 @@ def conclusion(rows: Sequence[Row]) -> str:
         ", ".join(f"{row.measured:.2f} in {row.where['dtype']}" for row in pick(limits, keys=keys))
         for keys in SUMMED_KEYS
     )
-    flushing = sorted({str(row.where["backend"]) for row in rows if row.where.get("subnormals") == "flushed"})
-    flush = f" Subnormal weights are flushed to zero by {' and '.join(flushing)}." if flushing else ""
+    flushing: dict[str, list[str]] = {}
+    for row in rows:
+        if row.where.get("subnormals", KEPT) != KEPT:
+            formats = flushing.setdefault(str(row.where["backend"]), [])
+            formats += [str(row.where["dtype"])] if row.where["dtype"] not in formats else []
+    told = "; ".join(f"{name} in {', '.join(flushing[name])}" for name in sorted(flushing))
+    flush = f" Subnormal numbers are flushed to zero at n = {KEYS[0]} or {KEYS[1]} ({told})." if told else ""
     beyond = [row for row in rows if row.quantity.startswith("weight of two")]
     fate = "right weights" if all(row.passed for row in beyond) else "not always right weights"
     return (
@@ -184,17 +207,18 @@ def draw(finding: Finding) -> Figure:
             heights = [names.index(str(row.where["backend"])) + lift for row in mine]
             panel.plot([row.measured for row in mine], heights, marker, color=colour, label=f"n = {keys}")
             # broad and pale: in bfloat16 the one of 64 keys lies under the line where e^x overflows
-            kept = underflow_threshold(dtype) - math.log(keys - 1)
-            panel.axvline(kept, color=colour, linewidth=4, alpha=0.35, zorder=1)
-        flushed = -math.log(float_format(dtype).smallest_normal)
-        panel.axvline(flushed, color=GREY, linestyle=":", linewidth=1.6)
+            gaps = vanishing_gaps(dtype, keys)
+            panel.axvline(gaps[KEPT], color=colour, linewidth=4, alpha=0.35, zorder=1)
+        panel.axvline(gaps[FLUSHED_EXPONENTIAL], color=GREY, linestyle=":", linewidth=1.6)
+        panel.axvline(gaps[FLUSHED_WEIGHT], color=colour, linestyle=":", linewidth=1.6)
         panel.axvline(overflow_threshold(dtype), color=RED, linestyle="--", linewidth=1.2)
         entitle(panel, dtype, "gap Δ below the other logits", "")
         panel.set_yticks(range(len(names)), names)
         panel.set_ylim(-0.6, len(names) - 0.2)
     figure.suptitle("The gap at which a key loses all its weight", fontsize=13, fontweight="bold")
     panels[-1].plot([], [], color=BLACK, linewidth=4, alpha=0.35, label="predicted, subnormals kept")
-    panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, flushed to zero")
+    panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, exponential flushed")
+    panels[-1].plot([], [], color=CYCLE[1], linestyle=":", label=f"predicted, weight flushed, n = {KEYS[1]}")
     panels[-1].plot([], [], color=RED, linestyle="--", label="e^x overflows: ln(max)")
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     legend(panels[-1], fontsize=8.5, title="a weight becomes 0 at", title_fontsize=8.5, **beside)

@@ -128,7 +128,10 @@ def told(rows: Sequence[Row]) -> str:
     mean, median = (pick(rows, quantity(name)) for name in STATISTICS)
     if not (mean and median):
         return ""
-    listed = [", ".join(f"{row.measured:.3g}" for row in found) for found in (mean, median)]
+    listed = [
+        ", ".join(f"{row.measured:.3g} ± {row.standard_error:.2g}" for row in found)
+        for found in (mean, median)
+    ]
     dims = ", ".join(str(row.where["head_dim"]) for row in mean)
     return (
         f"Of the whole gradient dL/dq, in which the scale is a factor, the root mean square unscaled is {listed[0]} "

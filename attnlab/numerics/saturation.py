@@ -22,7 +22,6 @@ from attnlab.figures.drawing import (
     GREY,
     ORANGE,
     entitle,
-    legend,
     new_figure,
     note,
     powers_of_two,
@@ -179,11 +178,14 @@ def _of_most_keys(rows: Sequence[Row]) -> list[Row]:
 
 def draw(finding: Finding) -> Figure:
     """Entropy, largest weight and keys that take part above; map, entropy and frozen rows below."""
-    figure, panels = new_figure(3, 2, width=14.0, height=8.6)
+    figure, panels = new_figure(3, 2, width=14.0, height=9.2)
     _against_head_dim(panels[:3], _of_most_keys([row for row in finding.rows if "scaling" in row.where]))
     _map(panels[3], pick(finding.rows, "largest_weight on the map"))
     _entropy(panels[4], pick(finding.rows, "entropy against temperature"))
     _frozen(panels[5], finding.rows)
+    if panels[0].get_legend_handles_labels()[0]:  # as many backends as there are would cover the curves
+        beside: dict[str, Any] = {"loc": "outside lower center", "ncols": 9, "fontsize": 9, "frameon": False}
+        figure.legend(*panels[0].get_legend_handles_labels(), title="top row, measured through", **beside)
     return figure
 
 
@@ -200,13 +202,12 @@ def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row]) -> None:
     )  # fmt: skip
     for panel, (quantity, title, label, form, height, *offsets) in zip(panels, shown, strict=True):
         _by_scaling(panel, pick(rows, quantity), form, offsets)
-        entitle(panel, title, "head dimension d_k", label)
+        entitle(panel, title, f"head dimension d_k, at n = {keys}", label)
         boundary(panel, freezing)
         place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
         label = f"d_k = 2 ln n = {freezing:.1f}"
         panel.text(freezing * 1.1, height, label, fontsize=9, color=GREY, transform=place)
     panels[2].set_yscale("log")
-    legend(panels[0], fontsize=8, title=f"through, n = {keys}", title_fontsize=8)
 
 
 def _by_scaling(

@@ -160,11 +160,16 @@ def draw(finding: Finding) -> Figure:
 
 
 def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(panel, "Above β_c ln Z grows linearly and H is small", _BETA, "ln Z, β⟨s⟩ and H, over ln n")
-    for quantity, label, colour in (
-        ("log_partition", "ln Z", BLUE),
-        ("mean_energy", "β⟨s⟩ = β d ln Z/dβ", ORANGE),
-        ("entropy", "H", GREEN),
+    entitle(
+        panel,
+        "Above β_c ln Z grows linearly and H is small",
+        _BETA,
+        f"ln Z, β⟨s⟩ and H, over ln n, n = {CURVE_KEYS}",
+    )
+    for quantity, label, colour, offset in (
+        ("log_partition", "ln Z", BLUE, (-8, 9)),
+        ("mean_energy", "β⟨s⟩ = β d ln Z/dβ", ORANGE, (90, -30)),
+        ("entropy", "H", GREEN, (-8, 9)),
     ):
         mine, unit = pick(rows, quantity), math.log(CURVE_KEYS)
         if not mine:
@@ -177,7 +182,7 @@ def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
             "fontsize": 10,
             "ha": "right",
         }
-        panel.annotate(label, at, (-8, 9), **style)
+        panel.annotate(label, at, offset, **style)
     boundary(panel, 1.0)
 
 
@@ -210,7 +215,7 @@ def _violations(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_yticks(range(len(names)), names)
     panel.invert_yaxis()
     panel.set_xscale("log")
-    panel.set_xlim(_FLOOR / 3, 1e-5)
-    powers = range(-15, -4, 2)
+    panel.set_xlim(_FLOOR / 3, 1e-7)
+    powers = range(-15, -6, 2)
     panel.set_xticks([_FLOOR, *(10.0**p for p in powers)], ["0", *(f"$10^{{{p}}}$" for p in powers)])
     legend(panel, fontsize=8, loc="upper right")

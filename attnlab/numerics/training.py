@@ -263,10 +263,10 @@ def conclusion(rows: Sequence[Row]) -> str:
     dims = list(dict.fromkeys(row.where["head_dim"] for row in pick(rows, BEST, optimiser=ADAM)))
     names = list(dict.fromkeys(str(row.where["scores"]) for row in pick(rows, BEST, optimiser=ADAM)))
 
-    def over_rates(optimiser: str, name: str, dim: str | float) -> float:
+    def over_rates(optimiser: str, name: str, dim: str | float, share: str = SHARE) -> float:
         found = [
             row.measured
-            for row in pick(rows, SHARE, optimiser=optimiser, scores=name, head_dim=dim)
+            for row in pick(rows, share, optimiser=optimiser, scores=name, head_dim=dim)
             if "learning rate" in row.where
         ]
         return 100 * float(np.mean(found))
@@ -284,17 +284,37 @@ def conclusion(rows: Sequence[Row]) -> str:
         for row in with_momentum
     )
     (alone,) = pick(rows, SHARE, scores=UNIFORM)
+    runs = int(shares[0].where["runs"])
+    low, _ = interval(runs, runs)
+    everywhere = all(at_best(SHARE_AT_BEST, name, dim) == 1.0 for name in names for dim in dims)
+    shares_at_best = listed(lambda name, dim: f"{100 * at_best(SHARE_AT_BEST, name, dim):.0f}")
+    best = "all have learned" if everywhere else f"so many percent have learned: {shares_at_best}"
     return (
-        f"A run has learned where {100 * LEARNED:.0f} % of its answers are right at the end. Of the runs by {ADAM} at "
-        f"{len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}, at d_k = "
-        f"{', '.join(str(dim) for dim in dims)}, so many percent have: "
-        f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim):.0f}')}. "
-        f"At the best learning rate of each: "
-        f"{listed(lambda name, dim: f'{100 * at_best(SHARE_AT_BEST, name, dim):.0f}')}. "
+        f"A run has learned where {100 * LEARNED:.0f} % of its answers are right at the end, has diverged where its "
+        f"loss ends above that of guessing, and has stalled otherwise. Of {runs * len(rates)} runs each by {ADAM}, "
+        f"{runs} at each of {len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}, at d_k = "
+        f"{', '.join(str(dim) for dim in dims)}, so many percent have learned: "
+        f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim):.0f}')}; and diverged: "
+        f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim, DIVERGED):.0f}')}. {_differences(rows, ADAM)}"
+        f"At the best learning rate of each, chosen on the other half of the {runs} seeds, {best} (where all {runs} "
+        f"have, the 95 % interval is {100 * low:.0f} to 100 %). "
         f"Median steps there until so many are right: {listed(lambda name, dim: f'{at_best(STEPS, name, dim):.0f}')}. "
         f"By gradient descent with momentum at d_k = {with_momentum[0].where['head_dim']}: {momentum}. "
         f"With uniform weights {100 * alone.measured:.0f} % have."
     )
+
+
+def _differences(rows: Sequence[Row], optimiser: str) -> str:
+    """How many more runs learn with 1/√d_k than otherwise, over all d_k, with a space after it."""
+    compared = pick(rows, MORE, optimiser=optimiser, head_dim="all")
+    points = (
+        f"{100 * row.measured:+.0f} ± {200 * row.standard_error:.0f}".replace("-", "−") for row in compared
+    )
+    found = "; ".join(
+        f"{one} than with {row.where['instead']}" for one, row in zip(points, compared, strict=True)
+    )
+    told = "Over all d_k so many more percent learn with 1/√d_k (± two standard errors, of the seeds)"
+    return f"{told}: {found}. " if found else ""
 
 
 def draw(finding: Finding) -> Figure:

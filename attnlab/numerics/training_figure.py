@@ -63,15 +63,16 @@ def draw(finding: Finding) -> Figure:
         panel.set_visible(False)
     largest = adam[-1] if adam else ("", 0)
     _steps(panels[4], pick(finding.rows, STEPS, optimiser=largest[0]))
-    for panel, name, label in zip(
+    for panel, name, title, label in zip(
         panels[5:],
         ("loss", "entropy", "query_key_gradient"),
-        ("loss, nats", "entropy / ln n", "norm of the gradient of W_q, W_k"),
+        ("Loss", "Entropy of the weights", "Gradient of W_q and W_k"),
+        ("loss, nats", "entropy / ln n", "norm of the gradient"),
         strict=True,
     ):
         rows = pick(finding.rows, CURVES[name], optimiser=largest[0], head_dim=largest[1])
         _curves(panel, rows)
-        entitle(panel, f"At its best learning rate, d_k = {largest[1]}", "step", label)
+        entitle(panel, title, f"step, at the best learning rate, d_k = {largest[1]}", label)
     panels[7].set_yscale("log")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=6, frameon=False)
     return figure

@@ -171,7 +171,8 @@ def conclusion(rows: Sequence[Row]) -> str:
         f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "
         f"scaled one (rms {rms['unscaled']:.3f} against {rms['scaled']:.3f}), while {tail['unscaled']:.1f} ± "
         f"{error:.1f} % of its rows (sampled from theory: {100 * expected.value:.2f} ± {100 * expected.error:.2f} %) "
-        f"lie below {SMALL:g}, against {tail['scaled']:.1f} %. {gradient_sizes.told(rows)}{query_gradient.told(rows)}"
+        f"lie below {SMALL:g}, against {tail['scaled']:.1f} % of the scaled ones (± one standard error, here and "
+        f"below). {gradient_sizes.told(rows)}{query_gradient.told(rows)}"
         f"{agreement(rows, 'the predictions')}."
     )
 

@@ -77,8 +77,8 @@ CHAPTERS: Mapping[str, Chapter] = {
         "permutation of all tokens permutes the output; and under a causal mask the output of a prefix does not "
         "depend on what follows it.",
         caption="Left: relative error of each backend over the budget of an implementation that rounds all it may; "
-        "below the line the error is explained by rounding. Right: share of the pairs of query and key that have a "
-        "weight, without a mask and with a causal one; lines are predicted.",
+        "left of the line the error is explained by rounding. Right: share of the pairs of query and key that have a "
+        "weight, without a mask and with a causal one, in float64; lines are predicted.",
         lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are "
         "equal. A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is "
         "linear in the values, and never larger than the largest of them.",
@@ -102,7 +102,7 @@ CHAPTERS: Mapping[str, Chapter] = {
         "Bottom: how far the law of q·k/√d_k is from the normal one, by its characteristic function and its "
         "distribution function, for normal components. Bars are five standard errors.",
         lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
-        "nothing else: components of standard deviation σ leave σ⁴, means that are not 0 add to the variance, and "
+        "nothing else: components of standard deviation σ leave a variance of σ⁴, means that are not 0 add to it, and "
         'components of unequal variance ("anisotropic") count for fewer dimensions '
         "than they are: where few of them dominate, as in the family shown, the law does not become normal however "
         "large d_k is.",
@@ -147,10 +147,10 @@ CHAPTERS: Mapping[str, Chapter] = {
         "the rows whose ‖J‖_F is below x; lines join the predictions. Bottom left: share below 1e-3 against "
         "d_k, without the scale. Bottom middle: the median against n, with it. Bottom right: the length of dL/dq, "
         "the scale included, unscaled over scaled. Vertical bars are five standard errors.",
-        lesson="That gradients vanish without 1/√d_k is true of a share of the rows, 2.6 % at n = 1024 and d_k = "
-        "64 and more than half from d_k ≈ 1,600 on, and false of the mean square at these sizes. And with the "
-        "scale ‖J‖ falls as √(e/n), the median's as much as the mean's. All of this is for standard normal "
-        "queries and keys, before any training.",
+        lesson="That ‖J‖ vanishes (is below 1e-3) without 1/√d_k is true of a share of the rows, at n = 1024 by the "
+        "sampled law 2.6 % at d_k = 64 and more than half from d_k ≈ 1,600 on; its root mean square over rows does "
+        "not. And with the scale ‖J‖ falls as √(e/n) for large n, in the median as in the root mean square. All of "
+        "this is for standard normal queries and keys, before any training.",
         picks=(
             Pick("mean ‖J‖²", _SIZE),
             Pick("median ‖J‖", _SIZE),
@@ -197,14 +197,15 @@ CHAPTERS: Mapping[str, Chapter] = {
         ),
     ),
     "length": Chapter(
-        theory="At a fixed standard deviation β of the logits H = ln n − β²/2 for large n, so that H/ln n tends "
-        "to 1: the softmax disperses (Veličković et al. 2024). To stay sharp, β must grow at least as √(2 ln n). "
+        theory="At a fixed standard deviation β of independent normal logits H approaches ln n − β²/2 as n grows, so "
+        "that H/ln n tends to 1: the softmax disperses (Veličković et al. 2024). For a few keys to keep a share of "
+        "the weight at every n, β must grow at least as √(2 ln n). "
         "With β = s ln n (Nakanishi 2025) it passes that once ln n > 2/s². And whatever the logits are, no "
         "weight exceeds 1/(1 + (n − 1)e^{−Δ}), Δ being the gap between the largest and the smallest.",
         caption="Left and middle: entropy and mean largest weight against n for four rules of scaling; lines are "
         "exact, bars five standard errors; the dashed line is where β = ½ ln n passes √(2 ln n). Right: the largest "
         "weight that a gap Δ allows; each circle is a weight of .9 measured at the gap which .9 needs at that n.",
-        lesson="At a fixed scale H/ln n rises with n. A weight of .9 over n keys needs a gap "
+        lesson="At a fixed β H/ln n tends to 1 as n grows. A weight of .9 over n keys needs a gap "
         "of ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131072. A soft cap c keeps logits within 2c of each "
         "other, so that a weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, "
         "987,346 at c = 8, and 3·10⁴² at c = 50, which Gemma 2 uses.",
@@ -221,11 +222,12 @@ CHAPTERS: Mapping[str, Chapter] = {
         "softmax that first subtracts the row's largest logit has no exponent above 0 and cannot overflow. It "
         "underflows: a key whose logit lies Δ below n − 1 equal ones has the weight e^{−Δ}/(n − 1), which is "
         "rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it "
-        "as soon as e^{−Δ} is below the smallest normal one.",
+        "earlier: as soon as e^{−Δ} is below the smallest normal one, where it flushes the exponential, or the "
+        "weight itself, where it flushes that.",
         caption="A row of n keys, of which one lies Δ below all others: the Δ at which its weight becomes 0, for "
-        "each format and backend. Solid lines are predicted for subnormal numbers kept, dotted ones for flushed; "
+        "each format and backend. Broad lines are predicted for subnormal numbers kept, dotted ones for flushed; "
         "dashed ones show where e^x itself overflows. Two keys are left to the scalar remainder of vectorised code "
-        "and 64 are not, so that one kernel may do both. NumPy has no bfloat16.",
+        "and 64 are not, so that one kernel may do both. Without a mark: a backend that has not the format.",
         lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a "
         "logit of 4.16, and with zeros instead of an error. Keep scores of float16 inputs in float32: q·k can "
         "pass 65504 while the scaled logit is harmless, and then no subtraction helps.",
@@ -252,8 +254,8 @@ CHAPTERS: Mapping[str, Chapter] = {
         "bits the three upper lines are predictions; in float32 one line bounds all classes. The naive loop, "
         "where it is shown, computes in float64 and rounds once.",
         lesson="A tolerance can be derived instead of chosen, and in 16 bits the error then tells what a backend "
-        "rounds. With large logits it matters: rounding the scores costs an error that grows with them, rounding "
-        "the weights does not.",
+        "rounds. With large logits it matters: where the scores are rounded the predicted error grows with their "
+        "standard deviation, where the weights are it does not.",
         picks=(
             Pick(
                 "relative error",
@@ -310,9 +312,9 @@ CHAPTERS: Mapping[str, Chapter] = {
         "on the scores and a learning rate for W_q and W_k can therefore stand in for one another, and each way "
         "to make scores is compared at equal learning rates and at its own best one. The learning rate is constant, "
         "without warm-up and clipping.",
-        caption="Above: share of runs that learned, with 95 % intervals (Wilson), marks side by side. Below: median "
-        "steps until nine of ten answers are right; loss, entropy of the weights and gradient over the steps, each at "
-        "its best learning rate, with a standard error over the seeds.",
+        caption="Above: share of runs that learned, with 95 % intervals (Wilson); marks of one learning rate stand "
+        "side by side. Below, each at its best learning rate: median steps until nine of ten answers are right; loss, "
+        "entropy of the weights and gradient over the steps, with bands of one standard error over the seeds.",
         lesson="For this model and task the factor widens the range of learning rates that work and shortens "
         "learning; by Adam 1/d_k and normalised queries and keys widen the range further, and at their own best "
         "learning rates runs learn without it too. Nothing of this has been shown for other models here.",

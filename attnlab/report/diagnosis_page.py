@@ -69,8 +69,8 @@ def _freezing(found: Diagnosis) -> str:
     return (
         f"**{len(found.frozen)} of {wording.counted(len(found.heads), 'head')} lie beyond the freezing line** "
         f"{_line(found)}: β runs from {figures(low.beta)} ({_head(low)}) to {figures(high.beta)} ({_head(high)}). "
-        "Independent logits spread as far would be frozen. One key holds over half of the weight in most rows of "
-        f"{wording.counted(half, 'head')}: such a head looks one key up, where others average."
+        "Independent normal logits spread as far would be frozen: a few keys would hold most of the weight. One key "
+        f"holds over half of it in most rows of {wording.counted(half, 'head')}."
     )
 
 
@@ -87,10 +87,9 @@ def _chance(found: Diagnosis) -> str:
     away = [one.departure for one in found.heads]
     furthest = max(found.heads, key=lambda one: abs(one.departure))
     return (
-        f"**{wording.counted(sum(one < 0 for one in away), 'head')} sharper than chance, "
-        f"{sum(one > 0 for one in away)} flatter**: the entropy of a head is "
-        f"{figures(statistics.median(map(abs, away)), 2)} nats (median) from that of independent logits of the same "
-        "spread, and at the furthest "
+        f"**Entropies are {figures(statistics.median(map(abs, away)), 2)} nats (median over heads) from chance**, that "
+        f"of independent logits of the same spread: below it in {sum(one < 0 for one in away)} of "
+        f"{wording.counted(len(away), 'head')}, above it in {sum(one > 0 for one in away)}, and at the furthest by "
         f"{figures(abs(furthest.departure))} ({_head(furthest)}: {figures(furthest.entropy)} measured, "
         f"{figures(furthest.expected_entropy)} by chance)."
     )
@@ -104,8 +103,8 @@ def _gradients(found: Diagnosis) -> str:
     return (
         f"**Little gradient reaches the queries and keys of {_head(worst)}**: ‖J‖ is below {LOST:g} in "
         f"{percent(worst.lost_rows)} of its rows, the most of all, and {wording.counted(count, 'head')} in all "
-        f"{'has' if count == 1 else 'have'} such rows. A gradient on their weights is less than a thousandth of its "
-        "size on their logits: fine-tuning hardly moves where they look."
+        f"{'has' if count == 1 else 'have'} such rows. Of a gradient on the weights of such a row less than "
+        f"{LOST:g} of its size reaches the logits, and queries and keys through them alone."
     )
 
 
@@ -124,7 +123,7 @@ def _sinks(found: Diagnosis) -> str:
     learned = max(found.heads, key=lambda one: one.sink)
     if learned.sink:
         text += f"; learned sinks take up to {percent(learned.sink)} ({_head(learned)})"
-    return text + ". A cache that drops the first token drops that."
+    return text + ". What leaves the first token out, a window or a cache, leaves out that share."
 
 
 def _range(found: Diagnosis) -> str:

@@ -80,6 +80,27 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
+def test_the_name_of_a_head_covers_no_point_of_another() -> None:
+    """In either figure, where a point lies just where the name would stand first."""
+    from dataclasses import replace
+
+    from attnlab.diagnosis import figures
+
+    one = _plain().heads[0]
+    beyond = replace(one, layer=0, head=0, beta=2 * one.critical, entropy=1.0, expected_entropy=2.0)
+    near = replace(beyond, head=1, entropy=1.07, expected_entropy=2.12, beta=0.9 * one.critical)
+    far = replace(near, head=2, entropy=4.0, expected_entropy=4.1)
+    figure, _ = figures.entropies([beyond, near, far])
+    figure.canvas.draw()
+    (panel,) = figure.axes
+    points = panel.transData.transform(
+        [(each.expected_entropy, each.entropy) for each in (beyond, near, far)]
+    )
+    names = [text for text in panel.texts if text.get_text() in ("0.0", "0.1", "0.2")]
+    assert len(names) == 3
+    assert not any(text.get_window_extent().count_contains(points) for text in names)
+
+
 def test_no_name_becomes_markdown(tmp_path: Path) -> None:
     """What a model or a text is called is data."""
     from dataclasses import replace

@@ -26,14 +26,23 @@ from attnlab.numerics import (
     query_gradient,
     thermodynamics,
     vanishing_gradient,
+    variance_scaling,
 )
 from attnlab.numerics.catalogue import figure, run_experiments
 from attnlab.numerics.finding import Finding, Row, pick
 from attnlab.numerics.jacobian_sampling import quantile, share_below
 from attnlab.numerics.score_sampling import FAMILIES, sample_pairs
 from attnlab.numerics.survey import Measure, Survey, agreement, generator
+from attnlab.report.chapters import CHAPTERS
 from attnlab.report.laboratory import compared
-from attnlab.theory import attention_under_random_inputs, jacobian_norm_squared
+from attnlab.theory import (
+    attention_under_random_inputs,
+    critical_beta,
+    float_format,
+    jacobian_norm_squared,
+    overflow_threshold,
+    random_energy,
+)
 
 
 def rows_of(
@@ -204,6 +213,111 @@ def test_figures_show_what_can_be_and_all_that_they_compare() -> None:
     points(panel, [1.0, 2.0], [0.5, 0.98], [0.01, 0.01], "black", within=(0.0, 1.0))
     one.canvas.draw()
     assert panel.dataLim.y1 == 1.0 and panel.dataLim.y0 == pytest.approx(0.45)
+
+
+def test_a_few_keys_keep_a_fixed_share_at_a_fixed_distance_from_freezing_and_lose_it_at_a_fixed_spread() -> (
+    None
+):
+    lengths = [2**power for power in (10, 14, 18, 22)]
+    at_ratio = [random_energy(n, 2.0 * critical_beta(n)).largest_weight for n in lengths]
+    at_spread = [random_energy(n, 8.0).largest_weight for n in lengths]
+    assert max(at_ratio) - min(at_ratio) < 0.04
+    assert all(later < earlier - 0.03 for earlier, later in pairwise(at_spread))
+    assert "at a fixed β/β_c" in " ".join(CHAPTERS["saturation"].theory.split())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_what_is_flushed_tells_where_a_weight_is_lost(dtype: str) -> None:
+    for keys in overflow.KEYS:
+        gaps, least = overflow.vanishing_gaps(dtype, keys), float_format(dtype).smallest_normal
+        assert math.exp(-gaps[overflow.FLUSHED_EXPONENTIAL]) == pytest.approx(least, rel=1e-9)
+        assert math.exp(-gaps[overflow.FLUSHED_WEIGHT]) / (keys - 1) == pytest.approx(least, rel=1e-9)
+
+
+def test_a_kernel_that_flushes_its_weights_is_told_from_one_that_flushes_exponentials(tmp_path: Path) -> None:
+    flush = "np.where(np.abs({0}) < np.finfo(np.float32).tiny, 0, {0}).astype(np.float32)"
+    for name, exponential, weight in (
+        ("exponentials", flush.format("e"), "w"),
+        ("weights", "e", flush.format("w")),
+        ("both_too_early", "np.where(e < 1e-30, 0, e)", "w"),
+    ):
+        (tmp_path / f"{name}.py").write_text(
+            'LIBRARY = "numpy"\nimport numpy as np\ndef attend(query, key, value, *, causal, scale):\n'
+            "    s = scale * (query @ key.swapaxes(-1, -2))\n    e = np.exp(s - s.max(axis=-1, keepdims=True))\n"
+            f"    e = {exponential}\n    w = e / e.sum(axis=-1, keepdims=True)\n    w = {weight}\n"
+            "    return (w @ value).astype(query.dtype)\n"
+        )
+    survey = Survey(("exponentials", "weights", "both_too_early"), folders=[tmp_path])
+    survey.each(partial(overflow.thresholds, dtype="float32"), dtype="float32")
+    found = {
+        str(row.where["backend"]): row
+        for row in pick(survey.rows, "gap at which a weight becomes 0", keys=64)
+    }
+    assert found["exponentials"].where["subnormals"] == overflow.FLUSHED_EXPONENTIAL
+    assert found["weights"].where["subnormals"] == overflow.FLUSHED_WEIGHT
+    assert found["exponentials"].passed and found["weights"].passed and not found["both_too_early"].passed
+
+
+def test_no_caption_names_a_backend_and_every_legend_names_what_is_drawn() -> None:
+    for chapter in CHAPTERS.values():
+        assert not any(name in chapter.caption for name in ("numpy", "torch", "NumPy", "PyTorch"))
+    (finding,) = run_experiments(["formula"], ["naive_loop", "torch_sdpa"])
+    named = {label.get_text() for label in figure(finding).axes[0].get_yticklabels()}
+    assert named == {str(row.where["backend"]) for row in pick(finding.rows, "error / error budget")}
+
+
+def test_names_of_backends_cover_no_curve() -> None:
+    names = [f"a_backend_with_a_long_name_{number}" for number in range(17)]
+    (finding,) = run_experiments(["saturation"], ["torch_sdpa"])
+    rows = [
+        replace(row, where={**row.where, "backend": name})
+        for row in finding.rows
+        if "scaling" in row.where
+        for name in names
+    ]
+    drawn = figure(
+        replace(finding, rows=(*rows, *(one for one in finding.rows if "scaling" not in one.where)))
+    )
+    drawn.canvas.draw()
+    (legend,) = drawn.legends
+    assert len(legend.get_texts()) == len(names)
+    assert not any(legend.get_window_extent().overlaps(panel.get_window_extent()) for panel in drawn.axes)
+
+
+def test_every_curve_of_the_law_of_a_score_is_named_and_its_kinks_are_explained() -> None:
+    survey = Survey(("torch_sdpa",))
+    variance_scaling.measure(survey)
+    drawn = figure(Finding("variance_scaling", "", "", "", tuple(survey.rows)))
+    _, kurtosis, *laws = drawn.axes
+    assert "linear" in kurtosis.get_ylabel()
+    for panel in laws:
+        legend = panel.get_legend()
+        words = [text.get_text() for text in (*panel.texts, *(legend.get_texts() if legend else ()))]
+        for head_dim in (1, 4, 16, 64):
+            assert {f"d_k = {head_dim}", f"{head_dim}"} & set(words), words
+
+
+def test_in_bfloat16_the_line_of_64_keys_shows_under_that_of_overflow() -> None:
+    (finding,) = run_experiments(["overflow"], ["torch_sdpa"])
+    (panel,) = [one for one in figure(finding).axes if one.get_title(loc="left") == "bfloat16"]
+    at = overflow_threshold("bfloat16")
+    widths = {
+        line.get_linewidth()
+        for line in panel.get_lines()
+        if len(set(line.get_xdata())) == 1
+        and abs(float(line.get_xdata()[0]) - at) < 0.1
+        and line.get_marker() == "None"
+    }
+    assert max(widths) > 3 * min(widths)
+
+
+def test_the_marks_on_the_curve_of_the_gradient_say_their_head_dimension() -> None:
+    # scaled rows of few dimensions lie off the curve of β = 1, which is drawn for equally long queries
+    few, many = (attention_under_random_inputs(1024, d, d**-0.5).jacobian_norm_squared for d in (4, 64))
+    assert few > 1.15 * many
+    (finding,) = run_experiments(["vanishing_gradient"], ["torch_sdpa"])
+    labels = [text.get_text() for text in figure(finding).axes[0].texts if "scaled" in text.get_text()]
+    assert len(labels) == 2 and all("d_k = 64" in label for label in labels)
 
 
 def test_every_circle_lies_on_the_curve_of_its_gap() -> None:
