@@ -1,10 +1,11 @@
 """How long a large run takes to report and to page, and how long its page takes in a browser.
 
-``python benchmarks/page.py [--small] [--out FILE.md]``, on a machine that does nothing else. Runs are made up from cost
-models (``tests/report/synthetic.py``), with 1,000 results, with 100,000 timed rounds, with 10,000 results and with
-100,000 measurements, two a result; `--small` leaves the last two out, which take minutes to make up. Each command is a process of its own, whose time and peak memory
-the system tells. The browser is a fresh Chromium without a window for each of the openings; interactive is the moment,
-counted from the start of the navigation, at which the page has drawn its first view and listens. The median is told.
+``python benchmarks/page.py [--small] [--out FILE.md]``, on a machine that does nothing else. Runs are made up from
+cost models (``tests/report/synthetic.py``), with 1,000 results, with 100,000 timed rounds, with 10,000 results and
+with 100,000 measurements, two a result; `--small` leaves the last two out, which take minutes to make up. Each
+command is a process of its own, whose time and peak memory the system tells. The browser is a fresh Chromium without
+a window for each of the openings; interactive is the moment, counted from the start of the navigation, at which the
+page has drawn its first view and listens. The median is told.
 """
 
 from __future__ import annotations
