@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,8 @@ def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
     monkeypatch.setattr(Dataset, "opened", lambda self, table: opened.append(table) or look(self, table))
     alone = ask(path, asked)
     assert alone and not opened
-    monkeypatch.setattr("attnlab.dataset.query._whole", lambda *_: False)
+    # the package has a function of the module's name
+    monkeypatch.setattr(import_module("attnlab.dataset.query"), "_whole", lambda *_: False)
     assert ask(path, asked) == alone
     assert opened == ["results"]
 
