@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cached_property, lru_cache
 from typing import Any
 
 from attnlab.contract.plain import decode
@@ -52,7 +53,7 @@ class Measurement:
             if len(column) != len(self.samples):
                 raise ValueError(f"column {name} has {len(column)} entries for {len(self.samples)} samples")
 
-    @property
+    @cached_property
     def median(self) -> float:
         """Median of the undisturbed samples, in the base unit; of all where every one was disturbed."""
         left_out = self.disturbed_rounds
@@ -64,17 +65,21 @@ class Measurement:
         """Smallest sample, in the base unit."""
         return min(self.samples)
 
-    def by_round(self) -> dict[int, float]:
+    def by_round(self) -> Mapping[int, float]:
         """Samples by the round they were taken in."""
+        return self._by_round
+
+    @cached_property
+    def _by_round(self) -> dict[int, float]:
         return {int(index): sample for index, sample in zip(self.columns["round"], self.samples, strict=True)}
 
-    @property
-    def processes(self) -> dict[int, int]:
+    @cached_property
+    def processes(self) -> Mapping[int, int]:
         """By round, the number of the process that took its turn; 0 where that was not recorded."""
         numbers = self.columns.get("process", (0.0,) * len(self.samples))
         return dict(zip(map(int, self.columns["round"]), map(int, numbers), strict=True))
 
-    @property
+    @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
         """Rounds whose turn shared its cores with somebody else, as far as could be seen."""
         flags = self.columns.get("disturbed", ())
@@ -215,8 +220,14 @@ class Result:
             raise ValueError("not a result: it is nested too deeply") from None
         if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
             raise ValueError("not a result: it has no workload; measure again with this version")
-        workload = Workload.from_dict(data["workload"])
+        workload = _workload(json.dumps(data["workload"]))
         return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
+
+
+@lru_cache(maxsize=64)
+def _workload(text: str) -> Workload:
+    """The workload told as JSON: contenders of one race share it, and to check it takes as long as all the rest."""
+    return Workload.from_dict(json.loads(text))
 
 
 def _finite(value: Any) -> Any:

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from attnlab.dataset.folder import Dataset, claim_dataset, collecting, open_dataset, read, write
 from attnlab.dataset.judging import verdicts
 from attnlab.dataset.rows import race_columns, race_id, row_of, run_id
@@ -137,5 +139,5 @@ def _state(run: Run, name: str, part: int, raced: int) -> dict[str, Any]:
         "system": where.get("system"),
         "python": where.get("python"),
         "run_json": json.dumps(run.told()),
-        "numerics_json": json.dumps([finding.to_dict() for finding in run.findings]),
+        "numerics_json": json.dumps(msgspec.to_builtins(run.findings)),
     }

@@ -40,8 +40,6 @@ class Dataset:
     path: Path
     files: dict[str, dict[Part, Path]] = field(default_factory=lambda: {table: {} for table in TABLES})
     foreign: list[Path] = field(default_factory=list)
-    #: of each table that was opened, whether every file has every column; those of an earlier attnlab may lack some
-    full: dict[str, bool] = field(default_factory=dict)
 
     def parts(self, run: str) -> list[int]:
         """The parts that the dataset holds of a run, ascending."""
@@ -73,8 +71,7 @@ class Dataset:
 
         files = self.counted(table)
         with ThreadPoolExecutor() as pool:
-            own = list(pool.map(_columns, files, made(files).get_fragments() if files else ()))
-        self.full[table] = all(one in (0, len(arrow(table))) for one in own)
+            own = list(pool.map(_is_own, files, made(files).get_fragments() if files else ()))
         if not all(own):
             strange = {file for file, yes in zip(files, own, strict=True) if not yes}
             self.foreign += sorted(strange)
@@ -189,18 +186,18 @@ def _read_place(inside: Path, name: str) -> tuple[str, Part | None]:
     return table, (named[1], int(named[2]))
 
 
-def _columns(file: Path, fragment: Any) -> int:
-    """How many columns the file has, 0 where attnlab did not write it.
+def _is_own(file: Path, fragment: Any) -> bool:
+    """Whether attnlab wrote the file.
 
     Raises ValueError where a version did that this one cannot read.
     """
     try:
         schema = fragment.physical_schema
     except (OSError, ValueError):  # ArrowInvalid is one
-        return 0
+        return False
     version = (schema.metadata or {}).get(VERSION_KEY.encode())
     if version is None:
-        return 0
+        return False
     _require(int(version) if version.isdigit() else version.decode(errors="replace"), file)
     table = file.parts[-4]
     unknown = sorted(set(schema.names) - {one.name for one in TABLES[table]})
@@ -209,7 +206,7 @@ def _columns(file: Path, fragment: Any) -> int:
             f"{file} has a column that this version of attnlab does not know, {one_line(unknown[0], 60)}; "
             "read it with the version that wrote it"
         )
-    return len(schema)
+    return True
 
 
 def _require(version: Any, where: Path) -> None:

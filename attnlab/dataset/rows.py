@@ -16,7 +16,7 @@ from attnlab.dataset.schema import WORKLOAD
 from attnlab.program.environment import fingerprint
 from attnlab.program.store import Run
 
-_PLAIN = ("contender", "library", "reason", "kernel", "asked_kernel", "computes_in", "tail")
+_PLAIN = ("contender", "library", "reason", "kernel", "asked_kernel", "computes_in", "tail", "race_seconds")
 _ACCURACY = tuple(one.name for one in fields(Accuracy))
 
 
@@ -86,7 +86,7 @@ def row_of(result: Result, race: Mapping[str, Any], place: int) -> dict[str, Any
 def result_of(row: Mapping[str, Any]) -> Result:
     """The inverse of `row_of`. A field that a file has no column for has its default. Raises ValueError."""
     asked = {one.name: row[one.name] for one in WORKLOAD if row.get(one.name) is not None}
-    told = {name: row[name] for name in (*_PLAIN, "outcome")}
+    told = {name: row.get(name) for name in (*_PLAIN, "outcome")}
     if row["accuracy"] is not None:
         told["accuracy"] = {
             name: one for name, one in row["accuracy"].items() if one is not None or name in _EMPTY

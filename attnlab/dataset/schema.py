@@ -130,6 +130,7 @@ RESULTS = (
     Column(
         "measurements", f"list<struct<{_MEASUREMENT}>>", "Every quantity with its raw samples, in its unit."
     ),
+    Column("race_seconds", "double", "Seconds that the whole race took, the same for all who raced."),
 )
 RUNS = (
     RUN,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from attnlab.contract.dtypes import lower
@@ -61,22 +62,25 @@ class Group:
     name: str
     cells: Mapping[At, Cell]
 
-    @property
+    @cached_property
     def heads(self) -> list[int]:
         """Head counts, ascending."""
         return sorted({heads for heads, _ in self.cells})
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
         """Lengths, ascending."""
         return sorted({length for _, length in self.cells})
 
-    @property
+    @cached_property
     def grid(self) -> dict[int, list[int]]:
         """The lengths asked of each head count."""
-        return {count: sorted(n for h, n in self.cells if h == count) for count in self.heads}
+        found: dict[int, list[int]] = {count: [] for count in self.heads}
+        for heads, length in sorted(self.cells):
+            found[heads].append(length)
+        return found
 
-    @property
+    @cached_property
     def ranked(self) -> dict[At, Ranking]:
         """The rankings of the cells that have one, by heads, then length."""
         return {at: cell.ranking for at, cell in sorted(self.cells.items()) if cell.ranking is not None}
@@ -99,7 +103,7 @@ class Analysis:
     groups: tuple[Group, ...]
     shared: str
 
-    @property
+    @cached_property
     def cells(self) -> list[Cell]:
         """All cells, group by group."""
         return [cell for group in self.groups for _, cell in sorted(group.cells.items())]

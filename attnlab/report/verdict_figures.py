@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: of a cell of a heat map, in inches; and part of a tie's colour that is left
 _CELL, _PALE = (1.9, 0.62), 0.16
-#: groups of workloads that are drawn
-MOST_GROUPS = 3
+#: groups of workloads that are drawn; and of each so many head counts and lengths, since more cannot be read
+MOST_GROUPS, MOST_HEADS, MOST_LENGTHS = 3, 8, 12
 #: an interval whose ends are this many times apart is drawn as a dotted line: it tells nothing
 _TELLS_NOTHING = 20.0
 #: a speedup from which on cells are no darker
@@ -43,15 +43,49 @@ def heat_maps(analysis: Analysis, folder: Path) -> dict[str, Picture]:
     """By name: ``winners`` and ``speedups`` of the first groups, numbered from the second on."""
     drawn = {}
     for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
-        found = places(analysis, group)
+        shown = _readable(group)
+        found = places(analysis, shown)
         suffix = f"-{number}" if number > 1 else ""
         if found:
-            drawn[f"winners{suffix}"] = _winners(analysis, group, found, folder / f"winners{suffix}.png")
+            drawn[f"winners{suffix}"] = _winners(analysis, shown, found, folder / f"winners{suffix}.png")
             speedups = [one for one in found if _over_baseline(analysis, one)]
             if speedups and any(one.won.over_baseline for one in found):
                 file = folder / f"speedups{suffix}.png"
-                drawn[f"speedups{suffix}"] = _speedups(analysis, group, speedups, file)
+                drawn[f"speedups{suffix}"] = _speedups(analysis, shown, speedups, file)
+            if shown is not group:
+                drawn |= {
+                    name: one._replace(says=f"{one.says} {_part_of(group)}")
+                    for name, one in drawn.items()
+                    if name in (f"winners{suffix}", f"speedups{suffix}")
+                }
     return drawn
+
+
+def _readable(group: Group) -> Group:
+    """The group itself, or one with an even part of its head counts and lengths, their ends included."""
+    heads, lengths = _spread(group.heads, MOST_HEADS), _spread(group.lengths, MOST_LENGTHS)
+    if len(heads) == len(group.heads) and len(lengths) == len(group.lengths):
+        return group
+    return Group(
+        group.name, {at: one for at, one in group.cells.items() if at[0] in heads and at[1] in lengths}
+    )
+
+
+def _spread(values: Sequence[int], most: int) -> list[int]:
+    if len(values) <= most:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
+
+
+def _part_of(group: Group) -> str:
+    heads, lengths = (
+        f"{min(most, len(values))} of {wording.counted(len(values), noun)}"
+        for values, most, noun in (
+            (group.heads, MOST_HEADS, "head count"),
+            (group.lengths, MOST_LENGTHS, "length"),
+        )
+    )
+    return f"Drawn are {heads} and {lengths}; the tables have all."
 
 
 def _winners(analysis: Analysis, group: Group, found: Sequence[Place], file: Path) -> Picture:

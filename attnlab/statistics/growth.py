@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab.contract.result import Measurement
+from attnlab.statistics.nonnegative import Floats, solve
+from attnlab.statistics.resampling import Levels
 
 #: a fit that misses a measured time by more than this is given no label
 WORST = 0.10
@@ -36,7 +37,6 @@ _CLEARLY = 0.5
 _LEAST_STEP = 1.25
 _RESAMPLES = 200
 
-Floats = NDArray[np.float64]
 #: seconds a call, by process, then by round
 Samples = Sequence[Sequence[float]]
 
@@ -155,12 +155,12 @@ def fit(
         return None
     if not all(any(map(len, samples[n])) for n in lengths):
         raise ValueError("a length has no samples")
-    drawn = _resample(samples, lengths, np.random.default_rng(seed))
-    times = np.array([_level(samples[n]) for n in lengths])
+    levels = Levels([samples[n] for n in lengths], LEVEL)
+    times = levels.medians()
     model = _choose(lengths, times, kept, pace)
     terms = model.columns(lengths)
     best = _solve(terms, times)
-    resampled = _together(np.array([_solve(terms, row) for row in drawn]), model)
+    resampled = _together(_solve_all(terms, levels.resampled(_RESAMPLES, seed)), model)
     low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
     values, fitted = _together(best[None], model)[0], terms @ best
     last = np.array([1.0, lengths[-1], model.pairs[lengths[-1]]]) * values / fitted[-1]
@@ -212,8 +212,9 @@ def _choose(
         other = _left_out(masked, lengths, times)
         if other <= _CLEARLY * error:
             plain, error = masked, other
-    stepped = [(_left_out(one, lengths, times), one) for one in _stepped(plain, lengths, times, pace)]
-    least, model = min(stepped, key=lambda item: item[0], default=(math.inf, plain))
+    stepped = _stepped(plain, lengths, times, pace, most_error=_CLEARLY * error)
+    errors = [(_left_out(one, lengths, times), one) for one in stepped]
+    least, model = min(errors, key=lambda item: item[0], default=(math.inf, plain))
     return model if least <= _CLEARLY * error else plain
 
 
@@ -227,19 +228,41 @@ def _another(kept: Mapping[int, float], lengths: Sequence[int]) -> bool:
 
 
 def _stepped(
-    plain: _Model, lengths: Sequence[int], times: Floats, pace: Mapping[int, float] | None
-) -> Iterator[_Model]:
-    """Models with a step, wherever two lengths lie on either side, as rich as the number of lengths allows."""
+    plain: _Model,
+    lengths: Sequence[int],
+    times: Floats,
+    pace: Mapping[int, float] | None,
+    *,
+    most_error: float,
+) -> list[_Model]:
+    """Models with a step, wherever two lengths lie on either side, as rich as the number of lengths allows.
+
+    Without those whose error of left-out lengths must be above `most_error`: no length is predicted better without it
+    than with it, since each of the two fits is the best to its lengths.
+    """
     allowed = len(lengths) - 2 - 3  # two costs of a pair, and where they change
-    if allowed < 0:
-        return
-    for index in range(2, len(lengths) - 1):
-        least = _LEAST_STEP * _slowed(pace, lengths, index)
-        for terms in itertools.combinations(plain.terms, min(len(plain.terms), allowed)):
-            model = _Model(plain.pairs, plain.kept, terms, (lengths[index - 1], lengths[index]))
-            *_, below, above = _solve(model.columns(lengths), times)
-            if below > 0 and above >= least * below:
-                yield model
+    splits = range(2, len(lengths) - 1)
+    if allowed < 0 or not splits:
+        return []
+    models = [
+        _Model(plain.pairs, plain.kept, terms, (lengths[index - 1], lengths[index]))
+        for index in splits
+        for terms in itertools.combinations(plain.terms, min(len(plain.terms), allowed))
+    ]
+    slowed = {lengths[index]: _slowed(pace, lengths, index) for index in splits}
+    columns = np.stack([one.columns(lengths) for one in models])
+    weighted = columns / times[:, None]
+    solutions = solve(weighted, np.ones(weighted.shape[:2]))
+    missed = np.abs((weighted @ solutions[..., None])[..., 0] - 1)
+    least_errors = np.sqrt((np.log1p(missed) ** 2).mean(axis=1)) * (1 - 1e-9)  # safe from rounding
+    return [
+        model
+        for model, (*_, below, above), error in zip(models, solutions, least_errors, strict=True)
+        if model.split is not None
+        and below > 0
+        and above >= _LEAST_STEP * slowed[model.split[1]] * below
+        and error <= most_error
+    ]
 
 
 def _slowed(pace: Mapping[int, float] | None, lengths: Sequence[int], index: int) -> float:
@@ -252,41 +275,24 @@ def _slowed(pace: Mapping[int, float] | None, lengths: Sequence[int], index: int
 
 def _left_out(model: _Model, lengths: Sequence[int], times: Floats) -> float:
     """Root mean square of ln(predicted / measured), each length being predicted by a fit to the others."""
-    terms, errors = model.columns(lengths), []
-    for index in range(len(lengths)):
-        best = _solve(np.delete(terms, index, axis=0), np.delete(times, index))
-        predicted = float(terms[index] @ best)
-        errors.append(math.log(predicted / times[index]) if predicted > 0 else math.inf)
-    return math.hypot(*errors) / math.sqrt(len(errors))
+    weighted = model.columns(lengths) / times[:, None]
+    others = 1.0 - np.eye(len(lengths))
+    solutions = solve(others[..., None] * weighted, others)
+    predicted = (weighted * solutions).sum(axis=1)  # as parts of what was measured
+    if predicted.min() <= 0:
+        return math.inf
+    return float(np.sqrt((np.log(predicted) ** 2).mean()))
 
 
 def _solve(terms: Floats, times: Floats) -> Floats:
-    from scipy.optimize import nnls
-
-    weighted = terms / times[:, None]
-    scale = np.linalg.norm(weighted, axis=0)  # columns of like size, for the solver's tolerance
-    scale[scale == 0] = 1.0
-    solution: Floats = nnls(weighted / scale, np.ones(len(times)))[0] / scale
-    return solution
+    """The coefficients of the fit to `times`, the residuals being relative to them."""
+    found: Floats = _solve_all(terms, times[None])[0]
+    return found
 
 
-def _level(processes: Samples) -> float:
-    return float(np.median([np.quantile(one, LEVEL) for one in processes if len(one)]))
-
-
-def _resample(
-    samples: Mapping[int, Samples], lengths: Sequence[int], generator: np.random.Generator
-) -> Floats:
-    """The times of processes drawn again, of rounds drawn again within each: (resamples, lengths)."""
-    columns = []
-    for n in lengths:
-        rows = [np.asarray(one, float) for one in samples[n] if len(one)]
-        again = [generator.choice(one, size=(_RESAMPLES, len(one))) for one in rows]
-        levels = np.stack([np.quantile(one, LEVEL, axis=1) for one in again])
-        size = (_RESAMPLES, len(rows))
-        chosen = levels[generator.integers(len(rows), size=size), generator.integers(_RESAMPLES, size=size)]
-        columns.append(np.median(chosen, axis=1))
-    return np.stack(columns, axis=1)
+def _solve_all(terms: Floats, times: Floats) -> Floats:
+    """The same for each row of `times`, (fits, lengths)."""
+    return solve(terms / times[..., None], np.ones(times.shape))
 
 
 def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:

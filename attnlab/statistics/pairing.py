@@ -13,6 +13,7 @@ benchmarking in reasonable time", on replicating at the level that varies most).
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -75,7 +76,7 @@ def compare(
     the baseline: the error rate is shared among them. Fewer than two pairs of processes with undisturbed rounds have no
     interval (`low` 0), and the verdict is undecided. Raises ValueError where the two share no round.
     """
-    shared = set(baseline.by_round()) & set(contender.by_round())
+    shared = baseline.by_round().keys() & contender.by_round().keys()
     if not shared:
         raise ValueError("the two share no round")
     pairs = log_ratios(baseline, contender)
@@ -88,7 +89,9 @@ def compare(
     ratio, left_out = math.exp(center), len(shared) - kept
     if len(figures) < 2:
         return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, kept, left_out, len(figures))
-    spread, alpha = statistics.stdev(figures), LOOK_ALPHA / max(1, comparisons)
+    # `statistics.stdev` counts in fractions, which took half of the time of ranking a large run
+    spread = math.sqrt(math.fsum((one - center) ** 2 for one in figures) / (len(figures) - 1))
+    alpha = LOOK_ALPHA / max(1, comparisons)
     half = half_width(spread, len(figures), alpha)
     low, high = math.exp(center - half), math.exp(min(center + half, 700.0))
     kind = _kind(low, high, margin)
@@ -102,7 +105,7 @@ def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[
     base, other = baseline.by_round(), contender.by_round()
     pairs: dict[int, list[float]] = {}
     processes = baseline.processes
-    for index in sorted((set(base) & set(other)) - left_out):
+    for index in sorted((base.keys() & other.keys()) - left_out):
         pairs.setdefault(processes[index], []).append(math.log(other[index] / base[index]))
     return pairs
 
@@ -133,5 +136,6 @@ def _kind(low: float, high: float, margin: float) -> Kind:
 def _pairs_needed(center: float, spread: float, pairs: int, alpha: float, margin: float) -> int | None:
     """Pairs at which the interval would lie on one side of the margin's edge, if the scatter stays as it is."""
     room = abs(abs(center) - math.log1p(margin))
-    candidates: Sequence[int] = range(pairs + 1, _MOST_PAIRS + 1)
-    return next((one for one in candidates if half_width(spread, one, alpha) < room), None)
+    candidates: Sequence[int] = range(pairs + 1, _MOST_PAIRS + 1)  # the more pairs, the narrower
+    found = bisect.bisect_left(candidates, True, key=lambda one: half_width(spread, one, alpha) < room)
+    return candidates[found] if found < len(candidates) else None

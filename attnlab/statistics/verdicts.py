@@ -39,7 +39,7 @@ def verdicts_against(
     base = times.pop(baseline)
     verdicts = {}
     for name, latency in times.items():
-        if set(base.by_round()) & set(latency.by_round()):
+        if not base.by_round().keys().isdisjoint(latency.by_round()):
             verdicts[name] = compare(base, latency, comparisons=shared, margin=margin)
     return verdicts
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,25 @@ def test_files_from_before_a_column_was_added_are_null_there(two: tuple[Path, li
     assert {tuple(one.values()) for one in rows} == {(runs[0].id, True, None), (runs[1].id, False, 1)}
     stored = {run.id: run.results for run in dataset.runs(path)}
     assert {one.workload.splits for one in stored[runs[0].id]} == {1}
+
+
+def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
+    two: tuple[Path, list[Run]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are looked into by Arrow only where one of them is not whole."""
+    from attnlab.dataset.folder import Dataset
+
+    path, _ = two
+    asked = "select machine, date, run, label, contender, standing, ratio from verdicts order by all"
+    opened: list[str] = []
+    look = Dataset.opened
+    monkeypatch.setattr(Dataset, "opened", lambda self, table: opened.append(table) or look(self, table))
+    alone = ask(path, asked)
+    assert alone and not opened
+    # the package has a function of the module's name
+    monkeypatch.setattr(import_module("attnlab.dataset.query"), "_whole", lambda *_: False)
+    assert ask(path, asked) == alone
+    assert opened == ["results"]
 
 
 def test_a_folder_of_any_name_is_read(made: Made, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synthetic import synthetic
 
 from attnlab.contract.result import Outcome
-from attnlab.report import verdict_text
+from attnlab.report import verdict_figures, verdict_text
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import MOST, answer_of
 from attnlab.report.crossings import find_crossovers
@@ -320,3 +320,20 @@ def test_a_verdict_stays_short_whatever_was_measured(tmp_path_factory, speeds, h
     ]
     assert len(everywhere) + len(alone) == len(places)
     assert {one.outcome for one in run.results} <= {Outcome.MEASURED, Outcome.WRONG, Outcome.OVER_BUDGET}
+
+
+def test_of_more_sizes_than_can_be_read_an_even_part_is_drawn_and_told(made, tmp_path):
+    """Its ends are there, and the group that the tables show stays whole."""
+    run = made(costs=B_WINS, lengths=tuple(64 * one for one in range(1, 16)), heads=tuple(range(1, 12)))
+    analysis = analyse(run)
+    (group,) = analysis.groups
+    shown = verdict_figures._readable(group)
+    assert (len(shown.heads), len(shown.lengths)) == (
+        verdict_figures.MOST_HEADS,
+        verdict_figures.MOST_LENGTHS,
+    )
+    assert (shown.heads[0], shown.heads[-1], shown.lengths[0], shown.lengths[-1]) == (1, 11, 64, 960)
+    assert len(group.cells) == 15 * 11
+    says = verdict_figures.heat_maps(analysis, tmp_path)["winners"].says
+    assert "at 96 sizes" in says
+    assert says.endswith("Drawn are 8 of 11 head counts and 12 of 15 lengths; the tables have all.")
