@@ -11,6 +11,7 @@ page has drawn its first view and listens. The median is told.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import subprocess
@@ -112,16 +113,28 @@ def row(case: Case) -> list[str]:
         results, measurements = len(run.results), sum(len(one.measurements) for one in run.results)
         rounds = sum(len(one.latency.samples) for one in run.results if one.latency)
         report, report_memory = timed("report", str(folder))
-        explore, explore_memory = timed("explore", str(folder), "--no-open")
-        size = (folder / PAGE).stat().st_size
-        ready = opened(folder / PAGE)
-    memory = max(report_memory, explore_memory)
+        page = ["**no page: the command failed**", "", ""]
+        memory = report_memory
+        # a page that cannot hold all results is not written; the command says why
+        with contextlib.suppress(RuntimeError):
+            explore, explore_memory = timed("explore", str(folder), "--no-open")
+            memory = max(report_memory, explore_memory)
+            page = _of_page(explore, folder / PAGE)
     return [
         case.name,
         *(f"{count:,}" for count in (results, measurements, rounds)),
         _held(f"{report:.1f} s", report < MOST_SECONDS),
-        _held(f"{explore:.1f} s", explore < MOST_SECONDS),
+        page[0],
         _held(f"{memory / 2**20:.0f} MiB", memory < MOST_MEMORY),
+        *page[1:],
+    ]
+
+
+def _of_page(seconds: float, file: Path) -> list[str]:
+    """What the page took to write, its size, and when it is interactive."""
+    size, ready = file.stat().st_size, opened(file)
+    return [
+        _held(f"{seconds:.1f} s", seconds < MOST_SECONDS),
         _held(f"{size / 1e6:.2f} MB", size < MOST_PAGE),
         "no browser here" if ready is None else _held(f"{ready:.2f} s", ready < MOST_OPENING),
     ]
