@@ -16,7 +16,7 @@ from attnlab.dataset.schema import WORKLOAD
 from attnlab.program.environment import fingerprint
 from attnlab.program.store import Run
 
-_PLAIN = ("contender", "library", "reason", "kernel", "asked_kernel", "computes_in", "tail")
+_PLAIN = ("contender", "library", "reason", "kernel", "asked_kernel", "computes_in", "tail", "race_seconds")
 _ACCURACY = tuple(one.name for one in fields(Accuracy))
 
 
