@@ -76,7 +76,7 @@ def sweep(mark: str) -> int:
     """
     killed = 0
     for _ in range(_LOOKS):
-        found = _marked(mark)
+        found = marked(mark)
         if not found:
             break
         for process in found:
@@ -87,7 +87,7 @@ def sweep(mark: str) -> int:
     return killed
 
 
-def _marked(mark: str) -> list[psutil.Process]:
+def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         # of another user's process the environment is not to be read: it is none of ours

@@ -14,7 +14,7 @@ yaml: Any = pytest.importorskip("yaml", reason="pyyaml is not installed; pip ins
 
 ROOT = Path(__file__).parents[2]
 #: those for which no interpreter is needed that the others do not need
-ENVIRONMENTS = ("lint", "types", "small", "docs")
+ENVIRONMENTS = ("lint", "types")
 
 
 def tox() -> configparser.ConfigParser:

@@ -63,9 +63,10 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variance_scaling, "sampled_rows", lambda seed, scalings: _sampled(seed))
 
 
-@pytest.mark.parametrize("seed", [1, 4711])
 @pytest.mark.parametrize("name", ASKED)
-def test_an_experiment_passes_with_any_seed_and_decides_its_claims(name: str, seed: int) -> None:
+def test_an_experiment_passes_with_another_seed_and_decides_its_claims(name: str) -> None:
+    """Ten seeds: benchmarks/seeds.py."""
+    seed = 4711
     (finding,) = run_experiments([name], BACKENDS, seed=seed)
     assert finding.rows
     assert finding.passed, [row for row in finding.rows if not row.passed]

@@ -13,7 +13,8 @@ from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
-from attnlab.measuring.guard import MARK
+from attnlab.measuring.guard import GUARD, MARK
+from attnlab.measuring.guard import marked as marked_by
 from attnlab.measuring.limits import Limits
 
 BACKENDS = Path(__file__).parent / "backends"
@@ -96,7 +97,7 @@ def race(phase: str, faults: Sequence[str], *, more: Sequence[str] = GOOD) -> Tr
     started = time.monotonic()
     with Conductor(parse_all(names), folders=[str(BACKENDS)], limits=QUICK) as conductor:
         results = conductor.race(WORKLOAD)
-    return Trial({one.contender: one for one in results}, time.monotonic() - started, marked())
+    return Trial({one.contender: one for one in results}, time.monotonic() - started, len(marked_by(GUARD.mark)))
 
 
 def expected(fault: str, phase: str) -> tuple[Outcome, str]:
