@@ -166,6 +166,7 @@ def test_killing_a_sweep_at_random_asks_for_a_slurm_and_no_more(monkeypatch: pyt
     assert spec is not None and spec.loader is not None
     kills = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(kills)
+    monkeypatch.setattr(sys, "argv", ["sweep_kills.py"])
     monkeypatch.setattr(kills, "killed", lambda *_: pytest.fail("it would start"))
     monkeypatch.setattr(slurm_here, "_program", lambda name: None)
     with pytest.raises(SystemExit, match="Slurm is not installed: there is no munged"):
