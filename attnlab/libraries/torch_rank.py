@@ -179,6 +179,7 @@ class Rank:
         if begin:
             self._sent = Sent(self.ranks.rank)
             self._sent.__enter__()
+            self.meet()  # what PyTorch imports for the first call that is watched is none of the call's memory
             if on_cuda:
                 torch.cuda.reset_peak_memory_stats()
                 self._before = torch.cuda.memory_allocated()
