@@ -25,7 +25,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "sweep"))
 
-from slurm import NODES, Slurm, reason_to_skip  # noqa: E402 - beside the tests, whose fixture it is
+from slurm import NODES, Slurm, lacking  # noqa: E402 - beside the tests, whose fixture it is
 from sweeping import PLAN, cells  # noqa: E402
 
 from attnlab.program.execute import run  # noqa: E402
@@ -204,7 +204,7 @@ def killed(
 def main() -> None:
     """Kill, compare, write the page."""
     kills, seed = (int(one) for one in (sys.argv[1:] + ["20", "14"][len(sys.argv) - 1 :]))
-    reason = reason_to_skip()
+    reason = lacking()
     if reason:
         sys.exit(reason)
     with tempfile.TemporaryDirectory() as name:

@@ -22,10 +22,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.libraries.torch_bytes import of_bytes, to_bytes
 
 Told = tuple[tuple[int, ...], str]
+_NOTHING_SENT = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd", "c10d::barrier")
 
 
 class Ranks:
@@ -33,8 +35,6 @@ class Ranks:
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
-        #: bytes that this rank has sent to others
-        self.sent = 0
 
     def shares(self, length: int) -> list[int]:
         """How many of so many positions each rank holds: the first take one more where they cannot be even."""
@@ -55,12 +55,40 @@ class _Exchange(torch.autograd.Function):
         ctx.ranks, ctx.given, ctx.taken = ranks, given, taken
         found = numbers.new_empty(sum(taken))
         distributed.all_to_all_single(found, numbers.contiguous(), taken, given)
-        ranks.sent += (sum(given) - given[ranks.rank]) * numbers.element_size()
         return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         return ctx.ranks.exchange(gradients[0], ctx.taken, ctx.given), None, None, None
+
+
+class Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, counts the bytes that a rank sends to others, whoever calls PyTorch's exchanges.
+
+    Raises NotImplementedError at an exchange of which it does not know how much is sent.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rank = rank
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kind = func.name().partition(".")[0]
+        if kind == "c10d::alltoall_base_":  # (into, from, group, how many of each, how many to each, ...)
+            self._count(args[1], args[4])
+        elif (
+            kind == "_c10d_functional::all_to_all_single"
+        ):  # (from, how many of each, how many to each, group)
+            self._count(args[0], args[2])
+        elif kind.startswith(("c10d::", "_c10d_functional::")) and kind not in _NOTHING_SENT:
+            raise NotImplementedError(f"how many bytes {kind} sends is not known")
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, numbers: Tensor, given: Sequence[int]) -> None:
+        self.bytes += (sum(given) - given[self._rank]) * numbers.element_size()
 
 
 class Rank:
@@ -74,6 +102,7 @@ class Rank:
         self._before = 0
         self._folder: Any = None
         self._tracker: Any = None
+        self._sent: Any = None
         self._record: Any = None
 
     def join(self, rank: int, count: int, device: str, store: str, threads: int) -> None:
@@ -148,7 +177,9 @@ class Rank:
         """Begin to watch memory and messages, or end it: the peak beyond what was held, and the bytes sent."""
         on_cuda = self.device.type == "cuda"
         if begin:
-            self.ranks.sent = 0
+            self._sent = Sent(self.ranks.rank)
+            self._sent.__enter__()
+            self.meet()  # what PyTorch imports for the first call that is watched is none of the call's memory
             if on_cuda:
                 torch.cuda.reset_peak_memory_stats()
                 self._before = torch.cuda.memory_allocated()
@@ -158,11 +189,13 @@ class Rank:
                 self._tracker.__enter__()
             return None
         if on_cuda:
-            return int(torch.cuda.max_memory_allocated()) - self._before, self.ranks.sent
+            self._sent.__exit__(None, None, None)
+            return int(torch.cuda.max_memory_allocated()) - self._before, self._sent.bytes
         self._tracker.__exit__(None, None, None)
+        self._sent.__exit__(None, None, None)
         with self._folder as folder:
             peak = memray.FileReader(Path(folder) / "trace.bin").metadata.peak_memory
-        return int(peak), self.ranks.sent
+        return int(peak), self._sent.bytes
 
     def profile(self, begin: bool) -> str | None:
         """Begin to record operators, or end it: the kernels that ran."""

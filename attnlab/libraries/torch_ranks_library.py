@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from attnlab.libraries.torch_library import Torch
 from attnlab.libraries.torch_team import Team, threads_of
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+#: the positions of a length in the order in which so many ranks are to hold them
+Order = Callable[[int, int], Sequence[int]]
 _LENGTH = 2
 _COUNT = [2]
 
@@ -53,6 +55,10 @@ class Sharded:
         #: under which the ranks hold it, and whether they are to remember the way to it
         self.key = -1
         self.remembers = False
+        #: the positions in the order in which the ranks hold them, None where as they are
+        self.order: Sequence[int] | None = None
+        #: the same array cut, once somebody has asked for it
+        self.cut: Sharded | None = None
 
     def swapaxes(self, one: int, other: int) -> Sharded:
         """A view with two axes exchanged; of a whole array."""
@@ -65,13 +71,13 @@ class Sharded:
         return self.library.gathered(self) if self.whole is None else self.whole
 
 
-def spread(*arrays: Sharded) -> tuple[Sharded, ...]:
-    """The same arrays, cut over the ranks."""
-    return tuple(one.library.spread(one) for one in arrays)
+def spread(*arrays: Sharded, order: Order | None = None) -> tuple[Sharded, ...]:
+    """The same arrays, cut over the ranks; their positions in another order first, where one is given."""
+    return tuple(one.library.spread(one, order) for one in arrays)
 
 
 def on_ranks(function: Callable[..., Any], *arrays: Sharded, **options: Any) -> Sharded:
-    """What ``function(ranks, *parts, **options)`` returns on every rank: the parts of one array.
+    """What ``function(ranks, *parts, **options)`` returns on every rank: the parts of one array, cut as the first is.
 
     function : of a module's top level, in a file that the ranks import. ranks : `attnlab.libraries.torch_rank.Ranks`.
     """
@@ -106,7 +112,9 @@ class TorchRanks(HostLibrary):
 
     @property
     def team(self) -> Team:
-        """The ranks; started now where there are none, or where a call of theirs failed."""
+        """The ranks; started now where there are none, other than were asked for since, or where a call failed."""
+        if self._team is not None and self._team.count != _COUNT[0]:
+            self._team.end()
         if self._team is None or self._team.ended:
             self._team = Team(_COUNT[0], self.device, threads_of(_COUNT[0], self._threads))
         return self._team
@@ -139,14 +147,23 @@ class TorchRanks(HostLibrary):
 
     # -- what the ranks hold and do ----------------------------------------------------------------
 
-    def spread(self, array: Sharded) -> Sharded:
-        """A copy of a whole array, cut over the ranks: the first take one position more where they do not divide it."""
-        from attnlab.libraries.torch_bytes import to_bytes
-
+    def spread(self, array: Sharded, order: Order | None = None) -> Sharded:
+        """A whole array cut over the ranks, one that is cut already as it is."""
         if array.whole is None:
             return array
-        parts = array.whole.tensor_split(self.team.count, dim=_LENGTH)
+        if array.cut is None:
+            array.cut = self._cut(array, order and order(array.shape[_LENGTH], self.team.count))
+            array.cut.remembers = array.remembers
+        return array.cut
+
+    def _cut(self, array: Sharded, order: Sequence[int] | None) -> Sharded:
+        """A copy of a whole array: the first ranks take one position more where they do not divide its length."""
+        from attnlab.libraries.torch_bytes import to_bytes
+
+        whole = array.whole if order is None else array.whole[:, :, order]
+        parts = whole.tensor_split(self.team.count, dim=_LENGTH)
         found = self._held(array.shape, array.dtype)
+        found.order = order
         self.team.each([("put", found.key, to_bytes(one), tuple(one.shape), array.dtype) for one in parts])
         return found
 
@@ -157,7 +174,8 @@ class TorchRanks(HostLibrary):
         from attnlab.libraries.torch_bytes import of_bytes
 
         parts = [of_bytes(data, shape, array.dtype) for data, shape in self.team.all("get", array.key)]
-        return torch.cat(parts, dim=_LENGTH)
+        whole = torch.cat(parts, dim=_LENGTH)
+        return whole if array.order is None else whole[:, :, torch.tensor(array.order).argsort()]
 
     def run(self, function: Callable[..., Any], arrays: Arrays, options: dict[str, Any]) -> Sharded:
         """See `on_ranks`."""
@@ -167,7 +185,7 @@ class TorchRanks(HostLibrary):
         key = next(self._keys)
         self._forget()
         told = self.team.all("call", key, where, [one.key for one in given], options, remembers)
-        found = self._result(key, told)
+        found = self._result(key, told, given[0])
         found.remembers = remembers
         return found
 
@@ -177,11 +195,13 @@ class TorchRanks(HostLibrary):
         weakref.finalize(found, self._forgotten.append, found.key).atexit = False
         return found
 
-    def _result(self, key: int, told: list[Any]) -> Sharded:
-        """The array whose parts have these shapes and dtypes."""
+    def _result(self, key: int, told: list[Any], like: Sharded) -> Sharded:
+        """The array whose parts have these shapes and dtypes, cut as another is."""
         shapes = [shape for shape, _ in told]
         length = sum(shape[_LENGTH] for shape in shapes)
-        return self._held((*shapes[0][:_LENGTH], length, *shapes[0][_LENGTH + 1 :]), told[0][1], key)
+        found = self._held((*shapes[0][:_LENGTH], length, *shapes[0][_LENGTH + 1 :]), told[0][1], key)
+        found.order = like.order
+        return found
 
     def _forget(self) -> None:
         """Let the ranks free what nobody refers to any more; not answered, so that it takes no time of a call."""
@@ -195,12 +215,11 @@ class TorchRanks(HostLibrary):
         return None
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        leaves, upstream = self._leaves(arrays, output_gradient)
-        output = attend(*leaves)
+        output, leaves, upstream = self._remembered(attend, arrays, output_gradient)
         return lambda: self._gradients(output, leaves, upstream, keep=True)
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        leaves, upstream = self._leaves(arrays, output_gradient)
+        _, leaves, upstream = self._remembered(attend, arrays, output_gradient)
 
         def call() -> tuple[Any, ...]:
             output = attend(*leaves)
@@ -208,20 +227,23 @@ class TorchRanks(HostLibrary):
 
         return call
 
-    def _leaves(self, arrays: Arrays, output_gradient: Sharded) -> tuple[tuple[Sharded, ...], Sharded]:
-        (*leaves, upstream) = spread(*arrays, output_gradient)
-        for one in leaves:
+    def _remembered(
+        self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Sharded
+    ) -> tuple[Sharded, tuple[Sharded, ...], Sharded]:
+        """Output, leaves and the output's gradient, cut as `attend` cuts them: it alone knows how."""
+        wholes = [Sharded(self, one.whole) for one in arrays]
+        for one in wholes:
             one.remembers = True
-        return tuple(leaves), upstream
+        output = attend(*wholes)
+        return output, spread(*wholes), self._cut(output_gradient, output.order)
 
     def _gradients(
         self, output: Sharded, leaves: tuple[Sharded, ...], upstream: Sharded, keep: bool
     ) -> tuple[Sharded, ...]:
         keys = [next(self._keys) for _ in leaves]
         told = self.team.all("gradients", keys, output.key, [one.key for one in leaves], upstream.key, keep)
-        return tuple(
-            self._result(key, list(of_all)) for key, of_all in zip(keys, zip(*told, strict=True), strict=True)
-        )
+        each = zip(keys, zip(*told, strict=True), leaves, strict=True)
+        return tuple(self._result(key, list(of_all), leaf) for key, of_all, leaf in each)
 
     # -- instruments -------------------------------------------------------------------------------
 

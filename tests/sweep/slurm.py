@@ -46,9 +46,14 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def reason_to_skip() -> str | None:
-    """Why there can be no Slurm here, or None."""
+    """Why a test starts no Slurm here, or None."""
     if "ATTNLAB_TEST_SLURM" not in os.environ:
         return "a Slurm is started by `tox -e slurm` alone, which sets ATTNLAB_TEST_SLURM: it takes minutes"
+    return lacking()
+
+
+def lacking() -> str | None:
+    """Why there can be no Slurm here, or None."""
     missing = [one for one in PROGRAMS if _program(one) is None]
     if missing:
         return f"Slurm is not installed: there is no {missing[0]} (apt-get install slurm-wlm munge)"

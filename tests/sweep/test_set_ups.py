@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+import slurm as slurm_here
 import yaml
 from slurm import Slurm, reason_to_skip, wait_until
 from sweeping import PLAN, cells, plan_file
@@ -153,3 +155,19 @@ def test_the_array_runs_on_slurm_without_submitit(tmp_path: Path) -> None:
     sweep = read_sweep(tmp_path / "sweep")
     assert [one.state for one in status(sweep).states] == ["complete", "complete"]
     assert cells(results(sweep)).total() == 4
+
+
+def test_killing_a_sweep_at_random_asks_for_a_slurm_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a command of its own: what keeps tests from starting a Slurm says nothing to it."""
+    monkeypatch.delenv("ATTNLAB_TEST_SLURM", raising=False)
+    spec = importlib.util.spec_from_file_location(
+        "sweep_kills", DOCS.parent / "benchmarks" / "sweep_kills.py"
+    )
+    assert spec is not None and spec.loader is not None
+    kills = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(kills)
+    monkeypatch.setattr(sys, "argv", ["sweep_kills.py"])
+    monkeypatch.setattr(kills, "killed", lambda *_: pytest.fail("it would start"))
+    monkeypatch.setattr(slurm_here, "_program", lambda name: None)
+    with pytest.raises(SystemExit, match="Slurm is not installed: there is no munged"):
+        kills.main()

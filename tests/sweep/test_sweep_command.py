@@ -8,13 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from slurm import wait_until
 from sweeping import PLAN, cells, plan_file
 
+from attnlab import dataset
 from attnlab.__main__ import main
+from attnlab.contract.result import Result
 from attnlab.program.execute import run
 from attnlab.program.plan import Plan, read_plan
 from attnlab.sweep import cluster, folder
@@ -51,6 +54,7 @@ def test_a_sweep_here_ends_with_a_report_and_the_results_of_one_run(tmp_path: Pa
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[-1] == "6 of 6 workloads; shards: 2 complete"
+    ends_with_all_that_is_read(out, found.stdout)
     unbroken = run(Plan.grid(**read_plan(file)), tmp_path / "unbroken")
     assert cells(results(read_sweep(out))) == cells(unbroken.results)
     (report,) = (out / "machines").glob("*/report.md")
@@ -59,6 +63,24 @@ def test_a_sweep_here_ends_with_a_report_and_the_results_of_one_run(tmp_path: Pa
         "shards/0000/run-1",
         "shards/0001/run-1",
     }
+
+
+def ends_with_all_that_is_read(out: Path, printed: str) -> None:
+    """A report for the machine, a page with every race in it, and a dataset with every result, each said where."""
+    (report,) = (out / "machines").glob("*/report.md")
+    assert f"The report of machine {report.parent.name}: {report}" in printed
+    page = (out / "explore.html").read_text(encoding="utf-8")
+    assert f"The page to explore: {out / 'explore.html'}" in printed
+    shown = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert len(shown["workloads"]["label"]) == 6
+    if importlib.util.find_spec("pyarrow") is None:
+        assert "No dataset: pyarrow is not installed" in printed
+        return
+    assert f"The dataset: {out / 'dataset'} (6 workloads added)" in printed
+    stored = Counter(
+        line for run in dataset.runs(out / "dataset") for line in map(Result.to_json, run.results)
+    )
+    assert stored == Counter(map(Result.to_json, results(read_sweep(out))))
 
 
 @needs_submitit

@@ -13,6 +13,7 @@ from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.workload import Workload
+from attnlab.libraries.torch_rank import _function
 from attnlab.libraries.torch_ranks_library import TorchRanks
 from attnlab.measuring import system
 from attnlab.measuring.contender import Contender
@@ -26,55 +27,90 @@ if not distributed.is_available():
 WORKLOAD = Workload(batch=2, heads=4, kv_heads=2, queries=12, keys=12, head_dim=8, value_dim=8)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["torch_ulysses 2", "torch_ring 1", "torch_ring 2", "torch_ring 3"])
+def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    """A backend and a number of ranks, which end before others are asked for."""
+    name, processes = request.param.split()
+    yield name, processes
+    ended(load(name))
+
+
+@pytest.fixture
+def over_ranks(named: tuple[str, str]) -> Backend:
+    name, processes = named
+    return load(name, (), {"processes": processes})
+
+
+@pytest.fixture
 def ulysses() -> Iterator[Backend]:
-    """On two ranks, which end with this module."""
     backend = load("torch_ulysses", (), {"processes": "2"})
     yield backend
+    ended(backend)
+
+
+def ended(backend: Backend) -> None:
     library = backend.open("cpu")
     assert isinstance(library, TorchRanks)
     library.team.end()
 
 
-CUT = [
-    WORKLOAD,
+UNEVEN = [
     WORKLOAD.with_(queries=7, keys=13),
     WORKLOAD.with_(queries=1, keys=5),
-    WORKLOAD.with_(causal=True),
-    WORKLOAD.with_(heads=6, kv_heads=3),
     WORKLOAD.with_(queries=9, keys=4, causal=True, value_dim=3),
-    WORKLOAD.with_(dtype="float64", layout="bshd", scale=-0.3),
 ]
+#: those that up to three ranks of a ring can share
+EVEN = [
+    WORKLOAD,
+    WORKLOAD.with_(queries=7, keys=18),
+    WORKLOAD.with_(queries=20, keys=6),
+    WORKLOAD.with_(causal=True),
+    WORKLOAD.with_(causal=True, queries=24, keys=24),
+    WORKLOAD.with_(heads=6, kv_heads=3),
+    WORKLOAD.with_(dtype="float64", layout="bshd", scale=-0.3),
+    WORKLOAD.with_(dtype="float64", causal=True, scale=0.0),
+]
+DIRECTIONS = ["forward", "backward", "training"]
 
 
-@pytest.mark.parametrize("workload", CUT, ids=lambda one: one.label)
-@pytest.mark.parametrize("direction", ["forward", "backward", "training"])
-def test_every_cut_gives_what_one_process_gives(ulysses: Backend, workload: Workload, direction: str) -> None:
-    """Lengths that the ranks do not share evenly, of one position too; several calls after one another."""
-    asked = workload.with_(direction=direction)
+def agrees(backend: Backend, asked: Workload) -> None:
+    """With attention in one process, twice."""
     problem, alone = problem_of(asked), load("torch_eager")
-    call = ulysses.bind(asked, problem)
+    call = backend.bind(asked, problem)
     expected = alone.named(asked, alone.bind(asked, problem)())
+    close = {"rtol": 1e-12, "atol": 1e-13} if asked.dtype == "float64" else {"rtol": 1e-4, "atol": 1e-5}
     for _ in range(2):
-        found = ulysses.named(asked, call())
+        found = backend.named(asked, call())
         assert found.keys() == expected.keys()
         for name, one in found.items():
-            np.testing.assert_allclose(one, expected[name], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(one, expected[name], **close)
 
 
-def test_an_earlier_answer_stays_as_it_was(ulysses: Backend) -> None:
+@pytest.mark.parametrize("workload", UNEVEN + EVEN, ids=lambda one: one.label)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_every_cut_gives_what_one_process_gives(
+    over_ranks: Backend, workload: Workload, direction: str
+) -> None:
+    """In float64 to float64's precision. Lengths that ranks do not share evenly too, of one position, but in a ring."""
+    if workload in UNEVEN and over_ranks.name == "torch_ring":
+        assert over_ranks.declines(workload) is not None or over_ranks.settings["processes"] == "1"
+    else:
+        agrees(over_ranks, workload.with_(direction=direction))
+
+
+def test_an_earlier_answer_stays_as_it_was(over_ranks: Backend) -> None:
     """Though it lies on the ranks until somebody reads it, and others were computed since."""
     first, second = WORKLOAD, WORKLOAD.with_(seed=1)
-    held = ulysses.bind(first)()
-    expected = ulysses.named(first, ulysses.bind(first)())["output"]
+    held = over_ranks.bind(first)()
+    expected = over_ranks.named(first, over_ranks.bind(first)())["output"]
     for _ in range(3):
-        ulysses.bind(second)()
-    assert np.array_equal(ulysses.named(first, held)["output"], expected)
+        over_ranks.bind(second)()
+    assert np.array_equal(over_ranks.named(first, held)["output"], expected)
 
 
-def test_what_nobody_refers_to_is_freed(ulysses: Backend) -> None:
+def test_what_nobody_refers_to_is_freed(over_ranks: Backend) -> None:
     """On the ranks: calls without end take no more memory than one."""
-    call, library = ulysses.bind(WORKLOAD), ulysses.open("cpu")
+    call, library = over_ranks.bind(WORKLOAD), over_ranks.open("cpu")
     assert isinstance(library, TorchRanks)
     call()
     before = library.team.all("count")
@@ -83,18 +119,57 @@ def test_what_nobody_refers_to_is_freed(ulysses: Backend) -> None:
     assert library.team.all("count") == before
 
 
-def test_bytes_sent_and_each_ranks_memory_are_recorded(ulysses: Backend) -> None:
-    """Of each array a rank sends (N - 1)/N² to others; the peak is the sum of theirs, output and exchange included."""
-    workload = WORKLOAD.with_(queries=64, keys=64)
-    library = ulysses.open("cpu")
-    found = PEAK_MEMORY.measure(library, ulysses.bind(workload))
-    arrays = workload.input_bytes + workload.output_bytes
-    for rank in range(2):
-        assert set(found.columns[f"rank_{rank}_sent_bytes"]) == {arrays / 4}
-    each = [found.columns[f"rank_{rank}_peak_bytes"] for rank in range(2)]
+def sent_by(backend: Backend, workload: Workload) -> list[float]:
+    """Bytes that each rank sends in one call, once memory and messages are found to be told of each."""
+    library = backend.open("cpu")
+    found = PEAK_MEMORY.measure(library, backend.bind(workload))
+    assert isinstance(library, TorchRanks)
+    ranks = range(library.team.count)
+    each = [found.columns[f"rank_{rank}_peak_bytes"] for rank in ranks]
     assert found.samples == tuple(map(sum, zip(*each, strict=True)))
     assert min(found.samples) > workload.output_bytes
+    assert max(found.samples) < 2**23 * len(each)  # no library that PyTorch imports meanwhile
     assert found.facts == {"method": "sum of the ranks' own peaks"}
+    told = [set(found.columns[f"rank_{rank}_sent_bytes"]) for rank in ranks]
+    assert all(len(one) == 1 for one in told)
+    return [one.pop() for one in told]
+
+
+def test_bytes_sent_are_those_of_the_algorithm(over_ranks: Backend) -> None:
+    """Heads: (N - 1)/N² of every array. Ring: N - 1 times its part of keys and values, and N times their gradients."""
+    workload = WORKLOAD.with_(queries=96, keys=96)
+    count = int(over_ranks.settings["processes"])
+    forward, backward = (
+        sent_by(over_ranks, workload.with_(direction=one)) for one in ("forward", "backward")
+    )
+    if over_ranks.name == "torch_ulysses":
+        part = (workload.input_bytes + workload.output_bytes) * (count - 1) / count**2
+        assert forward == backward == [part] * count
+        return
+    part = 2 * 4 * workload.batch * workload.kv_heads * workload.keys * workload.head_dim / count
+    gradients = count * part if count > 1 else 0
+    assert forward == sent_by(over_ranks, workload.with_(causal=True)) == [(count - 1) * part] * count
+    assert backward == [(count - 1) * part + gradients] * count
+
+
+def test_what_a_ring_cannot_cut_is_declined() -> None:
+    declines = load("torch_ring", (), {"processes": "3"}).declines
+    assert declines(WORKLOAD) is None
+    assert "a multiple of 3 keys, got 13" in str(declines(WORKLOAD.with_(keys=13)))
+    assert "a multiple of 6 positions, got 9" in str(declines(WORKLOAD.with_(queries=9, keys=9, causal=True)))
+    assert "as many, got 6 and 12" in str(declines(WORKLOAD.with_(queries=6, causal=True)))
+    assert "3 processes need a query each, got 2" in str(declines(WORKLOAD.with_(queries=2)))
+    assert "needs value_dim = head_dim" in str(declines(WORKLOAD.with_(value_dim=4)))
+
+
+def test_the_stretches_of_a_causal_ring_see_as_many_pairs() -> None:
+    """Whatever the number of ranks; and no position is left out."""
+    path = load("torch_ring").attend.__code__.co_filename
+    order = _function(path, "balanced")
+    for ranks in (1, 2, 3, 8):
+        found = np.array(order(48, ranks))
+        assert sorted(found) == list(range(48))
+        assert len({int((part + 1).sum()) for part in np.split(found, ranks)}) == 1
 
 
 def test_heads_that_the_ranks_cannot_share_are_declined(ulysses: Backend) -> None:
