@@ -128,14 +128,13 @@ RESULTS = (
     Column("accuracy", f"struct<{_ACCURACY}>", "How exact its answer is against float64."),
     Column("tail", "string", "The last lines that its process printed, where that ended."),
     Column(
-        "race_seconds",
-        "double",
-        "Seconds that its race took in all; null where it was recorded before that was.",
-    ),
-    Column(
         "measurements", f"list<struct<{_MEASUREMENT}>>", "Every quantity with its raw samples, in its unit."
     ),
-    Column("race_seconds", "double", "Seconds that the whole race took, the same for all who raced."),
+    Column(
+        "race_seconds",
+        "double",
+        "Seconds that its whole race took; null where it was recorded before that was.",
+    ),
 )
 RUNS = (
     RUN,

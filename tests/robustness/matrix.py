@@ -97,7 +97,9 @@ def race(phase: str, faults: Sequence[str], *, more: Sequence[str] = GOOD) -> Tr
     started = time.monotonic()
     with Conductor(parse_all(names), folders=[str(BACKENDS)], limits=QUICK) as conductor:
         results = conductor.race(WORKLOAD)
-    return Trial({one.contender: one for one in results}, time.monotonic() - started, len(marked_by(GUARD.mark)))
+    return Trial(
+        {one.contender: one for one in results}, time.monotonic() - started, len(marked_by(GUARD.mark))
+    )
 
 
 def expected(fault: str, phase: str) -> tuple[Outcome, str]:
