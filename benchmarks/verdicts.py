@@ -68,7 +68,7 @@ class Store:
 
 def aa(store: Store, beside: str, passes: int) -> None:
     """Every backend entered three times, six lengths, fresh processes for every backend and pass."""
-    limits = Limits(workload_seconds=4.0, most_processes=8)
+    limits = Limits(workload_seconds=4.0, most_processes=8, further_above=0.0)
     for number in range(passes):
         for name in backends():
             key = {"section": "aa", "beside": beside, "pass": number, "backend": name}

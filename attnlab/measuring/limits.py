@@ -16,7 +16,8 @@ class Limits:
     """When to stop measuring. Seconds throughout.
 
     A workload is raced in `processes` fresh processes of each contender, one set after the other, and in more, up to
-    `most_processes` if these are more, while a verdict against the baseline is undecided. It has at least `min_rounds`
+    `most_processes` if these are more, where those leave something undecided: with `further_above` 0 a verdict against
+    the baseline, else one on the fastest whose lead is of more than that part. It has at least `min_rounds`
     rounds in all and at most `max_rounds`, shared by the planned processes, but no more than fit into
     `workload_seconds`; where that leaves less than two rounds a process, up to `extra_seconds` more. A contender whose
     call is predicted to take over `longest_call` is not tried: over `call_seconds`, or more where the time of a
@@ -28,7 +29,8 @@ class Limits:
     """
 
     processes: int = 5
-    most_processes: int = 5
+    most_processes: int = 8
+    further_above: float = 0.15
     min_rounds: int = 30
     max_rounds: int = 300
     workload_seconds: float = 3.0

@@ -108,8 +108,9 @@ class Race:
         if crews < limits.processes:
             return self.spent > limits.utmost_seconds
         if crews == limits.processes:  # the first look: what is decided has its verdict
+            still_open = self._open()
             for one in self._challengers():
-                one.racing = not self._decided(one)
+                one.racing = one in still_open
         return self.spent > limits.utmost_seconds or not self._challengers()
 
     def cut_short(self, crews: int) -> str | None:
@@ -250,6 +251,23 @@ class Race:
                     participant.racing = False
                     self.spent -= participant.spent - participant.apart  # is not taken from the others
 
+    def _open(self) -> list[Participant]:
+        """Those whom further processes may tell apart."""
+        above = self.limits.further_above
+        if not above:
+            return [one for one in self._challengers() if not self._decided(one)]
+        running = [one for one in self.racing if one.turns]
+        fastest = min(running, key=lambda one: one.latency().median)
+        behind = [
+            one
+            for one in running
+            if one is not fastest
+            and (verdict := self._verdict(one, fastest))
+            and verdict.kind is pairing.Kind.UNDECIDED
+            and verdict.ratio > 1 + above
+        ]
+        return [fastest, *behind] if behind else []
+
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)
         if verdict is None:
@@ -257,9 +275,9 @@ class Race:
         narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self.limits.noise_margin) ** 2
         return narrow or verdict.kind is not pairing.Kind.UNDECIDED
 
-    def _verdict(self, participant: Participant) -> Verdict | None:
-        """The participant against the base, or None where the two share no round that counts."""
-        base = self._base()
+    def _verdict(self, participant: Participant, base: Participant | None = None) -> Verdict | None:
+        """The participant against `base` (None: the race's), or None where the two share no round that counts."""
+        base = base or self._base()
         if base is None or not {t["round"] for t in base.turns} & {t["round"] for t in participant.turns}:
             return None
         running = sum(one.ended is None for one in self.participants)

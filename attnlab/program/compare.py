@@ -154,6 +154,7 @@ def compare(
         workload_seconds=seconds or SECONDS * len(contenders),
         processes=min(PROCESSES, processes),
         most_processes=processes,
+        further_above=0.0,
     )
     started = time.monotonic()
     with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:

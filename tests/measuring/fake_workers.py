@@ -21,6 +21,7 @@ from attnlab.measuring.worker_process import Hung, Refused
 FIXED = {
     "processes": 5,
     "most_processes": 10,
+    "further_above": 0.0,
     "min_rounds": 30,
     "max_rounds": 30,
     "workload_seconds": 6.0,

@@ -55,6 +55,18 @@ def cut(one: Measurement, rounds: int) -> Measurement:
             (0.001, (0.001, uneven)), {"most_processes": 5}, [FIVE] * 2, id="undecided, and no more allowed"
         ),
         pytest.param((0.001, 0.002, (0.001, uneven)), {}, [TEN, FIVE, TEN], id="one is decided"),
+        pytest.param(
+            (0.001, (0.0012, uneven)), {"further_above": 0.15}, [TEN] * 2, id="a lead of 20 % is undecided"
+        ),
+        pytest.param(
+            (0.001, (0.001, uneven)), {"further_above": 0.15}, [FIVE] * 2, id="undecided, but no lead of 15 %"
+        ),
+        pytest.param(
+            (0.003, 0.001, (0.0012, uneven), 0.002),
+            {"further_above": 0.15},
+            [TEN, TEN, TEN, FIVE],
+            id="the lead is another's than the baseline's",
+        ),
         # a fresh round takes 4 x 1.5 s, the next 2 x 1.5 s: no third fits, and the fourth process has spent it all
         pytest.param(
             (1.5, (1.5, uneven)), {}, [{0: 2, 1: 2, 2: 2, 3: 1}] * 2, id="slow: two rounds, in the extra time"
