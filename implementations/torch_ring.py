@@ -107,6 +107,7 @@ class _Ring(torch.autograd.Function):
             else operators._scaled_dot_product_flash_attention_for_cpu
         )
         ring = _context_parallel(causal, query.dtype)._templated_ring_attention
+        output: Tensor
         output, log_sum, *kept = ring(
             torch.distributed.group.WORLD, _LENGTH, operator, query, key, value, causal, scale=scale
         )

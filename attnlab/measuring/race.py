@@ -256,17 +256,13 @@ class Race:
         above = self.limits.further_above
         if not above:
             return [one for one in self._challengers() if not self._decided(one)]
-        running = [one for one in self.racing if one.turns]
-        fastest = min(running, key=lambda one: one.latency().median)
-        behind = [
-            one
-            for one in running
-            if one is not fastest
-            and (verdict := self._verdict(one, fastest))
-            and verdict.kind is pairing.Kind.UNDECIDED
-            and verdict.ratio > 1 + above
-        ]
-        return [fastest, *behind] if behind else []
+        running = sorted((one for one in self.racing if one.turns), key=lambda one: one.latency().median)
+        if len(running) < 2:
+            return []
+        fastest, second = running[:2]
+        verdict = self._verdict(second, fastest)
+        lead = verdict and verdict.kind is pairing.Kind.UNDECIDED and verdict.ratio > 1 + above
+        return [fastest, second] if lead else []
 
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)

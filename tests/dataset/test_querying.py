@@ -186,7 +186,12 @@ def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
     asked = "select machine, date, run, label, contender, standing, ratio from verdicts order by all"
     opened: list[str] = []
     look = Dataset.opened
-    monkeypatch.setattr(Dataset, "opened", lambda self, table: opened.append(table) or look(self, table))
+
+    def noted(self: Dataset, table: str) -> Any:
+        opened.append(table)
+        return look(self, table)
+
+    monkeypatch.setattr(Dataset, "opened", noted)
     alone = ask(path, asked)
     assert alone and not opened
     # the package has a function of the module's name

@@ -199,15 +199,17 @@ def attend(query, key, value, *, causal, scale):
 """
 
 
-def held_backwards(tmp_path: Path, *, change: str = "pass", before: str = "pass"):
+def held_backwards(
+    tmp_path: Path, *, change: str = "pass", before: str = "pass", dtypes: Sequence[str] = ("float32",)
+):
     """`check` of a PyTorch backend with its own backward pass and one thing changed."""
     (tmp_path / "mine.py").write_text(BACKWARD.format(change=change, before=before))
-    return check("mine", [str(tmp_path)], dtypes=("float32", "bfloat16"))
+    return check("mine", [str(tmp_path)], dtypes=dtypes)
 
 
 def test_a_right_backward_pass_is_reported(tmp_path: Path) -> None:
     """With its precision, by dtype, beside that of the output."""
-    found = held_backwards(tmp_path)
+    found = held_backwards(tmp_path, dtypes=("float32", "bfloat16"))
     assert found.passed is True and found.reason is None and found.no_gradients is None
     assert set(found.gradients) == {"float32", "bfloat16"}
     for numbers in found.gradients.values():

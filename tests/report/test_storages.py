@@ -19,9 +19,10 @@ def cost(workload: Workload) -> float:
     return 1e-5 + 1e-6 * READING[workload.storage] * workload.keys * workload.batch
 
 
+LENGTHS = (1024, 4096, 16384)
 DECODING = {
     "costs": {"a": cost},
-    "lengths": (1024, 4096, 16384),
+    "lengths": LENGTHS,
     "heads": (8,),
     "queries": 1,
     "ceiling_flops": 1e18,
@@ -83,7 +84,7 @@ def test_every_figure_stands_in_a_table_beside_the_page(made):
     """Contiguous beside itself is 1; every other storage is what its model says, within the range."""
     analysis = analyse(made(variants=ALL, rounds=25, **DECODING))
     found = tables(analysis, fits_of(analysis))["storages"]
-    assert len(found) == len(READING) * len(DECODING["lengths"])
+    assert len(found) == len(READING) * len(LENGTHS)
     for one in found:
         slow, plain = (
             cost(Workload(heads=8, keys=one["n"], storage=storage))
@@ -92,9 +93,9 @@ def test_every_figure_stands_in_a_table_beside_the_page(made):
         assert one["median_s"] == one["seconds_per_token"] == pytest.approx(slow, rel=0.1)
         assert one["least"] <= one["over_contiguous"] <= one["greatest"]
         assert one["over_contiguous"] == pytest.approx(slow / plain, rel=0.1)
-    plain = analyse(made(costs={"a": cost}, lengths=(64, 128), heads=(4,), ceiling_flops=1e18))
+    without = analyse(made(costs={"a": cost}, lengths=(64, 128), heads=(4,), ceiling_flops=1e18))
     chapters = {"storages", "block_parts", "block_heads", "block_projections"}
-    assert not chapters & set(tables(plain, fits_of(plain)))
+    assert not chapters & set(tables(without, fits_of(without)))
 
 
 def test_without_several_storages_there_is_no_such_chapter(made):

@@ -10,8 +10,14 @@ from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 
+#: asked in every run of the tests; the others ask the same of another moment
+BRIEF = ("start", "time")
 
-@pytest.mark.parametrize("phase", PHASES)
+
+@pytest.mark.parametrize(
+    "phase",
+    [pytest.param(one, marks=() if one in BRIEF else pytest.mark.thorough) for one in PHASES],
+)
 def test_every_fault_has_its_outcome_and_harms_nobody(phase: str) -> None:
     """All of them in one race with two good backends, which have their whole results; no process is left."""
     trial = race(phase, list(FAULTS))
