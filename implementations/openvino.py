@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.contract.keywords import flag_and_array
-from attnlab.libraries.host import Recipe, required
-from attnlab.libraries.openvino_library import REQUESTS, lacks
+from attnlab.libraries.host import Recipe
+from attnlab.libraries.openvino_library import REQUESTS, lacks, quiet_openvino
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
-ov = required("openvino", extra="openvino")
+ov = quiet_openvino()
 
 LIBRARY = "openvino"
 SETTINGS = {"precision": ("f32", "bf16", "f16")}

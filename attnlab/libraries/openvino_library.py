@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,16 @@ from attnlab.libraries.numpy_library import NumPy
 
 #: whose arrays it computes on: it has no matrix product and no copy of its own
 ARRAYS_OF = "numpy"
+
+
+def quiet_openvino() -> Any:
+    """The module `openvino`, without its telemetry. Raises Unavailable where it is not there.
+
+    On import it would start a process that reports its use over the network, beside whoever is timed, and keep an
+    identifier in the home folder. Where that package cannot be imported it does without.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return required("openvino", extra="openvino")
 
 
 class Requests:
@@ -101,7 +112,7 @@ def lacks(precision: str) -> str | None:
 
 def open_on(device: str) -> OpenVino:
     """OpenVINO. Raises Unavailable for any device but the CPU, and where it is not installed."""
-    openvino = required("openvino", extra="openvino")
+    openvino = quiet_openvino()
     if device != "cpu":
         raise Unavailable(f"attnlab runs OpenVINO on the CPU only, not on {device}")
     return OpenVino(openvino)

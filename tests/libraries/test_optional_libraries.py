@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import subprocess
 import sys
+import textwrap
 import weakref
 from pathlib import Path
 from typing import Any
@@ -308,3 +311,23 @@ def test_ggml_reads_query_key_and_value_where_they_lie(layout: str, monkeypatch:
     )
     backend.call(workload, problem, arrays)()
     assert places == [[one.ctypes.data for one in arrays]]
+
+
+def test_openvino_reports_its_use_to_nobody(tmp_path: Path) -> None:
+    """By itself it starts a process that does, over the network, and keeps an identifier in the home folder."""
+    pytest.importorskip("openvino", reason="OpenVINO is not installed; pip install 'attnlab[openvino]'")
+    code = """
+        import sys, threading
+        from attnlab.contract.discovery import load
+        load("openvino").open("cpu")
+        assert sys.modules["openvino_telemetry"] is None
+        assert threading.active_count() == 1, threading.enumerate()
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(code)],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.iterdir())
