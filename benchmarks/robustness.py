@@ -3,7 +3,7 @@
 ``python benchmarks/robustness.py [PART ...] [--kills 200] [--lines 12000] [--workloads 2000]``; the parts are `matrix`,
 `soak`, `fuzz`, `leaks` and `store`, all of them by default.
 Each part adds its figures to ``benchmarks/robustness.json`` and ``docs/robustness.md`` is written whole from that file.
-`soak` takes about five seconds a kill, `leaks` about two minutes, the others one to three minutes.
+`soak` takes about eleven seconds a kill, `leaks` about two minutes, the others one to three minutes.
 """
 
 from __future__ import annotations
