@@ -79,9 +79,7 @@ class Sent(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = func.name().partition(".")[0]
         if kind == "c10d::alltoall_base_":  # (into, from, group, how many of each, how many to each, ...)
             self._count(args[1], args[4])
-        elif (
-            kind == "_c10d_functional::all_to_all_single"
-        ):  # (from, how many of each, how many to each, group)
+        elif kind == "_c10d_functional::all_to_all_single":  # (from, of each, to each, group)
             self._count(args[0], args[2])
         elif kind.startswith(("c10d::", "_c10d_functional::")) and kind not in _NOTHING_SENT:
             raise NotImplementedError(f"how many bytes {kind} sends is not known")

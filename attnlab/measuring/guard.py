@@ -88,6 +88,7 @@ def sweep(mark: str) -> int:
 
 
 def marked(mark: str) -> list[psutil.Process]:
+    """The processes with this mark in their environment that have not ended, this one aside."""
     found = []
     for process in psutil.process_iter():
         # of another user's process the environment is not to be read: it is none of ours

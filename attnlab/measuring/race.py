@@ -256,13 +256,13 @@ class Race:
         above = self.limits.further_above
         if not above:
             return [one for one in self._challengers() if not self._decided(one)]
-        running = sorted((one for one in self.racing if one.turns), key=lambda one: one.latency().median)
-        if len(running) < 2:
+        running = [one for one in self.participants if one.ended is None and one.turns]
+        first = sorted(running, key=lambda one: one.latency().median)[:2]
+        if len(first) < 2 or not all(one.racing for one in first):  # who left early is clear
             return []
-        fastest, second = running[:2]
-        verdict = self._verdict(second, fastest)
+        verdict = self._verdict(first[1], first[0])
         lead = verdict and verdict.kind is pairing.Kind.UNDECIDED and verdict.ratio > 1 + above
-        return [fastest, second] if lead else []
+        return first if lead else []
 
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)

@@ -22,9 +22,9 @@ from attnlab.program.presets import preset_workloads
 
 #: stands for every backend, those that race only where they are named included
 EVERYBODY = "all"
-#: what a plan file calls the fields of `Plan` that have another name there
 #: of a plan file
 _MOST_BYTES = 2**20
+#: what a plan file calls the fields of `Plan` that have another name there
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
 

@@ -46,9 +46,8 @@ class Levels:
         """The quantile of each row of rounds: (processes of all groups, rows of each)."""
         found = np.empty((sum(map(len, self._counts)), drawn[0].samples.shape[1]))
         for one in drawn:
-            exact = self._level * (
-                one.samples.shape[2] - 1
-            )  # as `numpy.quantile` does, in a tenth of its time
+            # as `numpy.quantile` does, in a tenth of its time
+            exact = self._level * (one.samples.shape[2] - 1)
             low, high = math.floor(exact), math.ceil(exact)
             ordered = np.partition(self._samples[one.samples], (low, high), axis=2)
             first, second = ordered[:, :, low], ordered[:, :, high]
