@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -137,9 +138,17 @@ def store(asked: argparse.Namespace) -> Figures:
     }
 
 
+def keep(name: str, found: Figures) -> None:
+    """Put a part's figures into the store, and write the page from it."""
+    figures: Figures = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    figures[name] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
+    STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(figures), encoding="utf-8")
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "matrix": matrix,
-    "soak": lambda asked: soak(asked.kills),
+    "soak": lambda asked: soak(asked.kills, partial(keep, "soak")),
     "fuzz": lambda asked: fuzz(asked.lines),
     "leaks": leaks,
     "store": store,
@@ -156,12 +165,8 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=12_000)
     parser.add_argument("--workloads", type=int, default=2_000)
     asked = parser.parse_args()
-    figures: Figures = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
     for name in asked.parts or PARTS:
-        found = PARTS[name](asked)
-        figures[name] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
-        STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(figures), encoding="utf-8")
+        keep(name, PARTS[name](asked))
 
 
 if __name__ == "__main__":

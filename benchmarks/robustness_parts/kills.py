@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -10,22 +12,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from robustness_parts import Figures, say
-
-from matrix import marked  # isort: skip
-
 from attnlab.program.store import read_run
+from robustness_parts import Figures, say
 
 SOAK = ["--backends", "numpy_vectorized,numpy_blocked", "--lengths", "8,16,32,64", "--heads", "1,2,4"]
 SOAK += ["--seconds", "0.3", "--processes", "2", "--experiments", "none"]
 
 
-def soak(wanted: int) -> Figures:
-    """Kill the conductor, or one of its workers, at a random moment; go on; until so many kills are counted."""
+def soak(wanted: int, keep: Callable[[Figures], None]) -> Figures:
+    """Kill the conductor, or one of its workers, at a random moment; go on; until so many kills are counted.
+
+    The figures so far are kept after every run that was completed.
+    """
     generator, kills = random.Random(0), Counter[str]()
     figures: Figures = {"runs": 0, "lost": 0, "doubled": 0, "different": 0, "broken": 0, "left": 0}
     with tempfile.TemporaryDirectory(prefix="attnlab-soak-") as folder:
@@ -42,12 +45,17 @@ def soak(wanted: int) -> Figures:
             # a worker that is killed is an outcome, and no fault of the store
             figures["different"] += len(found.keys() - whole.keys())
             figures["broken"] += subprocess.call([*_ATTNLAB, "doctor", str(run)], stdout=subprocess.DEVNULL)
-            figures["left"] += marked()
+            figures["left"] += _left()
+            keep({**figures, "kills": dict(kills), "cells": len(whole)})
             say(f"soak: {sum(kills.values())} kills in {figures['runs']} runs")
     return {**figures, "kills": dict(kills), "cells": len(whole)}
 
 
 _ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
+#: in the environment of every process that comes from here, so that those of others are not counted
+_MARK, _OWN = "ATTNLAB_SOAK", secrets.token_hex(8)
+#: seconds in which a process may still end by itself
+_ENDING = 5.0
 
 
 def _finish(run: Path, strike: Callable[[], Callable[[int], bool] | None]) -> None:
@@ -55,7 +63,10 @@ def _finish(run: Path, strike: Callable[[], Callable[[int], bool] | None]) -> No
     for _ in range(1000):
         words = ["--resume", str(run)] if (run / "run.json").exists() else [*SOAK, "--out", str(run)]
         process = subprocess.Popen(
-            [*_ATTNLAB, "run", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            [*_ATTNLAB, "run", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, _MARK: _OWN},
         )
         killer = strike()
         if killer is not None:
@@ -92,6 +103,16 @@ def _strike(generator: random.Random, kills: Counter[str], wanted: int) -> Calla
         return True
 
     return kill
+
+
+def _left() -> int:
+    """Processes that come from the run, whoever started them, and do not end."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # of another user's process the environment is not to be read
+            if process.environ().get(_MARK) == _OWN:
+                found.append(process)
+    return len(psutil.wait_procs(found, timeout=_ENDING)[1])
 
 
 def _cells(run: Path) -> Counter[tuple[str, str]]:

@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
-from attnlab.measuring.guard import GUARD, MARK
-from attnlab.measuring.guard import marked as marked_by
+from attnlab.measuring.guard import GUARD, marked
 from attnlab.measuring.limits import Limits
 
 BACKENDS = Path(__file__).parent / "backends"
@@ -97,9 +94,8 @@ def race(phase: str, faults: Sequence[str], *, more: Sequence[str] = GOOD) -> Tr
     started = time.monotonic()
     with Conductor(parse_all(names), folders=[str(BACKENDS)], limits=QUICK) as conductor:
         results = conductor.race(WORKLOAD)
-    return Trial(
-        {one.contender: one for one in results}, time.monotonic() - started, len(marked_by(GUARD.mark))
-    )
+    seconds = time.monotonic() - started
+    return Trial({one.contender: one for one in results}, seconds, len(marked(GUARD.mark)))
 
 
 def expected(fault: str, phase: str) -> tuple[Outcome, str]:
@@ -110,14 +106,3 @@ def expected(fault: str, phase: str) -> tuple[Outcome, str]:
     if phase == "memory":
         return MEASURED, "" if told.outcome in (MEASURED, WRONG) else told.words
     return told.outcome, told.words
-
-
-def marked() -> int:
-    """Processes that come from a worker of anybody's, and have not ended."""
-    found = 0
-    for process in psutil.process_iter():
-        try:
-            found += MARK in process.environ() and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, OSError):
-            continue
-    return found
