@@ -23,6 +23,7 @@ from attnlab.measuring.limits import LEAST_ROUNDS, Limits
 from attnlab.measuring.participant import Participant
 from attnlab.statistics import pairing, replication
 from attnlab.statistics.pairing import Verdict
+from attnlab.statistics.ranking import implementation_of
 
 T = TypeVar("T")
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
@@ -257,12 +258,16 @@ class Race:
         if not above:
             return [one for one in self._challengers() if not self._decided(one)]
         running = [one for one in self.participants if one.ended is None and one.turns]
-        first = sorted(running, key=lambda one: one.latency().median)[:2]
-        if len(first) < 2 or not all(one.racing for one in first):  # who left early is clear
+        running.sort(key=lambda one: one.latency().median)
+        ran = {one.name: implementation_of(one.result()) for one in running}
+        first = [one for one in running if ran[one.name] == ran[running[0].name]]
+        second = next((one for one in running if one not in first), None)
+        if second is None or not (first[0].racing and second.racing):  # who left early is clear
             return []
-        verdict = self._verdict(first[1], first[0])
+        verdict = self._verdict(second, first[0])
         lead = verdict and verdict.kind is pairing.Kind.UNDECIDED and verdict.ratio > 1 + above
-        return first if lead else []
+        # with all names of the fastest kernel: any of them may be the fastest in the end
+        return [*(one for one in first if one.racing), second] if lead else []
 
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)
