@@ -71,6 +71,7 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     caches = (
         libraries.library_names,
         libraries.array_libraries,
+        libraries.products,
         libraries.thread_variables,
         libraries.open_library,
     )
