@@ -63,6 +63,8 @@ def tables(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
 def even(rows: Table) -> Table:
     """The rows with the same columns each, in the order in which they first come; None where one has no such."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
+    if all(list(row) == columns for row in rows):
+        return rows
     return [{name: row.get(name) for name in columns} for row in rows]
 
 

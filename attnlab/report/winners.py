@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from attnlab.report.analysis import Analysis, At, Cell, Group
 from attnlab.statistics.ranking import Standing
-from attnlab.statistics.winner import Sure, Winner, winner
+from attnlab.statistics.winner import Sure, Winner
 
 #: a memory that is more than this many times another's counts as larger, where time does not decide
 MORE_MEMORY = 1.5
@@ -90,10 +90,8 @@ class Choice:
 
 def places(analysis: Analysis, group: Group) -> list[Place]:
     """The workloads of `group` at which anybody was measured, by heads, then length."""
-    return [
-        Place(group, at, group.cells[at], winner(ranking, analysis.names))
-        for at, ranking in group.ranked.items()
-    ]
+    cells = ((at, group.cells[at]) for at in group.ranked)
+    return [Place(group, at, cell, analysis.won[cell.workload]) for at, cell in cells]
 
 
 def every_place(analysis: Analysis) -> list[Place]:

@@ -128,7 +128,7 @@ def rank(
         return None
     medians = {name: one.median for name, one in times.items()}
     best, against_best = _reference(results, medians, margin)
-    against_baseline = decidable(results.values(), baseline, margin)
+    against_baseline = against_best if baseline == best else decidable(results.values(), baseline, margin)
     order = sorted(times, key=lambda name: (name != best, medians[name]))
     turns = sum(len(one.samples) for one in times.values())
     kept = {name: len(set(one.by_round()) - one.disturbed_rounds) for name, one in times.items()}
