@@ -15,6 +15,7 @@ from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.crossings import find_crossovers
 from attnlab.report.layout import markdown, shortened
+from attnlab.report.readable import part_of, readable
 from attnlab.report.winners import Choice, Place, choose, every_place, largest, peaks_of, places
 from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import decidable
@@ -129,11 +130,15 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def table(analysis: Analysis, group: Group, found: Sequence[Place]) -> str:
-    """Lengths × head counts: who is first, and how many times as fast as the next implementation."""
-    by_place = {one.at: one.won for one in found}
-    headers = ["n", *(wording.counted(count, "head") for count in group.heads)]
-    rows = [[n, *(_cell(by_place.get((count, n))) for count in group.heads)] for n in group.lengths]
-    return markdown(headers, rows, left=len(headers))
+    """Lengths × head counts: who is first, and how many times as fast as the next implementation.
+
+    Of a large group an even part, which is told below.
+    """
+    by_place, shown = {one.at: one.won for one in found}, readable(group)
+    headers = ["n", *(wording.counted(count, "head") for count in shown.heads)]
+    rows = [[n, *(_cell(by_place.get((count, n))) for count in shown.heads)] for n in shown.lengths]
+    text = markdown(headers, rows, left=len(headers))
+    return text if shown is group else f"{text}\n\nShown are {part_of(group)}; the tables have all."
 
 
 def _cell(won: Winner | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from attnlab.report.analysis import Analysis, At, Cell, Group
 from attnlab.statistics.ranking import Standing
@@ -33,10 +34,12 @@ class Place:
     def shares_first(self, name: str) -> bool:
         """Whether `name`, or another name of its kernel, is first here or tied for it."""
         mine = self.standing(name)
-        return mine is not None and any(
-            one is not None and one.implementation == mine.implementation
-            for one in map(self.standing, self.won.first)
-        )
+        return mine is not None and mine.implementation in self._first
+
+    @cached_property
+    def _first(self) -> set[str]:
+        """The implementations in first place."""
+        return {one.implementation for one in map(self.standing, self.won.first) if one is not None}
 
     def behind(self, name: str) -> float:
         """How many times as long as the fastest `name` takes: 1 where it shares the first place, inf without a time."""

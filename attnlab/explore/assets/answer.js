@@ -59,11 +59,11 @@ function which(some, name) {
   return card(
     "Which",
     answer,
-    `among the fastest on ${first.length} of ${plural(some.length, "workload")}, alone on ${alone.length}`,
+    `among the fastest on ${counted(first.length)} of ${plural(some.length, "workload")}, alone on ${counted(alone.length)}`,
     others.length
       ? `elsewhere: ${others
           .slice(0, 2)
-          .map(([one, count]) => `${one} (${count})`)
+          .map(([one, count]) => `${one} (${counted(count)})`)
           .join(", ")}${others.length > 2 ? ", …" : ""}`
       : twins.length === 1
         ? `${twins[0]} ran the same kernel`
@@ -112,15 +112,15 @@ function howSure(some, name) {
   const [turns, disturbed] = [d3.sum(some, (one) => one.turns), d3.sum(some, (one) => one.disturbed)];
   return card(
     "How sure",
-    `${decided.length} of ${some.length} decided`,
+    `${counted(decided.length)} of ${counted(some.length)} decided`,
     [
-      tied.length ? `${tied.length} tied or not told apart` : "",
+      tied.length ? `${counted(tied.length)} tied or not told apart` : "",
       halves.length ? `95 % intervals of ±${percentText(d3.median(halves))} (median)` : "",
     ]
       .filter(Boolean)
       .join("; "),
     turns
-      ? `${percentText(disturbed / turns)} of ${turns.toLocaleString("en-US")} rounds were disturbed and left out`
+      ? `${percentText(disturbed / turns)} of ${counted(turns)} rounds were disturbed and left out`
       : "",
   );
 }

@@ -89,7 +89,7 @@ function thinned() {
   const { all, shown: held, every } = ROUNDS;
   if (every === 1) return "";
   const which = every ? `one of ${every} of each result` : "too many for a page";
-  return ` This page holds ${held.toLocaleString("en-US")} of ${all.toLocaleString("en-US")} rounds: ${which}.`;
+  return ` This page holds ${counted(held)} of ${counted(all)} rounds: ${which}.`;
 }
 
 function roundControls(able, workload, redraw) {

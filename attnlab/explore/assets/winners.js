@@ -62,7 +62,7 @@ function workloadTip(one) {
 
 /** `letters` is how many fit into a line of a cell: 0 where cells are too small for words. */
 function heatMarks(some, picked, x, y, letters) {
-  const outline = { x, y, fill: "none", stroke: "currentColor", rx: 4 };
+  const outline = { x, y, fill: "none", stroke: "currentColor", rx: letters ? 4 : 1 };
   const ink = (one) => (isFull(one) ? inkOn(cellColour(one)) : "currentColor");
   const edge = (one) => (isKnown(one) ? cellColour(one) : "currentColor");
   return [
@@ -106,7 +106,7 @@ function heatKey(some) {
     { class: "note key" },
     d3
       .sort(counts, ([, count]) => -count)
-      .map(([name, count]) => element("span", {}, swatch(name), `${name.name} (${count})`)),
+      .map(([name, count]) => element("span", {}, swatch(name), `${name.name} (${counted(count)})`)),
   );
 }
 
