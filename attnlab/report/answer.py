@@ -64,24 +64,30 @@ def answer_of(analysis: Analysis) -> Answer:
     found = every_place(analysis)
     if not found:
         return Answer(_nothing(analysis), (), "", tuple(_failed(analysis)))
-    groups = []
+    groups, choices = [], []
     for group in analysis.groups:
         mine = places(analysis, group)
-        line = _line(analysis, choose(analysis, mine), mine)
+        choices.append(choose(analysis, mine))
+        line = _line(analysis, choices[-1], mine)
         groups.append(GroupAnswer(group.name, line, table(analysis, group, mine)))
-    return Answer(_overall(analysis, groups, found), tuple(groups), legend(found), sentences(analysis, found))
+    line = _overall(analysis, groups, choices, found)
+    return Answer(line, tuple(groups), legend(found), sentences(analysis, found))
 
 
 # -- the line ----------------------------------------------------------------------------------------
 
 
-def _overall(analysis: Analysis, groups: Sequence[GroupAnswer], found: Sequence[Place]) -> str:
+def _overall(
+    analysis: Analysis,
+    groups: Sequence[GroupAnswer],
+    choices: Sequence[Choice | None],
+    found: Sequence[Place],
+) -> str:
     """One line for the whole run; where the groups want different contenders, how many want which."""
     if len(groups) == 1:
         return groups[0].line
     wanted: dict[str, int] = {}
-    for group in analysis.groups:
-        chosen = choose(analysis, places(analysis, group))
+    for chosen in choices:
         if chosen is not None:
             wanted[chosen.name] = wanted.get(chosen.name, 0) + 1
     if len(wanted) == 1:

@@ -22,13 +22,28 @@ from attnlab.statistics.winner import Lead
 Table = list[dict[str, Any]]
 
 
-def tables(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
-    """By name; those without a row are left out. `fits` are those of the growth of each group."""
+def tables(analysis: Analysis, fits: Sequence[Fits]) -> Iterator[tuple[str, Table]]:
+    """Each with its name, one by one; those without a row are left out. `fits` are the growth of each group."""
+    for made in (
+        lambda: {"winners": list(_winners(analysis))},
+        lambda: {"results": results(analysis)},
+        lambda: {"measurements": list(_measurements(analysis))},
+        lambda: _smaller(analysis, fits),
+    ):
+        for name, rows in made().items():
+            if rows:
+                yield name, even(rows)
+
+
+def results(analysis: Analysis) -> Table:
+    """A row a contender and workload, whatever became of it."""
+    return list(_results(analysis))
+
+
+def _smaller(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
+    """All tables but the largest three."""
     run = analysis.run
     found = {
-        "winners": list(_winners(analysis)),
-        "results": list(_results(analysis)),
-        "measurements": list(_measurements(analysis)),
         "crossovers": list(_crossovers(analysis)),
         "growth": [
             row for group, one in zip(analysis.groups, fits, strict=True) for row in _growth(group, one)
@@ -56,8 +71,7 @@ def tables(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
         "environment": [{"name": name, "value": value} for name, value in appendix.entries(run.environment)],
         "account": [{"activity": name, "seconds": seconds} for name, seconds in run.account.items()],
     }
-    found |= {f"finding-{one.experiment}": finding_rows(one.rows) for one in run.findings}
-    return {name: even(rows) for name, rows in found.items() if rows}
+    return found | {f"finding-{one.experiment}": finding_rows(one.rows) for one in run.findings}
 
 
 def even(rows: Table) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attnlab.report import wording
 from attnlab.report.analysis import Group
 
-MOST_HEADS, MOST_LENGTHS = 8, 12
+MOST_HEADS, MOST_LENGTHS = 6, 10
 
 
 def readable(group: Group) -> Group:
@@ -25,13 +25,13 @@ def head_counts(group: Group) -> list[int]:
 
 
 def part_of(group: Group) -> str:
-    """Which part `readable` keeps: ``8 of 52 head counts and 12 of 40 lengths``."""
+    """Which part `readable` keeps: ``6 of 52 head counts and 10 of 40 lengths``."""
     lengths = f"{min(MOST_LENGTHS, len(group.lengths))} of {wording.counted(len(group.lengths), 'length')}"
     return f"{part_of_heads(group)} and {lengths}"
 
 
 def part_of_heads(group: Group) -> str:
-    """Which part `head_counts` keeps: ``8 of 52 head counts``."""
+    """Which part `head_counts` keeps: ``6 of 52 head counts``."""
     return f"{len(head_counts(group))} of {wording.counted(len(group.heads), 'head count')}"
 
 

@@ -126,9 +126,9 @@ def peaks_of(found: Collection[Place], names: Collection[str] | None = None) -> 
 
 def largest(found: Collection[Place], names: Collection[str] | None = None) -> Place | None:
     """The place with the largest score matrix at which most of `names` (by default of all) have a peak of memory."""
-    known = [one for one in found if _peaks(one, names)]
-    wanted = max((len(_peaks(one, names)) for one in known), default=0)
-    full = [one for one in known if names is None or len(_peaks(one, names)) == wanted]
+    known = [(one, count) for one in found if (count := len(_peaks(one, names)))]
+    wanted = max((count for _, count in known), default=0)
+    full = [one for one, count in known if names is None or count == wanted]
     return max(full, key=lambda one: one.cell.workload.score_bytes, default=None)
 
 
