@@ -6,7 +6,7 @@ A table is a list of rows with the same columns; values are numbers in base unit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnlab.contract.result import Result
@@ -24,15 +24,17 @@ Table = list[dict[str, Any]]
 
 def tables(analysis: Analysis, fits: Sequence[Fits]) -> Iterator[tuple[str, Table]]:
     """Each with its name, one by one; those without a row are left out. `fits` are the growth of each group."""
-    for made in (
-        lambda: {"winners": list(_winners(analysis))},
-        lambda: {"results": results(analysis)},
-        lambda: {"measurements": list(_measurements(analysis))},
-        lambda: _smaller(analysis, fits),
-    ):
-        for name, rows in made().items():
-            if rows:
-                yield name, even(rows)
+    large: dict[str, Callable[[Analysis], Iterable[dict[str, Any]]]] = {
+        "winners": _winners,
+        "results": _results,
+        "measurements": _measurements,
+    }
+    for name, made in large.items():
+        if rows := list(made(analysis)):
+            yield name, even(rows)
+    for name, rows in _smaller(analysis, fits).items():
+        if rows:
+            yield name, even(rows)
 
 
 def results(analysis: Analysis) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tempfile
 from pathlib import Path
@@ -57,9 +56,7 @@ def json_text(run: Run) -> str:
 
 def csv_text(run: Run) -> str:
     """The table ``results``: a row a contender and workload, whatever became of it."""
-    out = io.StringIO()
-    table_files.write_csv(data_tables.results(analyse(run)), out)
-    return out.getvalue()
+    return table_files.csv_text(data_tables.results(analyse(run)))
 
 
 def summary(run: Run) -> str:

@@ -108,7 +108,7 @@ def draw(analysis: Analysis, folder: Path) -> dict[str, Picture]:
     return {name: one for name, one in drawn.items() if one is not None}
 
 
-def render(content: Content, figures: Mapping[str, Picture], tables: Sequence[str]) -> str:
+def render(content: Content, figures: Mapping[str, Picture], tables: Sequence[str] = ()) -> str:
     """The page as Markdown, with links to `figures` and to the `tables` of those names."""
     return layout.fill("report.md.j2", **_content(content, figures, tables))
 

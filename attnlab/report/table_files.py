@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import io
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,6 +38,13 @@ def write(found: Iterable[tuple[str, Table]], folder: Path) -> list[str]:
 def with_parquet() -> bool:
     """Whether Parquet can be written: it needs ``pip install attnlab[dataset]``."""
     return importlib.util.find_spec("pyarrow") is not None
+
+
+def csv_text(rows: Table) -> str:
+    """What `write_csv` writes."""
+    out = io.StringIO()
+    write_csv(rows, out)
+    return out.getvalue()
 
 
 def write_csv(rows: Table, out: TextIO) -> None:
