@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from attnlab.commands.stored import stored_runs
+from attnlab.commands.stored import stored_runs, without_collector
 
 
 @click.command()
@@ -18,6 +18,7 @@ from attnlab.commands.stored import stored_runs
     help="The HTML file to write; explore.html in the first folder by default.",
 )
 @click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
+@without_collector()
 def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
     """Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from attnlab.commands.stored import stored_runs
+from attnlab.commands.stored import stored_runs, without_collector
 
 
 @click.command()
@@ -28,12 +28,13 @@ from attnlab.commands.stored import stored_runs
 @click.option(
     "--summary", is_flag=True, help="Print one line of Markdown instead, as for a job's summary in CI."
 )
+@without_collector()
 def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
     """Write the report of a stored run again, from its results alone; of a dataset, one for every run.
 
     In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
-    from attnlab.report import formats, verdict_text, write
+    from attnlab.report import content_of, formats, in_words, write
 
     if out is not None and (summary or form in ("json", "csv")):
         raise ValueError(f"--out is for md and html; {'the summary' if summary else form} is printed")
@@ -48,7 +49,8 @@ def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
         else:
             # of a dataset every run has a folder of its own there
             place = out if out is None or found.folder == folder else out / found.folder.name
-            page = write(found, place) if form == "md" else formats.write_html(found, place)
-            click.echo(verdict_text(found))
+            content = content_of(found)
+            page = (write if form == "md" else formats.write_html)(found, place, content)
+            click.echo(in_words(content.analysis, content.answer))
             click.echo(f"\nThe report: {page}")
     return 0

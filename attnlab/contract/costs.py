@@ -22,6 +22,7 @@ def pairs(mask: Mask, shape: Shape) -> int:
     return mask.pairs(shape)
 
 
+@lru_cache(maxsize=64)  # asked once for each contender of a race
 def flops(w: Workload) -> int:
     """Floating-point operations of the matrix products, those of a block's projections among them."""
     core = int(DIRECTIONS[w.direction].flops * 2 * w.pairs * (w.head_dim + w.value_dim))
@@ -46,6 +47,7 @@ def output_bytes(w: Workload) -> int:
     return sum(math.prod(w.shape_of(name)) * size for name, size in sizes.items())
 
 
+@lru_cache(maxsize=64)  # asked once for each contender of a race
 def least_bytes(w: Workload) -> int:
     """Bytes that must be read and written.
 

@@ -186,7 +186,7 @@ class Result:
         """The measurement of `quantity`, or None."""
         return next((one for one in self.measurements if one.quantity == quantity), None)
 
-    @property
+    @cached_property
     def latency(self) -> Measurement | None:
         """Seconds per call, a sample a round."""
         return self.measurement("latency")

@@ -1,27 +1,29 @@
 """What the page shows of runs: the report's analysis, as columns.
 
-Nothing is judged here or in the page: verdicts, intervals and first places are those of `attnlab.report.analysis`.
+Nothing is judged here or in the page: verdicts and intervals are those of `attnlab.report.analysis`, first places
+those of `attnlab.report.winners`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from attnlab.contract.result import Measurement, Result
 from attnlab.contract.text import one_line
-from attnlab.explore.columns import Texts, columns, figure
+from attnlab.explore.columns import Texts, columns, figure_columns
 from attnlab.explore.machine import about, settings_of
 from attnlab.explore.rounds import Rounds
 from attnlab.figures import palette
 from attnlab.program.store import Run
-from attnlab.report import layout, sentences, wording
-from attnlab.report.analysis import Analysis, At, Cell, analyse, conditions
+from attnlab.report import layout, sentences, winners, wording
+from attnlab.report.analysis import Analysis, Cell, analyse, conditions
 from attnlab.statistics.pairing import Kind, Verdict
 from attnlab.statistics.processes import Estimate, seconds
 from attnlab.statistics.ranking import Standing
+from attnlab.statistics.winner import Lead
 
 #: fields that have a filter of their own whatever the run; all others have one where they take several values
 ALWAYS = ("heads", "keys", "dtype", "direction", "device")
@@ -43,12 +45,25 @@ _DASHES = {"-": "", "--": "6 4", "-.": "8 3 2 3", ":": "2 3"}
 
 @dataclass(frozen=True)
 class Place:
-    """One workload of one run: its `cell`, in the run's group of that number."""
+    """One workload of one run: its `cell`, in the run's group of that number, and who is first there, if anybody."""
 
     run: int
     group: int
-    at: At
     cell: Cell
+    first: winners.Place | None
+
+    @property
+    def state(self) -> str:
+        """How sure the first place is, in the words of `attnlab.statistics.winner.Sure`; ``nobody`` without one."""
+        return str(self.first.won.sure) if self.first else "nobody"
+
+    @property
+    def same(self) -> list[str]:
+        """Further names of the kernels in first place: who is `first.won.first` stands for them."""
+        if self.first is None or self.cell.ranking is None:
+            return []
+        names = (one.contender for one in self.cell.ranking.standings)
+        return [one for one in names if self.first.shares_first(one) and one not in self.first.won.first]
 
 
 @dataclass(frozen=True)
@@ -102,8 +117,9 @@ def page_data(runs: Sequence[Run]) -> tuple[dict[str, Any], list[Rounds]]:
         "contenders": _contenders(names),
         "fields": _fields(places),
         "workloads": _workloads(places, names, texts),
-        "results": _results(answers, names, analyses, places, texts),
+        "results": _results(answers, names, texts),
         "texts": list(texts.known),
+        "more_memory": winners.MORE_MEMORY,
     }
     return data, [Rounds.of(one.latency) for one in answers if one.latency is not None]
 
@@ -151,8 +167,9 @@ def _contenders(names: Sequence[str]) -> list[dict[str, str]]:
 
 def _places(number: int, analysis: Analysis) -> Iterator[Place]:
     for index, group in enumerate(analysis.groups):
+        first = {one.at: one for one in winners.places(analysis, group)}
         for at, cell in sorted(group.cells.items()):
-            yield Place(number, index, at, cell)
+            yield Place(number, index, cell, first.get(at))
 
 
 def _told(place: Place) -> dict[str, Any]:
@@ -193,59 +210,46 @@ def _said(name: str, value: Any) -> str:
     return one_line(wording.condition(name, value, always=True) or str(value))
 
 
-def _workloads(places: Sequence[Place], names: Sequence[str], texts: Texts) -> dict[str, list[Any]]:
+def _workloads(places: Sequence[Place], names: Sequence[str], texts: Texts) -> dict[str, Any]:
     number = {name: index for index, name in enumerate(names)}
 
-    def first(place: Place) -> list[int]:
-        return [number[name] for name in _first(place.cell, names)]
-
-    def same(place: Place) -> list[int]:
-        ranking, told = place.cell.ranking, _first(place.cell, names)
-        return [
-            number[one.contender] for one in (ranking.first if ranking else ()) if one.contender not in told
-        ]
-
-    def runner_up(place: Place) -> int:
-        ranking = place.cell.ranking
-        found = ranking.runner_up if ranking else None
-        return -1 if found is None else number[found.contender]
+    def over(place: Place) -> int:
+        lead = _ahead(place)
+        return -1 if lead is None else number[lead.over]
 
     shown = {
         "run": lambda one: one.run,
         "group": lambda one: one.group,
         "label": lambda one: texts.place(one.cell.workload.label),
-        "state": lambda one: state(one.cell),
+        "state": lambda one: texts.place(one.state),
         "best": lambda one: number[one.cell.ranking.best.contender] if one.cell.ranking else -1,
-        "first": first,
-        "same": same,
-        "next": runner_up,
-        "margin": lambda one: figure(one.cell.margin),
+        "first": lambda one: [number[name] for name in one.first.won.first] if one.first else [],
+        "same": lambda one: [number[name] for name in one.same],
+        "next": over,
         "turns": lambda one: one.cell.ranking.turns if one.cell.ranking else 0,
         "disturbed": lambda one: one.cell.ranking.disturbed if one.cell.ranking else 0,
     }
-    return columns(places, shown)
+    figures = {
+        "margin": lambda one: one.cell.margin,
+        "score": lambda one: one.cell.workload.score_bytes,
+        **_lead("next", _ahead),
+        **_lead("baseline", lambda one: one.first.won.over_baseline if one.first else None),
+    }
+    return {**columns(places, shown), "figures": figure_columns(places, figures)}
 
 
-def _first(cell: Cell, names: Sequence[str]) -> list[str]:
-    """One name, the first in `names`, for each implementation in first place, that of the best before the others."""
-    if cell.ranking is None:
-        return []
-    ordered = sorted(cell.ranking.first, key=lambda one: names.index(one.contender))
-    told = {one.implementation: one.contender for one in reversed(ordered)}
-    best = told.pop(cell.ranking.best.implementation)
-    return [best, *sorted(told.values(), key=names.index)]
+def _ahead(place: Place) -> Lead | None:
+    """The winner's lead over the next implementation."""
+    return place.first.won.ahead if place.first else None
 
 
-def state(cell: Cell) -> str:
-    """Who is first here: ``alone``, ``shared``, the ``only`` one measured, ``undecided``, or ``nobody``."""
-    ranking = cell.ranking
-    if ranking is None:
-        return "nobody"
-    if len(ranking.standings) == 1:
-        return "only"
-    if not ranking.decided:
-        return "undecided"
-    return "alone" if len({one.implementation for one in ranking.first}) == 1 else "shared"
+def _lead(prefix: str, of: Callable[[Place], Lead | None]) -> dict[str, Callable[[Place], float | None]]:
+    """How many times as fast as another the winner is, and the interval."""
+
+    def end(name: str) -> Callable[[Place], float | None]:
+        return lambda one: None if (lead := of(one)) is None else getattr(lead, name)
+
+    return {f"{prefix}_{name}": end(name) for name in ("ratio", "low", "high")}
 
 
 # -- results -----------------------------------------------------------------------------------------
@@ -254,10 +258,8 @@ def state(cell: Cell) -> str:
 def _results(
     answers: Sequence[Answer],
     names: Sequence[str],
-    analyses: Sequence[Analysis],
-    places: Sequence[Place],
     texts: Texts,
-) -> dict[str, list[Any]]:
+) -> dict[str, Any]:
     number = {name: index for index, name in enumerate(names)}
     shown = {
         "workload": lambda one: one.place,
@@ -266,21 +268,25 @@ def _results(
         "reason": lambda one: texts.place(one.cell.faults.get(one.name) or one.result.reason),
         "kernel": lambda one: texts.place(_kernel(one.result)),
         "computes_in": lambda one: texts.place(one.result.computes_in),
-        "time": lambda one: figure(one.standing.seconds) if one.standing else None,
         "rounds": lambda one: one.standing.rounds if one.standing else 0,
-        "time_low": lambda one: figure(one.interval.low) if one.interval else None,
-        "time_high": lambda one: figure(one.interval.high) if one.interval else None,
         "processes": lambda one: one.interval.processes if one.interval else 0,
-        "memory": lambda one: figure(one.result.peak_bytes) if one.standing else None,
-        "memory_high": lambda one: figure(_greatest(one.result)) if one.standing else None,
-        "error": lambda one: _accuracy(one.result, "relative_error"),
-        "allowed": lambda one: _accuracy(one.result, "budget"),
+        "baseline": lambda one: _kind(one.against_baseline),
+        "best": lambda one: _kind(one.against_best),
+    }
+    figures = {
+        "time": lambda one: one.standing.seconds if one.standing else None,
+        "time_low": lambda one: one.interval.low if one.interval else None,
+        "time_high": lambda one: one.interval.high if one.interval else None,
+        "memory": lambda one: one.result.peak_bytes if one.standing else None,
+        "memory_high": lambda one: _greatest(one.result) if one.standing else None,
+        "error": lambda one: one.result.accuracy.relative_error if one.result.accuracy else None,
+        "allowed": lambda one: one.result.accuracy.budget if one.result.accuracy else None,
         "share": lambda one: _rate(one, "compute"),
         "bandwidth": lambda one: _rate(one, "bandwidth"),
-        **_verdict("baseline", "against_baseline"),
-        **_verdict("best", "against_best"),
+        **_verdict("baseline", lambda one: one.against_baseline),
+        **_verdict("best", lambda one: one.against_best),
     }
-    return columns(answers, shown)
+    return {**columns(answers, shown), "figures": figure_columns(answers, figures)}
 
 
 def _outcome(answer: Answer) -> str:
@@ -300,29 +306,34 @@ def _greatest(result: Result) -> float | None:
     return None if memory is None else max(memory.samples)
 
 
-def _accuracy(result: Result, name: str) -> float | int | None:
-    return None if result.accuracy is None else figure(getattr(result.accuracy, name))
-
-
-def _rate(answer: Answer, name: str) -> float | int | None:
+def _rate(answer: Answer, name: str) -> float | None:
     rate = answer.cell.rates.get(answer.name) if answer.standing else None
-    return None if rate is None else figure(getattr(rate, name))
+    found: float | None = None if rate is None else getattr(rate, name)
+    return found
 
 
-def _verdict(prefix: str, name: str) -> dict[str, Any]:
-    """The kind of a verdict by its place in `Kind`, -1 for none; its ratio and interval as times as fast."""
-    kinds = list(Kind)
+#: the page tells kinds by their places
+_KINDS = {kind: place for place, kind in enumerate(Kind)}
 
-    def of(answer: Answer) -> Verdict | None:
-        found: Verdict | None = getattr(answer, name)
-        return found
 
-    def faster(value: float) -> float | int | None:
-        return figure(1 / value) if value > 0 else None
+def _kind(verdict: Verdict | None) -> int:
+    return -1 if verdict is None else _KINDS[verdict.kind]
 
-    return {
-        prefix: lambda one: -1 if (verdict := of(one)) is None else kinds.index(verdict.kind),
-        f"{prefix}_ratio": lambda one: None if (verdict := of(one)) is None else faster(verdict.ratio),
-        f"{prefix}_low": lambda one: None if (verdict := of(one)) is None else faster(verdict.high),
-        f"{prefix}_high": lambda one: None if (verdict := of(one)) is None else faster(verdict.low),
-    }
+
+def _verdict(
+    prefix: str, of: Callable[[Answer], Verdict | None]
+) -> dict[str, Callable[[Answer], float | None]]:
+    """The ratio of a verdict and its interval, as times as fast."""
+
+    def end(name: str) -> Callable[[Answer], float | None]:
+        def faster(one: Answer) -> float | None:
+            value = getattr(verdict, name) if (verdict := of(one)) is not None else 0.0
+            return 1 / value if value > 0 else None
+
+        return faster
+
+    return {f"{prefix}_{name}": end(of_verdict) for name, of_verdict in _ENDS.items()}
+
+
+#: the slowest is the least times as fast
+_ENDS = {"ratio": "ratio", "low": "high", "high": "low"}

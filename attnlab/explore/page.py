@@ -1,25 +1,23 @@
 """The page as one file: template, style, scripts and data put together, under a policy that lets nothing else in.
 
 ``default-src 'none'``: no network, no frame, no picture, no style or script but those whose SHA-256 stands in the
-policy. The data is JSON in a block that no browser runs, with every ``<`` written as an escape, so that no text of
-it ends the block.
+policy. The data stands packed in blocks that no browser runs, and that the page's script unpacks.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from attnlab.contract.errors import NotStored
 from attnlab.contract.units import bytes_text
 from attnlab.explore import rounds
 from attnlab.explore.data import page_data
+from attnlab.explore.packed import packed
 from attnlab.program.store import Run
 
 PAGE = "explore.html"
@@ -29,6 +27,7 @@ _LIBRARIES = ("d3-7.9.2", "plot-0.6.17")
 _STYLES = ("page.css", "parts.css")
 #: the page's own scripts, in the order in which one uses another
 _SCRIPTS = (
+    "unpacked",
     "dom",
     "units",
     "data",
@@ -68,18 +67,20 @@ def render(runs: Sequence[Run], limit: int = LIMIT) -> str:
     if not runs:
         raise ValueError("a page needs at least one run, got none")
     data, every = page_data(runs)
-    rest = len(_fill({**data, "rounds": None}).encode())
-    if rest > limit:
+    block = packed(data)
+    rest = len(_fill(block, "").encode())
+    page = _fill(block, rounds.fitting(every, limit - rest))
+    size = len(page.encode())
+    if size > limit:
         answers = len(data["results"]["contender"])
         raise ValueError(
-            f"{answers:,} results make a page of {bytes_text(rest)}, more than {bytes_text(limit)}; "
-            "give fewer runs, or smaller ones"
+            f"{answers:,} results make a page of {bytes_text(size)} without a raw round, more than "
+            f"{bytes_text(limit)}; give fewer runs, or smaller ones"
         )
-    data["rounds"] = rounds.fitting(every, limit - rest - 200)
-    return _fill(data)
+    return page
 
 
-def _fill(data: dict[str, Any]) -> str:
+def _fill(data: str, raw: str) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -87,13 +88,8 @@ def _fill(data: dict[str, Any]) -> str:
     )
     style, scripts = "".join(map(asset, _STYLES)), [*map(_library, _LIBRARIES), _own_script()]
     return environment.get_template("page.html.j2").render(
-        policy=policy(style, scripts), style=style, scripts=scripts, data=as_block(data)
+        policy=policy(style, scripts), style=style, scripts=scripts, data=data, rounds=raw
     )
-
-
-def as_block(data: Any) -> str:
-    """JSON that may stand in a script block: it holds no ``<``. Raises ValueError for a number that is not finite."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def policy(style: str, scripts: Sequence[str]) -> str:
@@ -119,6 +115,6 @@ def _library(name: str) -> str:
 
 
 def _own_script() -> str:
-    """The page's own files in one scope, so that they see each other and nothing else does."""
+    """The page's own files in one scope, so that they see each other and nothing else does; it waits for the data."""
     parts = [f"// {name}.js\n{asset(f'{name}.js')}" for name in _SCRIPTS]
-    return '(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+    return '(async () => {\n"use strict";\n' + "\n".join(parts) + "})();\n"

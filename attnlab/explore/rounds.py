@@ -5,7 +5,6 @@ Where a page cannot hold all of them, an even part of each result's rounds is ke
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from attnlab.contract.result import Measurement
+from attnlab.explore.packed import packed
 
 #: significant digits of a round
 DIGITS = 4
@@ -30,12 +30,11 @@ class Rounds:
     @classmethod
     def of(cls, latency: Measurement) -> Rounds:
         """Those of a latency."""
-        processes, left_out = latency.processes, latency.disturbed_rounds
-        taken = sorted(latency.by_round().items())
-        numbers = tuple(number for number, _ in taken)
+        samples, processes, left_out = latency.by_round(), latency.processes, latency.disturbed_rounds
+        numbers = tuple(sorted(samples))
         return cls(
             numbers,
-            tuple(seconds for _, seconds in taken),
+            tuple(samples[number] for number in numbers),
             tuple(processes[number] for number in numbers),
             tuple(number in left_out for number in numbers),
         )
@@ -46,21 +45,19 @@ class Rounds:
             self.numbers[::every], self.seconds[::every], self.processes[::every], self.disturbed[::every]
         )
 
-    def plain(self) -> list[Any]:
-        """[exponent, times, rounds, processes, disturbed]: seconds are times · 10^exponent.
+    @property
+    def times(self) -> tuple[int, int, list[int]]:
+        """Exponent, least time, and by how much each is above it: seconds are (least + this) · 10^exponent."""
+        shortest = min((one for one in self.seconds if one > 0), default=1.0)
+        exponent = math.floor(math.log10(shortest)) - DIGITS + 1
+        whole = [round(one / 10.0**exponent) for one in self.seconds]
+        least = min(whole)
+        return exponent, least, [one - least for one in whole]
 
-        Rounds are stretches [first, how many, step], processes [process, how many]; disturbed are places in the list
-        of times.
-        """
-        least = min((one for one in self.seconds if one > 0), default=1.0)
-        exponent = math.floor(math.log10(least)) - DIGITS + 1
-        return [
-            exponent,
-            [round(one / 10.0**exponent) for one in self.seconds],
-            _even(self.numbers),
-            [[process, len(list(some))] for process, some in groupby(self.processes)],
-            [place for place, disturbed in enumerate(self.disturbed) if disturbed],
-        ]
+    @property
+    def taken(self) -> tuple[list[list[int]], list[list[int]]]:
+        """Which rounds, as stretches [first, how many, step], and in which processes, as [process, how many]."""
+        return _even(self.numbers), [[process, len(list(some))] for process, some in groupby(self.processes)]
 
 
 def _even(numbers: Sequence[int]) -> list[list[int]]:
@@ -76,21 +73,42 @@ def _even(numbers: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def fitting(every: Iterable[Rounds], most_bytes: int) -> dict[str, Any]:
-    """The rounds of all results, thinned until their JSON takes at most so many bytes.
+def table(rounds: Sequence[Rounds]) -> dict[str, list[Any]]:
+    """Columns with a row a result: its times, and which rounds they are of.
 
-    ``all`` and ``shown`` tell how many rounds there were and are; ``every`` that one of so many is kept, 0 for none.
+    ``exponent``, ``least``, ``more``: see `Rounds.times`; ``disturbed``: places in the list of times. ``taken`` is a
+    place in ``stretches``, since many results were timed in the same rounds and processes.
+    """
+    times = [one.times for one in rounds]
+    stretches: dict[Any, int] = {}
+    taken = [stretches.setdefault((one.numbers, one.processes), len(stretches)) for one in rounds]
+    every = dict(zip(taken, rounds, strict=True))
+    return {
+        "exponent": [exponent for exponent, _, _ in times],
+        "least": [least for _, least, _ in times],
+        "more": [more for _, _, more in times],
+        "taken": taken,
+        "disturbed": [[at for at, one in enumerate(each.disturbed) if one] for each in rounds],
+        "stretches": [every[place].taken for place in range(len(stretches))],
+    }
+
+
+def fitting(every: Iterable[Rounds], most: int) -> str:
+    """The rounds of all results as a block of at most `most` letters, thinned until it is.
+
+    ``all`` and ``shown`` tell how many rounds there were and are; ``every`` that one of so many is kept, 0 for none,
+    and then there are no columns.
     """
     rounds = list(every)
     count = sum(len(one.seconds) for one in rounds)
+    longest = max((len(one.seconds) for one in rounds), default=0)
     step = 1
     while True:
-        kept = [one.thinned(step) for one in rounds]
-        of = [one.plain() for one in kept]
-        size = len(json.dumps(of, separators=(",", ":")))
-        if size <= most_bytes:
-            return {"all": count, "shown": sum(len(one.seconds) for one in kept), "every": step, "of": of}
-        longest = max((len(one.seconds) for one in rounds), default=0)
+        kept = [one.thinned(step) for one in rounds] if step > 1 else rounds
+        shown = sum(len(one.seconds) for one in kept)
+        block = packed({"all": count, "shown": shown, "every": step, **table(kept)})
+        if len(block) <= most:
+            return block
         if step >= longest:  # not even one of each fits
-            return {"all": count, "shown": 0, "every": 0, "of": []}
-        step = min(max(step + 1, math.ceil(step * size / max(most_bytes, 1))), longest)
+            return packed({"all": count, "shown": 0, "every": 0})
+        step = min(max(step + 1, math.ceil(step * len(block) / max(most, 1))), longest)

@@ -186,15 +186,15 @@ def save(figure: Figure, file: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     lay_out(figure)
     drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=_DPI, format="png")
-    drawn.seek(0)
-    with Image.open(drawn) as image:
-        few = image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-        colours = few.getpalette() or []
-        # the octree's white is a pale blue beside the white of a page
-        lightest = max(range(0, len(colours), 3), key=lambda at: sum(colours[at : at + 3]), default=0)
-        few.putpalette([*colours[:lightest], 255, 255, 255, *colours[lightest + 3 :]])
-        few.save(file, optimize=True)
+    figure.savefig(drawn, dpi=_DPI, format="rgba")
+    size = figure.canvas.get_width_height(physical=True)
+    image = Image.frombytes("RGBA", size, drawn.getvalue())
+    few = image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    colours = few.getpalette() or []
+    # the octree's white is a pale blue beside the white of a page
+    lightest = max(range(0, len(colours), 3), key=lambda at: sum(colours[at : at + 3]), default=0)
+    few.putpalette([*colours[:lightest], 255, 255, 255, *colours[lightest + 3 :]])
+    few.save(file, optimize=True)
     with rc_context({"svg.hashsalt": "attnlab"}):
         figure.savefig(file.with_suffix(".svg"), format="svg", metadata={"Date": None})
     return file

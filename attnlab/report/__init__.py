@@ -1,24 +1,29 @@
 """From stored results to a page that a person reads.
 
-`write` makes ``report.md``, its figures and its tables, `verdict_text` the verdict for a terminal. Both read nothing
-but the run, so that a report can be made again from its folder at any time. matplotlib is loaded by `write` only.
+`content_of` reads and judges a run once; `write` makes of it ``report.md``, its figures and its tables, `verdict_text`
+the verdict for a terminal. They read nothing but the run, so that a report can be made again from its folder at any
+time. matplotlib is loaded by `write` only.
 """
 
 from __future__ import annotations
 
 from attnlab.program.store import Run
 from attnlab.report import layout, sentences
-from attnlab.report.analysis import analyse
-from attnlab.report.answer import answer_of
-from attnlab.report.page import write
+from attnlab.report.analysis import Analysis, analyse
+from attnlab.report.answer import Answer, answer_of
+from attnlab.report.page import Content, content_of, write
 
-__all__ = ["verdict_text", "write"]
+__all__ = ["Content", "content_of", "verdict_text", "write"]
 
 
 def verdict_text(run: Run) -> str:
     """The verdict, its tables, the warnings and its sentences as plain text, for a terminal."""
     analysis = analyse(run)
-    found = answer_of(analysis)
+    return in_words(analysis, answer_of(analysis))
+
+
+def in_words(analysis: Analysis, found: Answer) -> str:
+    """The same of a run that is analysed already."""
     lines = [found.line, *(f"Warning: {one}" for one in sentences.warnings(analysis))]
     for group in found.groups:
         lines += ["", f"{group.name}: {group.line}"] if group.name else [""]

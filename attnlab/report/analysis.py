@@ -18,6 +18,7 @@ from attnlab.statistics.ranking import Ranking, Standing, entered_once, is_secon
 from attnlab.statistics.roofline import Rate, rate
 from attnlab.statistics.selftest import SelfTest, self_test
 from attnlab.statistics.verdicts import latencies
+from attnlab.statistics.winner import Winner, winner
 
 #: a workload's place in its group: (heads, length), the length being that of the keys
 At = tuple[int, int]
@@ -107,6 +108,13 @@ class Analysis:
     def cells(self) -> list[Cell]:
         """All cells, group by group."""
         return [cell for group in self.groups for _, cell in sorted(group.cells.items())]
+
+    @cached_property
+    def won(self) -> dict[Workload, Winner]:
+        """Who is first at each workload at which anybody was measured."""
+        return {
+            cell.workload: winner(cell.ranking, self.names) for cell in self.cells if cell.ranking is not None
+        }
 
     @property
     def anything_measured(self) -> bool:

@@ -15,6 +15,7 @@ from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.crossings import find_crossovers
 from attnlab.report.layout import markdown, shortened
+from attnlab.report.readable import part_of, readable
 from attnlab.report.winners import Choice, Place, choose, every_place, largest, peaks_of, places
 from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import decidable
@@ -63,24 +64,30 @@ def answer_of(analysis: Analysis) -> Answer:
     found = every_place(analysis)
     if not found:
         return Answer(_nothing(analysis), (), "", tuple(_failed(analysis)))
-    groups = []
+    groups, choices = [], []
     for group in analysis.groups:
         mine = places(analysis, group)
-        line = _line(analysis, choose(analysis, mine), mine)
+        choices.append(choose(analysis, mine))
+        line = _line(analysis, choices[-1], mine)
         groups.append(GroupAnswer(group.name, line, table(analysis, group, mine)))
-    return Answer(_overall(analysis, groups, found), tuple(groups), legend(found), sentences(analysis, found))
+    line = _overall(analysis, groups, choices, found)
+    return Answer(line, tuple(groups), legend(found), sentences(analysis, found))
 
 
 # -- the line ----------------------------------------------------------------------------------------
 
 
-def _overall(analysis: Analysis, groups: Sequence[GroupAnswer], found: Sequence[Place]) -> str:
+def _overall(
+    analysis: Analysis,
+    groups: Sequence[GroupAnswer],
+    choices: Sequence[Choice | None],
+    found: Sequence[Place],
+) -> str:
     """One line for the whole run; where the groups want different contenders, how many want which."""
     if len(groups) == 1:
         return groups[0].line
     wanted: dict[str, int] = {}
-    for group in analysis.groups:
-        chosen = choose(analysis, places(analysis, group))
+    for chosen in choices:
         if chosen is not None:
             wanted[chosen.name] = wanted.get(chosen.name, 0) + 1
     if len(wanted) == 1:
@@ -129,11 +136,15 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def table(analysis: Analysis, group: Group, found: Sequence[Place]) -> str:
-    """Lengths × head counts: who is first, and how many times as fast as the next implementation."""
-    by_place = {one.at: one.won for one in found}
-    headers = ["n", *(wording.counted(count, "head") for count in group.heads)]
-    rows = [[n, *(_cell(by_place.get((count, n))) for count in group.heads)] for n in group.lengths]
-    return markdown(headers, rows, left=len(headers))
+    """Lengths × head counts: who is first, and how many times as fast as the next implementation.
+
+    Of a large group an even part, which is told below.
+    """
+    by_place, shown = {one.at: one.won for one in found}, readable(group)
+    headers = ["n", *(wording.counted(count, "head") for count in shown.heads)]
+    rows = [[n, *(_cell(by_place.get((count, n))) for count in shown.heads)] for n in shown.lengths]
+    text = markdown(headers, rows, left=len(headers))
+    return text if shown is group else f"{text}\n\nShown are {part_of(group)}; the tables have all."
 
 
 def _cell(won: Winner | None) -> str:

@@ -51,11 +51,12 @@ def _verdicts(
 ) -> dict[int, Verdict]:
     """`other` against `one`, by length."""
     verdicts = {}
-    for (heads, n), cell in group.cells.items():
-        if heads != count or one not in cell.measured or other not in cell.measured:
+    for n in group.grid[count]:
+        cell = group.cells[count, n]
+        if one not in cell.measured or other not in cell.measured:
             continue
-        comparisons = max(pairs, len(cell.measured) - 1)
-        found = decidable(cell.measured.values(), one, cell.margin, comparisons)
+        both = (cell.measured[one], cell.measured[other])
+        found = decidable(both, one, cell.margin, max(pairs, len(cell.measured) - 1))
         if other in found:
             verdicts[n] = found[other]
     return verdicts

@@ -6,7 +6,7 @@ A table is a list of rows with the same columns; values are numbers in base unit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnlab.contract.result import Result
@@ -22,13 +22,30 @@ from attnlab.statistics.winner import Lead
 Table = list[dict[str, Any]]
 
 
-def tables(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
-    """By name; those without a row are left out. `fits` are those of the growth of each group."""
+def tables(analysis: Analysis, fits: Sequence[Fits]) -> Iterator[tuple[str, Table]]:
+    """Each with its name, one by one; those without a row are left out. `fits` are the growth of each group."""
+    large: dict[str, Callable[[Analysis], Iterable[dict[str, Any]]]] = {
+        "winners": _winners,
+        "results": _results,
+        "measurements": _measurements,
+    }
+    for name, made in large.items():
+        if rows := list(made(analysis)):
+            yield name, even(rows)
+    for name, rows in _smaller(analysis, fits).items():
+        if rows:
+            yield name, even(rows)
+
+
+def results(analysis: Analysis) -> Table:
+    """A row a contender and workload, whatever became of it."""
+    return list(_results(analysis))
+
+
+def _smaller(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
+    """All tables but the largest three."""
     run = analysis.run
     found = {
-        "winners": list(_winners(analysis)),
-        "results": list(_results(analysis)),
-        "measurements": list(_measurements(analysis)),
         "crossovers": list(_crossovers(analysis)),
         "growth": [
             row for group, one in zip(analysis.groups, fits, strict=True) for row in _growth(group, one)
@@ -56,13 +73,14 @@ def tables(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
         "environment": [{"name": name, "value": value} for name, value in appendix.entries(run.environment)],
         "account": [{"activity": name, "seconds": seconds} for name, seconds in run.account.items()],
     }
-    found |= {f"finding-{one.experiment}": finding_rows(one.rows) for one in run.findings}
-    return {name: even(rows) for name, rows in found.items() if rows}
+    return found | {f"finding-{one.experiment}": finding_rows(one.rows) for one in run.findings}
 
 
 def even(rows: Table) -> Table:
     """The rows with the same columns each, in the order in which they first come; None where one has no such."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
+    if all(list(row) == columns for row in rows):
+        return rows
     return [{name: row.get(name) for name in columns} for row in rows]
 
 

@@ -8,25 +8,29 @@ from pathlib import Path
 
 from attnlab.contract import units
 from attnlab.program.store import Run
-from attnlab.report import page, sentences, table_files
+from attnlab.report import data_tables, page, sentences, table_files
+from attnlab.report.analysis import analyse
+from attnlab.report.answer import answer_of
 from attnlab.report.html_page import html_page
 from attnlab.report.layout import plain
 
 HTML = "report.html"
 
 
-def write_html(run: Run, folder: Path | None = None) -> Path:
+def write_html(run: Run, folder: Path | None = None, content: page.Content | None = None) -> Path:
     """Write ``report.html`` into `folder`, by default the run's own, with its figures inside; return its path.
+
+    content : that of the run, where it is known already.
 
     Raises NotStored where the folder cannot be written to.
     """
     place = run.folder if folder is None else folder
-    content = page.content_of(run)
+    content = content or page.content_of(run)
     with page.cannot_be_written(place), tempfile.TemporaryDirectory() as drawing:
         place.mkdir(parents=True, exist_ok=True)
-        table_files.write(content.tables, place / page.TABLES)
+        tables = table_files.write(content.tables(), place / page.TABLES)
         figures = page.draw(content.analysis, Path(drawing))
-        (place / HTML).write_text(html_page(page.render(content, figures), figures), encoding="utf-8")
+        (place / HTML).write_text(html_page(page.render(content, figures, tables), figures), encoding="utf-8")
     return place / HTML
 
 
@@ -45,20 +49,20 @@ def json_text(run: Run) -> str:
         "baseline": content.analysis.baseline,
         "margin": content.analysis.margin,
         "command": run.command,
-        "tables": dict(content.tables),
+        "tables": dict(content.tables()),
     }
     return json.dumps(table_files.plain(told), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def csv_text(run: Run) -> str:
     """The table ``results``: a row a contender and workload, whatever became of it."""
-    return table_files.csv_text(page.content_of(run).tables.get("results", []))
+    return table_files.csv_text(data_tables.results(analyse(run)))
 
 
 def summary(run: Run) -> str:
     """One line of Markdown: the answer, how much was measured, how sure, and what to worry about."""
-    content = page.content_of(run)
-    analysis, answer = content.analysis, content.answer
+    analysis = analyse(run)
+    answer = answer_of(analysis)
     measured = sum(bool(cell.measured) for cell in analysis.cells)
     told = [answer.line, *answer.sentences[:1]]
     warned = len(sentences.warnings(analysis))

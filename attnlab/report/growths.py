@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping
 
 from attnlab.contract import units
-from attnlab.contract.result import Result
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.tables import measured_names
@@ -22,25 +21,23 @@ _SLOWED = 1.1
 
 def fits(analysis: Analysis, group: Group) -> dict[tuple[str, int], Growth]:
     """The fit of every contender that was measured at four lengths of a head count."""
-    paces = {at: _pace(cell) for at, cell in group.cells.items() if cell.measured}
+    measured = {at: cell for at, cell in group.cells.items() if cell.measured}
+    paces = {at: _pace(cell) for at, cell in measured.items()}
+    pairs = {at: _pairs_of_a_head(cell) for at, cell in measured.items()}
     found = {}
     for name in measured_names(analysis, group):
         for count in group.heads:
-            cells = {n: group.cells[count, n] for n in group.grid[count]}
-            times = {n: measured for n, cell in cells.items() if (measured := latencies(_answer(cell, name)))}
+            answers = {n: group.cells[count, n].measured.get(name) for n in group.grid[count]}
+            times = {n: one.latency for n, one in answers.items() if one is not None and one.latency}
             pace = {n: known for n in times if (known := paces[count, n]) is not None}
             fitted = growth.fit(
-                {n: growth.rounds_of(measured[name]) for n, measured in times.items()},
-                kept={n: _pairs_of_a_head(cells[n]) for n in times},
+                {n: growth.rounds_of(latency) for n, latency in times.items()},
+                kept={n: pairs[count, n] for n in times},
                 pace=pace if len(pace) == len(times) else None,
             )
             if fitted is not None:
                 found[name, count] = fitted
     return found
-
-
-def _answer(cell: Cell, name: str) -> list[Result]:
-    return [cell.measured[name]] if name in cell.measured else []
 
 
 def _pairs_of_a_head(cell: Cell) -> float:

@@ -51,7 +51,7 @@ def write(
     tables["facts"] = chapter.facts(findings)
     if ledger:
         tables["claims"] = claims_page.figures(ledger)
-    table_files.write(tables, folder / TABLES)
+    table_files.write(tables.items(), folder / TABLES)
     seconds = sum(float(one.facts.get("seconds", 0.0)) for one in findings)
     about = (
         f"{len(findings)} experiments, {compared(findings)}, {seconds:.0f} s, {environment.get('cpu')}, "

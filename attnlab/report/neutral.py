@@ -8,13 +8,14 @@ names and reasons stay as they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 
-from attnlab.contract.result import Result
+from attnlab.contract.result import Measurement, Result
 from attnlab.contract.text import one_line
 from attnlab.numerics.finding import Finding
 from attnlab.program.store import Run
@@ -24,6 +25,7 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 #: what ends a code span, begins an image, ends the text of a link, begins a formula in a figure
 _SIGNS = {"`": "'", "![": "! [", "](": "] (", "$": "\N{FULLWIDTH DOLLAR SIGN}"}
 T = TypeVar("T")
+Change = Callable[[str], str]
 
 
 def without_tags(text: str) -> str:
@@ -41,48 +43,56 @@ def neutral_text(text: str) -> str:
 
 def neutral(run: Run) -> Run:
     """`run` with every text that a report shows neutral; its numbers, plan and folder as they are."""
+    change = cache(neutral_text)  # results repeat a few texts
     return replace(
         run,
-        environment=_every(run.environment, neutral_text),
-        contenders=tuple(map(neutral_text, run.contenders)),
-        baseline=neutral_text(run.baseline),
+        environment=_every(run.environment, change),
+        contenders=tuple(map(change, run.contenders)),
+        baseline=change(run.baseline),
         command=one_line(run.command, 4000).replace("```", "'''"),
-        started=neutral_text(run.started),
-        account={neutral_text(name): seconds for name, seconds in run.account.items()},
-        ceilings=[_every_field(one) for one in run.ceilings],
-        results=[_result(one) for one in run.results],
-        invariance=[_every_field(one) for one in run.invariance],
+        started=change(run.started),
+        account={change(name): seconds for name, seconds in run.account.items()},
+        ceilings=[_every_field(one, change) for one in run.ceilings],
+        results=[_result(one, change) for one in run.results],
+        invariance=[_every_field(one, change) for one in run.invariance],
         findings=[Finding.from_dict(_every(one.to_dict(), without_tags)) for one in run.findings],
     )
 
 
-def _result(one: Result) -> Result:
-    changed: dict[str, Any] = {
-        name: neutral_text(value)
+def _result(one: Result, change: Change) -> Result:
+    """`one` itself where nothing in it has to be changed, which is nearly always."""
+    told = {
+        name: change(value)
         for name in ("contender", "reason", "kernel", "library", "asked_kernel", "computes_in")
         if isinstance(value := getattr(one, name), str)
     }
-    measurements = tuple(
-        replace(
-            each,
-            quantity=neutral_text(each.quantity),
-            unit=neutral_text(each.unit),
-            facts=_every(each.facts, neutral_text),
-        )
-        for each in one.measurements
-    )
-    accuracy = None if one.accuracy is None else _every_field(one.accuracy)
-    tail = None if one.tail is None else "\n".join(map(neutral_text, one.tail.splitlines()))
-    return replace(one, measurements=measurements, accuracy=accuracy, tail=tail, **changed)
+    changed: dict[str, Any] = {name: text for name, text in told.items() if text != getattr(one, name)}
+    measurements = tuple(_measurement(each, change) for each in one.measurements)
+    if any(new is not old for new, old in zip(measurements, one.measurements, strict=True)):
+        changed["measurements"] = measurements
+    if one.accuracy is not None and (accuracy := _every_field(one.accuracy, change)) is not one.accuracy:
+        changed["accuracy"] = accuracy
+    if one.tail is not None:
+        changed["tail"] = "\n".join(map(change, one.tail.splitlines()))
+    return replace(one, **changed) if changed else one
 
 
-def _every_field(one: T) -> T:
-    """A dataclass of plain data, every text in it neutral."""
-    changed = _every(msgspec.to_builtins(one), neutral_text)
-    return msgspec.convert(changed, type(one))
+def _measurement(one: Measurement, change: Change) -> Measurement:
+    quantity, unit, facts = change(one.quantity), change(one.unit), _every(one.facts, change)
+    if (quantity, unit, facts) == (one.quantity, one.unit, one.facts):
+        return one
+    return replace(one, quantity=quantity, unit=unit, facts=facts)
 
 
-def _every(value: Any, change: Any) -> Any:
+def _every_field(one: T, change: Change) -> T:
+    """A dataclass of plain data, every text in it neutral; itself where that changes nothing."""
+    texts = (value for value in vars(one).values() if not isinstance(value, int | float | None))
+    if all(_every(value, change) == value for value in texts):
+        return one
+    return msgspec.convert(_every(msgspec.to_builtins(one), change), type(one))
+
+
+def _every(value: Any, change: Change) -> Any:
     """Plain data with `change` made to every text in it, names of entries included."""
     if isinstance(value, str):
         return change(value)

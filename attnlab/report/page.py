@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,35 +41,38 @@ MOST_GROUPS = 16
 
 @dataclass(frozen=True)
 class Content:
-    """A run as a report shows it, whatever the format: read, judged, fitted, and as tables of plain values."""
+    """A run as a report shows it, whatever the format: read, judged and fitted."""
 
     analysis: Analysis
     answer: Answer
     fits: tuple[Fits, ...]
-    tables: Mapping[str, Table]
+
+    def tables(self) -> Iterator[tuple[str, Table]]:
+        """Its tables of plain values with their names, one by one: of a large run all together fill the memory."""
+        return data_tables.tables(self.analysis, self.fits)
 
 
 def content_of(run: Run) -> Content:
     """Everything that a report of `run` says."""
     analysis = analyse(run)
-    fits = data_tables.fits_of(analysis)
-    return Content(analysis, answer_of(analysis), tuple(fits), data_tables.tables(analysis, fits))
+    return Content(analysis, answer_of(analysis), tuple(data_tables.fits_of(analysis)))
 
 
-def write(run: Run, folder: Path | None = None) -> Path:
+def write(run: Run, folder: Path | None = None, content: Content | None = None) -> Path:
     """Write ``report.md``, ``figures/`` and ``tables/`` into `folder`, by default the run's own; return the page.
 
+    content : that of the run, where it is known already.
     Works on any run, be it interrupted or empty. Figures and tables of an earlier report there are replaced. Raises
     NotStored, in one line, where the folder cannot be written to.
     """
     place = run.folder if folder is None else folder
     page = place / REPORT
-    content = content_of(run)
+    content = content or content_of(run)
     with cannot_be_written(place):
         place.mkdir(parents=True, exist_ok=True)
-        table_files.write(content.tables, place / TABLES)
+        tables = table_files.write(content.tables(), place / TABLES)
         figures = draw(content.analysis, place / FIGURES)
-        page.write_text(render(content, figures), encoding="utf-8")
+        page.write_text(render(content, figures, tables), encoding="utf-8")
     return page
 
 
@@ -105,12 +108,12 @@ def draw(analysis: Analysis, folder: Path) -> dict[str, Picture]:
     return {name: one for name, one in drawn.items() if one is not None}
 
 
-def render(content: Content, figures: Mapping[str, Picture]) -> str:
-    """The page as Markdown, with links to `figures` and to the tables."""
-    return layout.fill("report.md.j2", **_content(content, figures))
+def render(content: Content, figures: Mapping[str, Picture], tables: Sequence[str] = ()) -> str:
+    """The page as Markdown, with links to `figures` and to the `tables` of those names."""
+    return layout.fill("report.md.j2", **_content(content, figures, tables))
 
 
-def _content(content: Content, figures: Mapping[str, Picture]) -> dict[str, Any]:
+def _content(content: Content, figures: Mapping[str, Picture], files: Sequence[str]) -> dict[str, Any]:
     analysis, run = content.analysis, content.analysis.run
     groups = [_group(analysis, *pair) for pair in zip(analysis.groups, content.fits, strict=True)]
     shown = {name: picture_link(one.says, f"{FIGURES}/{one.file.name}") for name, one in figures.items()}
@@ -147,7 +150,7 @@ def _content(content: Content, figures: Mapping[str, Picture]) -> dict[str, Any]
         "environment": appendix.environment(analysis),
         "margin": units.percent(analysis.margin),
         "command": run.command,
-        "files": ", ".join(linked(name, f"{TABLES}/{name}.csv") for name in content.tables),
+        "files": ", ".join(linked(name, f"{TABLES}/{name}.csv") for name in files),
         "parquet": table_files.with_parquet(),
     }
 

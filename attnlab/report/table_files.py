@@ -6,9 +6,9 @@ import csv
 import importlib.util
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from attnlab.report.data_tables import Table
 
@@ -16,19 +16,20 @@ from attnlab.report.data_tables import Table
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write(found: Mapping[str, Table], folder: Path) -> list[Path]:
+def write(found: Iterable[tuple[str, Table]], folder: Path) -> list[str]:
     """Write each table as ``NAME.csv`` and, with pyarrow, ``NAME.parquet``; those of an earlier report are removed.
 
-    Returns the CSV files. Raises OSError where the folder cannot be written to.
+    Returns their names. Raises OSError where the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.csv"), *folder.glob("*.parquet")):
         old.unlink()
     written = []
-    for name, rows in found.items():
+    for name, rows in found:
         file = folder / f"{_file_name(name)}.csv"
-        file.write_text(csv_text(rows), encoding="utf-8")
-        written.append(file)
+        with file.open("w", encoding="utf-8", newline="") as out:
+            write_csv(rows, out)
+        written.append(name)
         if with_parquet():
             _parquet(rows, file.with_suffix(".parquet"))
     return written
@@ -40,14 +41,19 @@ def with_parquet() -> bool:
 
 
 def csv_text(rows: Table) -> str:
-    """The rows under their columns' names. A text that a spreadsheet would take for a formula has a ' before it."""
+    """What `write_csv` writes."""
     out = io.StringIO()
+    write_csv(rows, out)
+    return out.getvalue()
+
+
+def write_csv(rows: Table, out: TextIO) -> None:
+    """The rows under their columns' names. A text that a spreadsheet would take for a formula has a ' before it."""
     # every text in quotes: with this line end the writer would leave a carriage return without
     writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     if rows:
         writer.writerow([_cell(name) for name in rows[0]])
     writer.writerows([_cell(value) for value in row.values()] for row in rows)
-    return out.getvalue()
 
 
 def plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from attnlab.measuring.instruments import BLOCK_PARTS
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Group
 from attnlab.report.layout import markdown, table
+from attnlab.report.readable import head_counts, part_of_heads
 
 NONE = "–"
 
@@ -23,13 +24,13 @@ def measured_names(analysis: Analysis, group: Group) -> list[str]:
 
 def peaks(analysis: Analysis, group: Group) -> str:
     """Least peak of memory of each contender, beside what is known by arithmetic, at the longest length of each."""
-    longest = [group.cells[count, group.grid[count][-1]].workload for count in group.heads]
+    longest = [group.cells[count, group.grid[count][-1]].workload for count in head_counts(group)]
     known = [
         ["score matrix (computed)", *(units.bytes_text(one.score_bytes) for one in longest)],
         ["results (computed)", *(units.bytes_text(one.output_bytes) for one in longest)],
     ]
     rows = _by_contender(analysis, group, "peak_memory")
-    return markdown(["contender", *_columns(group)], [*rows, *known]) if rows else ""
+    return _table(group, [*rows, *known]) if rows else ""
 
 
 def further(analysis: Analysis, group: Group) -> list[tuple[str, str]]:
@@ -39,15 +40,21 @@ def further(analysis: Analysis, group: Group) -> list[tuple[str, str]]:
     return [
         (
             quantity.replace("_", " "),
-            markdown(["contender", *_columns(group)], _by_contender(analysis, group, quantity)),
+            _table(group, _by_contender(analysis, group, quantity)),
         )
         for quantity in quantities
         if quantity not in ("latency", "peak_memory", "setup", BLOCK_PARTS.quantity)
     ]
 
 
-def _columns(group: Group) -> list[str]:
-    return [f"{wording.counted(count, 'head')}, n = {group.grid[count][-1]}" for count in group.heads]
+def _table(group: Group, rows: list[list[str]]) -> str:
+    """A column a head count, or of many an even part, which is told below."""
+    counts = head_counts(group)
+    headers = [f"{wording.counted(count, 'head')}, n = {group.grid[count][-1]}" for count in counts]
+    text = markdown(["contender", *headers], rows)
+    if len(counts) == len(group.heads):
+        return text
+    return f"{text}\n\nShown are {part_of_heads(group)}; the tables have all."
 
 
 def _by_contender(analysis: Analysis, group: Group, quantity: str) -> list[list[str]]:
@@ -55,7 +62,7 @@ def _by_contender(analysis: Analysis, group: Group, quantity: str) -> list[list[
     rows = []
     for name in measured_names(analysis, group):
         row = []
-        for count in group.heads:
+        for count in head_counts(group):
             found = {
                 n: one
                 for n in group.grid[count]

@@ -14,6 +14,7 @@ from attnlab.figures.palette import styles as styles_of
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Group
 from attnlab.report.answer import lead_text
+from attnlab.report.readable import part_of, part_of_heads, readable
 from attnlab.report.winners import Place, places
 from attnlab.statistics.pairing import Verdict
 from attnlab.statistics.ranking import Ranking, Standing
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 #: of a cell of a heat map, in inches; and part of a tie's colour that is left
 _CELL, _PALE = (1.9, 0.62), 0.16
-#: groups of workloads that are drawn; and of each so many head counts and lengths, since more cannot be read
-MOST_GROUPS, MOST_HEADS, MOST_LENGTHS = 3, 8, 12
+#: groups of workloads that are drawn
+MOST_GROUPS = 3
 #: an interval whose ends are this many times apart is drawn as a dotted line: it tells nothing
 _TELLS_NOTHING = 20.0
 #: a speedup from which on cells are no darker
@@ -43,7 +44,7 @@ def heat_maps(analysis: Analysis, folder: Path) -> dict[str, Picture]:
     """By name: ``winners`` and ``speedups`` of the first groups, numbered from the second on."""
     drawn = {}
     for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
-        shown = _readable(group)
+        shown = readable(group)
         found = places(analysis, shown)
         suffix = f"-{number}" if number > 1 else ""
         if found:
@@ -54,38 +55,11 @@ def heat_maps(analysis: Analysis, folder: Path) -> dict[str, Picture]:
                 drawn[f"speedups{suffix}"] = _speedups(analysis, shown, speedups, file)
             if shown is not group:
                 drawn |= {
-                    name: one._replace(says=f"{one.says} {_part_of(group)}")
+                    name: one._replace(says=f"{one.says} Drawn are {part_of(group)}; the tables have all.")
                     for name, one in drawn.items()
                     if name in (f"winners{suffix}", f"speedups{suffix}")
                 }
     return drawn
-
-
-def _readable(group: Group) -> Group:
-    """The group itself, or one with an even part of its head counts and lengths, their ends included."""
-    heads, lengths = _spread(group.heads, MOST_HEADS), _spread(group.lengths, MOST_LENGTHS)
-    if len(heads) == len(group.heads) and len(lengths) == len(group.lengths):
-        return group
-    return Group(
-        group.name, {at: one for at, one in group.cells.items() if at[0] in heads and at[1] in lengths}
-    )
-
-
-def _spread(values: Sequence[int], most: int) -> list[int]:
-    if len(values) <= most:
-        return list(values)
-    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
-
-
-def _part_of(group: Group) -> str:
-    heads, lengths = (
-        f"{min(most, len(values))} of {wording.counted(len(values), noun)}"
-        for values, most, noun in (
-            (group.heads, MOST_HEADS, "head count"),
-            (group.lengths, MOST_LENGTHS, "length"),
-        )
-    )
-    return f"Drawn are {heads} and {lengths}; the tables have all."
 
 
 def _winners(analysis: Analysis, group: Group, found: Sequence[Place], file: Path) -> Picture:
@@ -164,6 +138,7 @@ def _map(group: Group, file: Path, title: str) -> Axes:
         spine.set_visible(False)
     # a map of one column is narrower than its title
     figure.suptitle(title, fontsize=drawing.SIZE, fontweight="bold", color=drawing.BLACK)
+    drawing.lay_out(figure)  # before its cells, which change nothing about it and take long
     return axes
 
 
@@ -176,7 +151,6 @@ def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below:
         Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=ground, edgecolor=ink, linewidth=0.8)
     )
     size = drawing.SIZE - 0.5 if len(name) < 20 else drawing.SIZE - 3
-    # inside the axes: the layout, which is asked several times, need not know how large it is
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "in_layout": False}
     axes.text(x, y - 0.16, name, fontsize=size, fontweight="bold", **style)
     axes.text(x, y + 0.22, below, fontsize=drawing.SIZE - 2.5, **style)
@@ -196,7 +170,9 @@ def trailing(analysis: Analysis, folder: Path) -> Picture | None:
 
     None where no two were compared.
     """
-    panels = [(group, longest) for group in analysis.groups if (longest := _longest(group))][:3]
+    panels = [(group, longest) for group in analysis.groups if (longest := _longest(readable(group)))][
+        :MOST_GROUPS
+    ]
     if not panels:
         return None
     names = [_rows(analysis, longest) for _, longest in panels]
@@ -211,7 +187,10 @@ def trailing(analysis: Analysis, folder: Path) -> Picture | None:
     every[-1].set_xlabel(
         "time / time of the fastest, with 95 % intervals (log scale)", fontsize=drawing.SIZE - 1
     )
-    return Picture(drawing.save(figure, folder / "trailing.png"), _trailing_says(panels[0][1]))
+    says, first = _trailing_says(panels[0][1]), panels[0][0]
+    if readable(first).heads != first.heads:
+        says += f" Drawn are {part_of_heads(first)}."
+    return Picture(drawing.save(figure, folder / "trailing.png"), says)
 
 
 def _longest(group: Group) -> dict[int, Ranking]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from attnlab.report.analysis import Analysis, At, Cell, Group
 from attnlab.statistics.ranking import Standing
-from attnlab.statistics.winner import Sure, Winner, winner
+from attnlab.statistics.winner import Sure, Winner
 
 #: a memory that is more than this many times another's counts as larger, where time does not decide
 MORE_MEMORY = 1.5
@@ -33,10 +34,12 @@ class Place:
     def shares_first(self, name: str) -> bool:
         """Whether `name`, or another name of its kernel, is first here or tied for it."""
         mine = self.standing(name)
-        return mine is not None and any(
-            one is not None and one.implementation == mine.implementation
-            for one in map(self.standing, self.won.first)
-        )
+        return mine is not None and mine.implementation in self._first
+
+    @cached_property
+    def _first(self) -> set[str]:
+        """The implementations in first place."""
+        return {one.implementation for one in map(self.standing, self.won.first) if one is not None}
 
     def behind(self, name: str) -> float:
         """How many times as long as the fastest `name` takes: 1 where it shares the first place, inf without a time."""
@@ -94,10 +97,8 @@ class Choice:
 
 def places(analysis: Analysis, group: Group) -> list[Place]:
     """The workloads of `group` at which anybody was measured, by heads, then length."""
-    return [
-        Place(group, at, group.cells[at], winner(ranking, analysis.names))
-        for at, ranking in group.ranked.items()
-    ]
+    cells = ((at, group.cells[at]) for at in group.ranked)
+    return [Place(group, at, cell, analysis.won[cell.workload]) for at, cell in cells]
 
 
 def every_place(analysis: Analysis) -> list[Place]:
@@ -129,9 +130,9 @@ def peaks_of(found: Collection[Place], names: Collection[str] | None = None) -> 
 
 def largest(found: Collection[Place], names: Collection[str] | None = None) -> Place | None:
     """The place with the largest score matrix at which most of `names` (by default of all) have a peak of memory."""
-    known = [one for one in found if _peaks(one, names)]
-    wanted = max((len(_peaks(one, names)) for one in known), default=0)
-    full = [one for one in known if names is None or len(_peaks(one, names)) == wanted]
+    known = [(one, count) for one in found if (count := len(_peaks(one, names)))]
+    wanted = max((count for _, count in known), default=0)
+    full = [one for one, count in known if names is None or count == wanted]
     return max(full, key=lambda one: one.cell.workload.score_bytes, default=None)
 
 

@@ -113,11 +113,20 @@ class _Model:
 
     def columns(self, lengths: Sequence[int]) -> Floats:
         """The value of each term, (lengths, terms); those that the model lacks are 0."""
-        n, pairs = np.array(lengths, float), np.array([self.pairs[one] for one in lengths], float)
-        above = n > (math.inf if self.split is None else self.split[0])
-        full = np.stack([np.ones_like(n), n, np.where(above, 0, pairs), np.where(above, pairs, 0)], axis=1)
-        full[:, [one for one in (0, 1) if one not in self.terms]] = 0
-        return full
+        found: Floats = _all_columns([self], lengths)[0]
+        return found
+
+
+def _all_columns(models: Sequence[_Model], lengths: Sequence[int]) -> Floats:
+    """Those of models of the same pairs: (models, lengths, terms)."""
+    n, pairs = np.array(lengths, float), np.array([models[0].pairs[one] for one in lengths], float)
+    last = np.array([math.inf if one.split is None else one.split[0] for one in models])
+    above = n > last[:, None]
+    full = np.zeros((len(models), len(lengths), 4))
+    for term, values in enumerate((1.0, n)):
+        full[:, :, term] = np.array([term in one.terms for one in models])[:, None] * values
+    full[:, :, 2], full[:, :, 3] = np.where(above, 0, pairs), np.where(above, pairs, 0)
+    return full
 
 
 def rounds_of(latency: Measurement) -> list[list[float]]:
@@ -249,26 +258,24 @@ def _stepped(
         for index in splits
         for terms in itertools.combinations(plain.terms, min(len(plain.terms), allowed))
     ]
-    slowed = {lengths[index]: _slowed(pace, lengths, index) for index in splits}
-    columns = np.stack([one.columns(lengths) for one in models])
-    weighted = columns / times[:, None]
+    weighted = _all_columns(models, lengths) / times[:, None]
     solutions = solve(weighted, np.ones(weighted.shape[:2]))
     missed = np.abs((weighted @ solutions[..., None])[..., 0] - 1)
     least_errors = np.sqrt((np.log1p(missed) ** 2).mean(axis=1)) * (1 - 1e-9)  # safe from rounding
+    below, above = solutions[:, 2], solutions[:, 3]
+    hopeful = (below > 0) & (above >= _LEAST_STEP * below) & (least_errors <= most_error)
     return [
-        model
-        for model, (*_, below, above), error in zip(models, solutions, least_errors, strict=True)
-        if model.split is not None
-        and below > 0
-        and above >= _LEAST_STEP * slowed[model.split[1]] * below
-        and error <= most_error
+        models[at]
+        for at in np.flatnonzero(hopeful).tolist()
+        if above[at] >= _LEAST_STEP * _slowed(pace, lengths, models[at]) * below[at]
     ]
 
 
-def _slowed(pace: Mapping[int, float] | None, lengths: Sequence[int], index: int) -> float:
-    """How many times as slow the machine was at the lengths from `index` on as before; 1 where it was faster."""
-    if pace is None:
+def _slowed(pace: Mapping[int, float] | None, lengths: Sequence[int], model: _Model) -> float:
+    """How many times as slow the machine was above the model's step as below; 1 where it was faster."""
+    if pace is None or model.split is None:
         return 1.0
+    index = lengths.index(model.split[1])
     below, above = (np.median([pace[n] for n in some]) for some in (lengths[:index], lengths[index:]))
     return max(1.0, float(above / below))
 

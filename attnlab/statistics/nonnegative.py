@@ -29,7 +29,7 @@ def solve(terms: Floats, values: Floats) -> Floats:
     scale[scale == 0] = 1.0
     columns = terms / scale[:, None]
     try:
-        best = _free(columns, values, np.ones(columns.shape[2], bool))
+        best = _free(columns, values, np.ones(columns.shape[2], bool), _products(columns))
         rest = np.flatnonzero((best < 0).any(axis=1))
         few = len(rest) <= _FEW
         best[rest] = (_one_by_one if few else _best_of_fewer)(columns[rest], values[rest])
@@ -51,28 +51,36 @@ def _best_of_fewer(columns: Floats, values: Floats) -> Floats:
     count = columns.shape[2]
     best = np.zeros((len(columns), count))
     least = (values**2).sum(axis=1)
+    products = _products(columns)
+    there = np.flatnonzero(columns.any(axis=(0, 1))).tolist()  # a column of zeros adds nothing to a set
     for size in range(1, count):
-        for taken in itertools.combinations(range(count), size):
+        for taken in itertools.combinations(there, size):
             used = np.zeros(count, bool)
             used[list(taken)] = True
-            solution = _free(columns, values, used)
+            solution = _free(columns, values, used, products)
             error = (_residual(columns, values, solution) ** 2).sum(axis=1)
             better = (solution >= 0).all(axis=1) & (error < least)
             best[better], least[better] = solution[better], error[better]
     return best
 
 
-def _free(columns: Floats, values: Floats, used: NDArray[np.bool_]) -> Floats:
+def _products(columns: Floats) -> Floats:
+    """Of each column with each, (problems, unknowns, unknowns)."""
+    found: Floats = columns.transpose(0, 2, 1) @ columns
+    return found
+
+
+def _free(columns: Floats, values: Floats, used: NDArray[np.bool_], products: Floats) -> Floats:
     """The least squares solutions by the columns `used`, 0 for the others and for columns of zeros."""
-    taken = columns * used
-    turned = taken.transpose(0, 2, 1)
-    products = turned @ taken
-    diagonal = np.einsum("bii->bi", products)
+    turned = columns.transpose(0, 2, 1)
+    matrix = products * (used & used[:, None])
+    diagonal = np.einsum("bii->bi", matrix)
     diagonal[diagonal == 0] = 1.0
     solution = np.zeros(columns.shape[::2])
     for _ in range(1 + _CORRECTIONS):
-        left = turned @ _residual(taken, values, solution)[..., None]
-        solution += np.linalg.solve(products, left)[..., 0]
+        left = turned @ _residual(columns, values, solution)[..., None]
+        left[:, ~used] = 0.0
+        solution += np.linalg.solve(matrix, left)[..., 0]
     return solution
 
 

@@ -102,11 +102,11 @@ def compare(
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
     """By pair of processes, ln(contender / baseline) of every round that both took part in undisturbed."""
     left_out = baseline.disturbed_rounds | contender.disturbed_rounds
-    base, other = baseline.by_round(), contender.by_round()
+    base, other, processes = baseline.by_round(), contender.by_round(), baseline.processes
     pairs: dict[int, list[float]] = {}
-    processes = baseline.processes
-    for index in sorted((base.keys() & other.keys()) - left_out):
-        pairs.setdefault(processes[index], []).append(math.log(other[index] / base[index]))
+    for index in sorted(base):
+        if index in other and index not in left_out:
+            pairs.setdefault(processes[index], []).append(math.log(other[index] / base[index]))
     return pairs
 
 

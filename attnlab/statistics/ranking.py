@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from attnlab.contract.result import Result
 from attnlab.contract.workload import Workload
@@ -84,7 +85,7 @@ class Ranking:
         """The reference of all comparisons."""
         return self.standings[0]
 
-    @property
+    @cached_property
     def first(self) -> tuple[Standing, ...]:
         """The best, and those that are not decidedly slower; contenders without an interval are not here."""
         return tuple(
@@ -110,7 +111,11 @@ class Ranking:
 
     def of(self, contender: str) -> Standing | None:
         """The standing of `contender`, or None if it was not measured here."""
-        return next((one for one in self.standings if one.contender == contender), None)
+        return self._by_contender.get(contender)
+
+    @cached_property
+    def _by_contender(self) -> dict[str, Standing]:
+        return {one.contender: one for one in self.standings}
 
 
 def rank(
@@ -128,7 +133,7 @@ def rank(
         return None
     medians = {name: one.median for name, one in times.items()}
     best, against_best = _reference(results, medians, margin)
-    against_baseline = decidable(results.values(), baseline, margin)
+    against_baseline = against_best if baseline == best else decidable(results.values(), baseline, margin)
     order = sorted(times, key=lambda name: (name != best, medians[name]))
     turns = sum(len(one.samples) for one in times.values())
     kept = {name: len(set(one.by_round()) - one.disturbed_rounds) for name, one in times.items()}

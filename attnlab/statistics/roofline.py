@@ -59,10 +59,11 @@ def rate(workload: Workload, seconds: float, ceiling: Ceiling, *, cold: bool) ->
     The copy bandwidth bounds a call only where its bytes must come from memory: with `cold` caches, or
     where its inputs and output are too large for any.
     """
+    flops, least_bytes = workload.flops / seconds, workload.least_bytes
     return Rate(
-        flops=workload.flops / seconds,
-        compute=workload.flops / seconds / ceiling.matmul_flops,
-        bandwidth=workload.least_bytes / seconds / ceiling.copy_bytes,
+        flops=flops,
+        compute=flops / ceiling.matmul_flops,
+        bandwidth=least_bytes / seconds / ceiling.copy_bytes,
         device=ceiling.device,
-        memory_bound_believed=cold or workload.least_bytes > _BEYOND_CACHES,
+        memory_bound_believed=cold or least_bytes > _BEYOND_CACHES,
     )

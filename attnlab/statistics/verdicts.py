@@ -14,7 +14,7 @@ from attnlab.statistics.pairing import MARGIN, Kind, Verdict, compare
 
 def latencies(results: Iterable[Result]) -> dict[str, Measurement]:
     """Seconds per call of those that were measured, by contender."""
-    return {one.contender: one.latency for one in results if one.latency is not None}
+    return {one.contender: found for one in results if (found := one.latency) is not None}
 
 
 def verdicts_against(

@@ -55,23 +55,34 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Opens the page of runs from disk; further arguments are those of a browser's context."""
+    """Opens the page of runs from disk, in a browser that may be `without` something of its own.
+
+    Further arguments are those of a browser's context.
+    """
     contexts = []
 
     def open_page(
-        *runs: Run, width: int = 1280, height: int = 800, limit: int = LIMIT, **options: Any
+        *runs: Run,
+        width: int = 1280,
+        height: int = 800,
+        limit: int = LIMIT,
+        without: str | None = None,
+        **options: Any,
     ) -> Opened:
         file = tmp_path / "page.html"
         file.write_text(render(runs, limit), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": height}, offline=True, **options)
         contexts.append(context)
         context.add_init_script(_WATCH)
+        if without:
+            context.add_init_script(f"delete window.{without}")
         found = Opened(context.new_page())
         found.page.set_default_timeout(10_000)
         found.page.on("console", lambda one: found.complaints.append(one.text))
         found.page.on("pageerror", lambda one: found.complaints.append(str(one)))
         found.page.goto(file.as_uri())
-        found.page.wait_for_selector("html[data-ready]")
+        if not without:
+            found.page.wait_for_selector("html[data-ready]")
         return found
 
     yield open_page

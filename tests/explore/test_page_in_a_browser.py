@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,14 +9,17 @@ from typing import Any
 
 import pytest
 from opened_page import Opened
+from page_blocks import block
 
 from attnlab.contract import units
 from attnlab.contract.result import Outcome
 from attnlab.explore import render
-from attnlab.explore.columns import figure
-from attnlab.explore.data import state
+from attnlab.explore.packed import packed
 from attnlab.program.store import Run
 from attnlab.report.analysis import analyse
+from attnlab.report.answer import answer_of
+from attnlab.report.winners import choose, every_place
+from attnlab.statistics.winner import Sure, Winner
 
 Make = Callable[..., Run]
 Open = Callable[..., Opened]
@@ -56,6 +58,14 @@ def test_the_policy_is_in_force(made: Make, opened: Open) -> None:
     assert found.page.evaluate("seen.refused").__len__() == 1
     with pytest.raises(AssertionError):
         found.harmless()
+
+
+def test_a_browser_that_cannot_unpack_the_data_says_so(made: Make, opened: Open) -> None:
+    """In one line, and nothing else is shown."""
+    found = opened(made(), without="DecompressionStream")
+    assert found.text("body").startswith("This browser cannot unpack the data of this page")
+    assert len(found.text("body").splitlines()) == 1
+    found.harmless()
 
 
 @pytest.mark.parametrize("options", [PHONE, {"width": 320, "height": 600}, {"width": 1280}])
@@ -101,8 +111,8 @@ def test_the_first_screen_answers(made: Make, opened: Open) -> None:
     analysis, found = analyse(run), opened(run)
     text = found.text("#answer")
     cells = analysis.cells
-    alone = sum(state(cell) == "alone" for cell in cells)
-    assert "torch_sdpa" in text and f"{alone} of {len(cells)} decided" in text
+    decided = sum(one.won.sure is Sure.DECIDED for one in every_place(analysis))
+    assert "torch_sdpa" in text and f"{decided} of {len(cells)} decided" in text
     largest = max(cells, key=lambda cell: (cell.workload.keys, cell.workload.heads))
     assert units.bytes_text(largest.measured["torch_sdpa"].peak_bytes or 0) in text
     standing = largest.standing("torch_sdpa")
@@ -137,7 +147,7 @@ def test_pointing_at_a_point_tells_all_of_it(made: Make, opened: Open) -> None:
     told = found.text("#tip")
     result = next(one for one in run.results if one.contender == "torch_sdpa" and one.workload.keys == 1024)
     assert result.latency is not None
-    assert f"{units.seconds_text(figure(result.latency.median) or 0)} [" in told
+    assert f"{units.seconds_text(result.latency.median)} [" in told
     for words in ("_scaled_dot_product_flash_attention_for_cpu", "threads: all cores: 2", "torch 2.11.0"):
         assert words in told
     assert re.search(r"\[[\d.]+, [\d.]+\] × as fast as torch_eager: faster", told)
@@ -151,7 +161,60 @@ def test_times_are_written_as_in_the_report(made: Make, opened: Open) -> None:
     text = opened(run).view("table")
     for one in run.results:
         if one.latency is not None and "#" not in one.contender:
-            assert units.seconds_text(figure(one.latency.median) or 0) in text
+            assert units.seconds_text(one.latency.median) in text
+
+
+TWINS = ("torch_sdpa_flash", "torch_sdpa")
+RACES: dict[str, dict[str, Any]] = {
+    "nothing but two names of one kernel": {"contenders": TWINS, "baseline": "torch_sdpa"},
+    "two names of one kernel, one of them the baseline": {
+        "contenders": ("torch_eager", *TWINS),
+        "baseline": "torch_sdpa",
+    },
+    "two names and a slower one": {"contenders": (*TWINS, "torch_eager"), "baseline": "torch_eager"},
+    "one process": {"contenders": (*TWINS, "torch_eager"), "baseline": "torch_eager", "processes": 1},
+    "all alike": {
+        "costs": dict.fromkeys(("torch_eager", "torch_sdpa_math", "numpy_blocked"), lambda one: 1e-3),
+        "contenders": ("torch_eager", "torch_sdpa_math", "numpy_blocked"),
+        "noise": 0.3,
+    },
+}
+#: the report's words for how sure a first place is, and those of the page
+SURE = {
+    Sure.DECIDED: "decided",
+    Sure.TIE: "not told apart",
+    Sure.ALONE: "nothing else was measured here",
+    Sure.NO_INTERVAL: "no interval",
+}
+
+
+@pytest.mark.parametrize("race", RACES)
+def test_report_and_page_say_the_same_of_the_first_place(race: str, made: Make, opened: Open) -> None:
+    """Who it is, how sure, how far ahead, and whom to choose where one is to do for all."""
+    run = made(heads=(4,), **RACES[race])
+    analysis, found = analyse(run), opened(run)
+    chosen = choose(analysis, every_place(analysis))
+    assert chosen is not None and chosen.name_in_code in answer_of(analysis).line
+    assert found.page.locator("#answer .card >> nth=0 >> .big").inner_text() == chosen.name
+    found.pick("The number says how many times as fast as", "next")
+    found.page.locator("#view .chart").first.focus()
+    for one in every_place(analysis):
+        found.page.keyboard.press("ArrowRight")
+        names, texts = (found.page.locator(f"#tip {tag}").all_inner_texts() for tag in ("dt", "dd"))
+        told = dict(zip(names, texts, strict=True))
+        assert told["first"] == ", ".join(one.won.first)
+        assert told["verdict"].startswith(SURE[one.won.sure])
+        assert told.get("ahead") == ahead(one.won)
+    found.harmless()
+
+
+def ahead(won: Winner) -> str | None:
+    """How far the winner is ahead of the next implementation, as the page writes it."""
+    lead = won.ahead
+    if lead is None:
+        return None
+    span = "" if lead.low is None or lead.high is None else f" {units.interval(lead.low, lead.high)}"
+    return f"{units.ratio(lead.ratio)}{span} × as fast as {lead.over}"
 
 
 # -- filters -----------------------------------------------------------------------------------------
@@ -237,14 +300,13 @@ def test_thinned_rounds_are_counted_on_the_page(made: Make, opened: Open) -> Non
     """How many of how many are shown; and where none fits, where they are."""
     run = made(lengths=(256,), heads=(1,), contenders=("torch_eager", "torch_sdpa"), rounds=400)
     page = render([run])
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
-    whole, rounds = len(page.encode()), len(json.dumps(data["rounds"]["of"], separators=(",", ":")))
+    whole, rounds = len(page.encode()), len(block(page, "rounds"))
     found = opened(run, limit=whole - rounds // 2)
     found.view("rounds")
     told = re.findall(r"This page holds (\d+) of 800 rounds: one of (\d+) of each", found.text("#view"))
     ((shown, every),) = [tuple(map(int, one)) for one in told]
     assert shown == points(found.page) == 2 * -(-400 // every) and every > 1
-    found = opened(run, limit=whole - rounds + 100)
+    found = opened(run, limit=whole - rounds + len(packed({"all": 800, "shown": 0, "every": 0})))
     assert "The rounds stand in results.jsonl of the run" in found.view("rounds")
     found.harmless()
 

@@ -68,7 +68,7 @@ def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> Non
 def test_tables_show_it_with_its_precision(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     analysis = analyse(run)
-    rows = [row for row in page.content_of(run).tables["results"] if row["contender"] == LOW]
+    rows = [row for row in dict(page.content_of(run).tables())["results"] if row["contender"] == LOW]
     assert len(rows) == 2
     for row in rows:
         assert row["computes_in"] == "bfloat16" and row["median_s"] > 0
@@ -172,7 +172,7 @@ def test_the_same_bits_have_a_row_a_contender_and_are_stored(tmp_path: Path) -> 
     run.save()
     stored = read_run(tmp_path)
     assert stored.invariance == run.invariance
-    steady, low = page.content_of(run).tables["same_bits"]
+    steady, low = dict(page.content_of(run).tables())["same_bits"]
     assert (steady["again"], steady["one query alone"], steady["reason"]) == (True, False, None)
     assert (low["contender"], low["again"], low["reason"]) == (LOW, None, "its process exited")
     (row,) = [one for one in as_ran.overview(analyse(run)).splitlines() if "`steady`" in one]

@@ -114,7 +114,7 @@ def test_shares_of_the_parts_have_intervals_over_processes(run: Run) -> None:
 def test_every_figure_stands_in_a_table_beside_the_page(run: Run) -> None:
     """As plain numbers, those that the chapter prints; of a run without blocks there is none."""
     analysis = analyse(run)
-    found = tables(analysis, fits_of(analysis))
+    found = dict(tables(analysis, fits_of(analysis)))
     loops = [
         one
         for one in found["block_projections"]

@@ -128,25 +128,24 @@ def test_parquet_says_what_csv_says(made, tmp_path: Path):
     parquet = pytest.importorskip(
         "pyarrow.parquet", reason="pyarrow is not installed: pip install 'attnlab[dataset]'"
     )
-    tables = content_of(made(**SMALL)).tables
-    files = table_files.write(tables, tmp_path / "tables")
-    assert {one.stem for one in files} == set(tables)
-    for file in files:
-        rows = parquet.read_table(file.with_suffix(".parquet")).to_pylist()
-        assert len(rows) == len(tables[file.stem])
-        for row, expected in zip(rows, tables[file.stem], strict=True):
+    tables = dict(content_of(made(**SMALL)).tables())
+    assert table_files.write(tables.items(), tmp_path / "tables") == list(tables)
+    for name, table in tables.items():
+        rows = parquet.read_table(tmp_path / "tables" / f"{name}.parquet").to_pylist()
+        assert len(rows) == len(table)
+        for row, expected in zip(rows, table, strict=True):
             assert list(row) == list(expected)
             assert all(row[name] == value or str(value) == row[name] for name, value in expected.items())
 
 
 def test_without_pyarrow_there_is_csv_alone(made, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(table_files, "with_parquet", lambda: False)
-    table_files.write(content_of(made(**SMALL)).tables, tmp_path / "tables")
+    table_files.write(content_of(made(**SMALL)).tables(), tmp_path / "tables")
     assert {one.suffix for one in (tmp_path / "tables").iterdir()} == {".csv"}
 
 
 def test_an_experiment_cannot_name_a_file_elsewhere(tmp_path: Path):
-    table_files.write({"finding-../../x": [{"a": 1}]}, tmp_path / "tables")
+    table_files.write([("finding-../../x", [{"a": 1}])], tmp_path / "tables")
     assert [one.name for one in (tmp_path / "tables").glob("*.csv")] == ["finding-______x.csv"]
 
 

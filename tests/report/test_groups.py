@@ -55,7 +55,7 @@ def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
     run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], noise=0.002, **{**SIZES, "heads": (4,)})
     content = content_of(run)
     text = render(content, {})
-    growth = content.tables["growth"]
+    growth = dict(content.tables())["growth"]
     assert len({row["group"] for row in growth}) == 3
     assert all(row["leading"] for row in growth)
     assert "The workloads form 3 groups, each ranked by itself" in text
@@ -166,7 +166,7 @@ def test_what_only_some_can_afford_is_said(made):
     (group,) = content.answer.groups
     marks = [row.split("|")[2].strip()[:1] for row in group.table.splitlines()[2:]]
     assert marks == ["●", "●", "·", "–"]
-    assert "crossovers" not in content.tables
+    assert "crossovers" not in dict(content.tables())
     text = render(content, {})
     assert "| `b`         | over budget, not tried | 2 of 4 |" in text
     peaks = text[text.index("## Memory") : text.index("## Accuracy")]
@@ -183,5 +183,5 @@ def test_a_run_of_many_groups_stays_short(made, count):
     text = render(content, {})
     assert text.count("\n### seed") == (14 if count == 14 else 0)
     assert text.count("|**Use `a`**: nothing is decidedly faster") == (0 if count == 14 else 40)
-    assert len(content.tables["winners"]) == 2 * count
+    assert len(dict(content.tables())["winners"]) == 2 * count
     assert len(text.encode()) < 40_000

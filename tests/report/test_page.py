@@ -205,7 +205,7 @@ def test_a_wrong_contender_never_appears_with_a_speed(made):
     times = text[text.index("## Time") : text.index("## Accuracy")]
     assert "`torch_sdpa`" not in times
     assert "**Do not use `torch_sdpa`**" in text
-    rows = [row for row in content_of(run).tables["results"] if row["contender"] == "torch_sdpa"]
+    rows = [row for row in dict(content_of(run).tables())["results"] if row["contender"] == "torch_sdpa"]
     assert rows and all(row["median_s"] is row["peak_bytes"] is row["flops_per_s"] is None for row in rows)
 
 
@@ -250,7 +250,7 @@ def test_the_report_shows_of_an_experiment_what_failed_and_links_the_rest(made):
     assert "**FAIL**" in chapter and "numpy_blocked" in chapter
     assert chapter.count("\n|") == 3, "the failed row alone"
     assert CHAPTERS_OF["variance_scaling"].lesson in chapter
-    assert len(content_of(run).tables["finding-variance_scaling"]) == len(finding.rows) + 1
+    assert len(dict(content_of(run).tables())["finding-variance_scaling"]) == len(finding.rows) + 1
 
 
 def test_every_chapter_is_whole_and_has_an_experiment():

@@ -83,7 +83,7 @@ def test_one_process_has_no_range_and_scatter_no_slope(made):
 def test_every_figure_stands_in_a_table_beside_the_page(made):
     """Contiguous beside itself is 1; every other storage is what its model says, within the range."""
     analysis = analyse(made(variants=ALL, rounds=25, **DECODING))
-    found = tables(analysis, fits_of(analysis))["storages"]
+    found = dict(tables(analysis, fits_of(analysis)))["storages"]
     assert len(found) == len(READING) * len(LENGTHS)
     for one in found:
         slow, plain = (
@@ -95,7 +95,7 @@ def test_every_figure_stands_in_a_table_beside_the_page(made):
         assert one["over_contiguous"] == pytest.approx(slow / plain, rel=0.1)
     without = analyse(made(costs={"a": cost}, lengths=(64, 128), heads=(4,), ceiling_flops=1e18))
     chapters = {"storages", "block_parts", "block_heads", "block_projections"}
-    assert not chapters & set(tables(without, fits_of(without)))
+    assert not chapters & set(dict(tables(without, fits_of(without))))
 
 
 def test_without_several_storages_there_is_no_such_chapter(made):

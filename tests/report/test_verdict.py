@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from synthetic import synthetic
 
 from attnlab.contract.result import Outcome
-from attnlab.report import verdict_figures, verdict_text
+from attnlab.report import tables, verdict_figures, verdict_text
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import MOST, answer_of
 from attnlab.report.crossings import find_crossovers
+from attnlab.report.readable import MOST_HEADS, MOST_LENGTHS, readable
 from attnlab.report.winners import choose, every_place
 from attnlab.statistics.pairing import LOOK_ALPHA, half_width
 from attnlab.statistics.winner import Sure
@@ -341,13 +342,24 @@ def test_of_more_sizes_than_can_be_read_an_even_part_is_drawn_and_told(made, tmp
     run = made(costs=B_WINS, lengths=tuple(64 * one for one in range(1, 16)), heads=tuple(range(1, 12)))
     analysis = analyse(run)
     (group,) = analysis.groups
-    shown = verdict_figures._readable(group)
-    assert (len(shown.heads), len(shown.lengths)) == (
-        verdict_figures.MOST_HEADS,
-        verdict_figures.MOST_LENGTHS,
-    )
+    shown = readable(group)
+    assert (len(shown.heads), len(shown.lengths)) == (MOST_HEADS, MOST_LENGTHS)
     assert (shown.heads[0], shown.heads[-1], shown.lengths[0], shown.lengths[-1]) == (1, 11, 64, 960)
     assert len(group.cells) == 15 * 11
     says = verdict_figures.heat_maps(analysis, tmp_path)["winners"].says
-    assert "at 96 sizes" in says
-    assert says.endswith("Drawn are 8 of 11 head counts and 12 of 15 lengths; the tables have all.")
+    assert "at 60 sizes" in says
+    assert says.endswith("Drawn are 6 of 11 head counts and 10 of 15 lengths; the tables have all.")
+    trailing = verdict_figures.trailing(analysis, tmp_path)
+    assert trailing is not None and trailing.says.endswith("Drawn are 6 of 11 head counts.")
+
+
+def test_a_table_of_more_sizes_than_can_be_read_shows_an_even_part_and_tells_it(made):
+    """The verdict's table, and that of the memory; a table that is read whole says nothing of parts."""
+    lengths, heads = tuple(64 * one for one in range(1, 16)), tuple(range(1, 12))
+    analysis = analyse(made(costs=B_WINS, lengths=lengths, heads=heads))
+    (group,) = analysis.groups
+    verdict = answer_of(analysis).groups[0].table
+    assert len([row for row in verdict.splitlines() if row.startswith("|")]) == 2 + 10
+    assert verdict.endswith("Shown are 6 of 11 head counts and 10 of 15 lengths; the tables have all.")
+    memory = tables.peaks(analysis, group)
+    assert memory.endswith("Shown are 6 of 11 head counts; the tables have all.")

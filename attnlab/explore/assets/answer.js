@@ -1,8 +1,9 @@
 // The first thing to read: which, how much faster, how sure, how big, for what the filters select.
 const most = (list, of) =>
   list.reduce((best, one) => (best == null || of(one) > of(best) ? one : best), null);
-const largest = (some) => most(some, (one) => keysOf(one) * 1e6 + headsOf(one));
-const isDecided = (one) => one.state === "alone" || one.state === "shared";
+/** the workload with the largest score matrix */
+const largest = (some) => most(some, (one) => one.score);
+const isDecided = (one) => one.state === "decided";
 /** whether `contender` has or shares the first place */
 const isFirst = (one, contender) => one.first.includes(contender) || one.same.includes(contender);
 
@@ -22,21 +23,26 @@ function card(question, answer, ...notes) {
   );
 }
 
-/** The contender that is first most often, and among equals most often alone. */
+/** What those of `names` that were measured at a workload took there at their peak. */
+const peaksAt = (one, names) => names.map((name) => one.results.get(name)?.memory).filter((peak) => peak != null);
+
+/**
+ * The contender to run at all of `some`, as the report chooses it (attnlab/report/winners.py): first or tied at most of
+ * them; of several such one that needs little memory at the largest, and of those the first of the plan.
+ */
 function chosenOf(some) {
-  const names = [...new Set(some.flatMap((one) => one.first))].sort((a, b) => a.index - b.index);
-  return most(
-    names,
-    (name) =>
-      d3.sum(some, (one) => isFirst(one, name)) +
-      1e-6 * d3.sum(some, (one) => one.state === "alone" && isFirst(one, name)),
-  );
+  const counts = contenders.map((name) => d3.sum(some, (one) => isFirst(one, name)));
+  const best = contenders.filter((_, index) => counts[index] && counts[index] === d3.max(counts));
+  const known = d3.max(some, (one) => peaksAt(one, best).length);
+  const peaks = peaksAt(largest(some.filter((one) => peaksAt(one, best).length === known)), best);
+  if (peaks.length < best.length) return best[0];
+  return best.find((_, index) => peaks[index] <= DATA.more_memory * d3.min(peaks));
 }
 
 function which(some, name) {
   const [first, alone] = [
     some.filter((one) => isFirst(one, name)),
-    some.filter((one) => one.state === "alone" && isFirst(one, name)),
+    some.filter((one) => isDecided(one) && isFirst(one, name)),
   ];
   const twins = [...new Set(first.flatMap((one) => (one.first.includes(name) ? one.same : [])))].map(
     (one) => one.name,
@@ -53,11 +59,11 @@ function which(some, name) {
   return card(
     "Which",
     answer,
-    `among the fastest on ${first.length} of ${plural(some.length, "workload")}, alone on ${alone.length}`,
+    `among the fastest on ${counted(first.length)} of ${plural(some.length, "workload")}, alone on ${counted(alone.length)}`,
     others.length
       ? `elsewhere: ${others
           .slice(0, 2)
-          .map(([one, count]) => `${one} (${count})`)
+          .map(([one, count]) => `${one} (${counted(count)})`)
           .join(", ")}${others.length > 2 ? ", …" : ""}`
       : twins.length === 1
         ? `${twins[0]} ran the same kernel`
@@ -75,15 +81,13 @@ function howMuch(some, name) {
       name.name === baseline
         ? "it is the baseline itself"
         : `${baseline}, the baseline, was not measured beside it`;
-    const ahead = some.filter(
-      (one) => isFirst(one, name) && one.next && one.results.get(one.next)?.best_ratio,
-    );
+    const ahead = some.filter((one) => isDecided(one) && isFirst(one, name));
     if (!ahead.length) return card("How much faster", "–", said);
     const lead = span(
-      ahead.map((one) => 1 / one.results.get(one.next).best_ratio),
+      ahead.map((one) => one.next_ratio),
       (value) => figures(value, 2),
     );
-    return card("How much faster", `${lead} ×`, "as fast as the next that is decidedly slower", said);
+    return card("How much faster", `${lead} ×`, "as fast as the next implementation", said);
   }
   const at = largest(mine);
   const result = at.results.get(name);
@@ -99,8 +103,8 @@ function howMuch(some, name) {
 }
 
 function howSure(some, name) {
-  const decided = some.filter((one) => one.state === "alone");
-  const tied = some.filter((one) => one.state === "shared");
+  const decided = some.filter(isDecided);
+  const tied = some.filter((one) => one.state === "tie");
   const halves = some
     .map((one) => one.results.get(name))
     .filter((one) => one?.baseline_low && one.baseline_high)
@@ -108,15 +112,15 @@ function howSure(some, name) {
   const [turns, disturbed] = [d3.sum(some, (one) => one.turns), d3.sum(some, (one) => one.disturbed)];
   return card(
     "How sure",
-    `${decided.length} of ${some.length} decided`,
+    `${counted(decided.length)} of ${counted(some.length)} decided`,
     [
-      tied.length ? `${tied.length} tied or not told apart` : "",
+      tied.length ? `${counted(tied.length)} tied or not told apart` : "",
       halves.length ? `95 % intervals of ±${percentText(d3.median(halves))} (median)` : "",
     ]
       .filter(Boolean)
       .join("; "),
     turns
-      ? `${percentText(disturbed / turns)} of ${turns.toLocaleString("en-US")} rounds were disturbed and left out`
+      ? `${percentText(disturbed / turns)} of ${counted(turns)} rounds were disturbed and left out`
       : "",
   );
 }
@@ -166,8 +170,8 @@ function showAnswer(host, selected) {
     ...byRun.flatMap(([run, some]) => {
       const ranked = some.filter((one) => one.first.length);
       const title = several ? element("h2", { class: "run" }, run.title) : null;
-      const name = chosenOf(ranked);
-      const cards = ranked.length
+      const name = ranked.length ? chosenOf(ranked) : null;
+      const cards = name
         ? [which(ranked, name), howMuch(ranked, name), howSure(ranked, name), howBig(ranked, name)]
         : [nobody(some)];
       return [title, element("div", { class: "cards" }, cards)].filter(Boolean);

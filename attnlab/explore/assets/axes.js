@@ -42,7 +42,16 @@ function scaleOf(axis, log, domain, places, most) {
   const text = (value) => short(axis.text(value));
   if (!log) return { type: "linear", domain, ticks: most, tickFormat: text, grid: !axis.field, ...label };
   const scale = logScale(domain, text, axis.base, label);
-  return axis.field ? { ...scale, ticks: thin(places, most), grid: false } : scale;
+  return axis.field ? { ...scale, ticks: spaced(places, domain, most), grid: false } : scale;
+}
+
+/** Those of ascending `places` that stand apart on a logarithmic axis with room for so many, the last among them. */
+function spaced(places, [low, high], most) {
+  const least = Math.log(high / low) / most;
+  const kept = [];
+  for (const one of [...places].reverse())
+    if (!kept.length || Math.log(kept.at(-1) / one) >= least) kept.push(one);
+  return kept.reverse();
 }
 
 /** At most so many of `places`, the last among them. */

@@ -1,5 +1,5 @@
 // The data of the page, as rows that know each other.
-const DATA = JSON.parse(document.getElementById("data").textContent);
+const [DATA, ROUNDS] = await Promise.all(["data", "rounds"].map(unpacked));
 const VERDICTS = ["faster", "slower", "equivalent", "undecided"];
 const text = (place) => (place < 0 ? null : DATA.texts[place]);
 
@@ -22,11 +22,12 @@ if (several)
     of: DATA.workloads.run,
   });
 
-/** Row objects out of columns. */
-function rows(columns) {
-  const names = Object.keys(columns);
-  return columns[names[0]].map((_, index) =>
-    Object.fromEntries(names.map((name) => [name, columns[name][index]])),
+/** Row objects out of columns, and columns of figures. */
+function rows({ figures, ...plain }) {
+  const columns = Object.entries(plain);
+  for (const [name, column] of Object.entries(figures)) columns.push([name, figureColumn(column)]);
+  return columns[0][1].map((_, index) =>
+    Object.fromEntries(columns.map(([name, column]) => [name, column[index]])),
   );
 }
 
@@ -37,6 +38,7 @@ const workloads = rows(DATA.workloads).map((one, index) => ({
   group: runs[one.run].groups[one.group],
   groupKey: `${one.run}/${one.group}`,
   label: text(one.label),
+  state: text(one.state),
   first: one.first.map((place) => contenders[place]),
   same: one.same.map((place) => contenders[place]),
   best: contenders[one.best] ?? null,
@@ -56,7 +58,7 @@ const results = rows(DATA.results).map((one) => {
     reason: text(one.reason),
     kernel: text(one.kernel),
     computes_in: text(one.computes_in),
-    raw: one.time == null ? null : (DATA.rounds.of[timed++] ?? null),
+    raw: one.time == null || !ROUNDS.every ? null : timed++,
   };
   if (one.time != null) result.contender.measured = true;
   workload.results.set(result.contender, result);
@@ -81,18 +83,21 @@ const nameOf = (workload) =>
 
 /** The raw rounds of a result: round, seconds, process, disturbed. */
 function roundsOf(result) {
-  if (!result.raw) return [];
-  const [exponent, times, stretches, processes, disturbed] = result.raw;
+  if (result.raw == null) return [];
+  const [exponent, least, more, place, disturbed] = ["exponent", "least", "more", "taken", "disturbed"].map(
+    (name) => ROUNDS[name][result.raw],
+  );
+  const [stretches, processes] = ROUNDS.stretches[place];
   const numbers = stretches.flatMap(([first, count, step]) =>
     d3.range(count).map((one) => first + one * step),
   );
   const owners = processes.flatMap(([process, count]) => Array(count).fill(process));
   const left = new Set(disturbed);
-  return times.map((time, index) => ({
+  return more.map((above, index) => ({
     result,
     round: numbers[index],
     process: owners[index],
     disturbed: left.has(index),
-    seconds: time * 10 ** exponent,
+    seconds: (least + above) * 10 ** exponent,
   }));
 }

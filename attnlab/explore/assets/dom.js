@@ -91,4 +91,5 @@ function swatch(contender) {
   return svg.node();
 }
 
-const plural = (count, noun) => `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
+const counted = (count) => count.toLocaleString("en-US");
+const plural = (count, noun) => `${counted(count)} ${noun}${count === 1 ? "" : "s"}`;

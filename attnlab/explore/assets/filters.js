@@ -15,6 +15,18 @@ function chip(label, checked, onpick, mark = null) {
   return element("label", { class: "chip" }, box, mark, element("span", {}, label));
 }
 
+/** More values than this are ticked, and unticked, by a button too. */
+const MANY_VALUES = 8;
+
+/** Two buttons that call `all` with true and with false. */
+const allOrNone = (all) =>
+  element(
+    "div",
+    { class: "row" },
+    element("button", { type: "button", onclick: () => all(true) }, "all"),
+    element("button", { type: "button", onclick: () => all(false) }, "none"),
+  );
+
 /** One field's values, or its only value as text. */
 function fieldControl(field, changed) {
   const legend = element("legend", {}, field.name === "keys" ? "length n" : field.label);
@@ -25,8 +37,16 @@ function fieldControl(field, changed) {
       changed();
     }),
   );
+  const all = (on) => {
+    chips.forEach((one, index) => {
+      one.firstChild.checked = on;
+      on ? set.add(index) : set.delete(index);
+    });
+    changed();
+  };
   const inside = chips.length === 1 ? element("span", { class: "only" }, field.values[0]) : chips;
-  return element("fieldset", { "data-field": field.name }, legend, inside);
+  const buttons = chips.length > MANY_VALUES ? allOrNone(all) : null;
+  return element("fieldset", { "data-field": field.name }, legend, buttons, inside);
 }
 
 function contenderControl(changed) {
@@ -44,7 +64,7 @@ function contenderControl(changed) {
     boxes.set(one, label.firstChild);
     return label;
   };
-  const all = (on) => () => {
+  const all = (on) => {
     for (const [one, box] of boxes)
       if (one.measured || !on) {
         box.checked = on;
@@ -58,12 +78,7 @@ function contenderControl(changed) {
     "fieldset",
     { "data-field": "backend" },
     element("legend", {}, "backends"),
-    element(
-      "div",
-      { class: "row" },
-      element("button", { type: "button", onclick: all(true) }, "all"),
-      element("button", { type: "button", onclick: all(false) }, "none"),
-    ),
+    allOrNone(all),
     measured.map(made),
     others.length && measured.length ? element("p", { class: "note" }, "never measured here") : null,
     others.map(made),

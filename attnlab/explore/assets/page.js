@@ -94,7 +94,7 @@ function redraw() {
   const measured = contenders.filter((one) => one.measured);
   const left = measured.filter((one) => shown.has(one)).length;
   part("selected").textContent =
-    `${selected.length} of ${plural(workloads.length, "workload")}, ${left} of ${plural(measured.length, "backend")}`;
+    `${counted(selected.length)} of ${plural(workloads.length, "workload")}, ${left} of ${plural(measured.length, "backend")}`;
   const host = part("view");
   const { innerWidth: wide } = window;
   const focused = [...host.querySelectorAll("select, input, button, .chart")].indexOf(document.activeElement);

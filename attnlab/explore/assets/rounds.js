@@ -86,10 +86,10 @@ function roundsPanel(host, result, width, domain) {
 
 /** How many of how many rounds the page holds, where it does not hold all. */
 function thinned() {
-  const { all, shown: held, every } = DATA.rounds;
+  const { all, shown: held, every } = ROUNDS;
   if (every === 1) return "";
   const which = every ? `one of ${every} of each result` : "too many for a page";
-  return ` This page holds ${held.toLocaleString("en-US")} of ${all.toLocaleString("en-US")} rounds: ${which}.`;
+  return ` This page holds ${counted(held)} of ${counted(all)} rounds: ${which}.`;
 }
 
 function roundControls(able, workload, redraw) {
@@ -119,11 +119,11 @@ function showRounds(host, { selected }, redraw) {
       thinned(),
     ),
   );
-  const mine = [...workload.results.values()].filter((one) => one.raw && shown.has(one.contender));
+  const mine = [...workload.results.values()].filter((one) => one.raw != null && shown.has(one.contender));
   if (!mine.length) {
     const nobody = "No contender that is selected was measured here.";
     return host.append(
-      element("p", {}, DATA.rounds.every ? nobody : "The rounds stand in results.jsonl of the run."),
+      element("p", {}, ROUNDS.every ? nobody : "The rounds stand in results.jsonl of the run."),
     );
   }
   const domain = noise.scale === "own" ? null : roomy(d3.extent(mine.flatMap(roundsOf), heightOf));

@@ -1,27 +1,23 @@
 // Winners as a heat map of length against heads, one for each group of workloads.
 const heat = { than: "baseline" };
+/** pixels across below which no name fits into a cell */
+const LEAST_CELL = 44;
 const STATES = {
-  alone: "decided: alone in first place",
-  shared: "not told apart: first place is shared",
-  only: "the only one measured here",
-  undecided: "no interval: too few undisturbed processes",
+  decided: "decided: faster than every other implementation that was compared",
+  tie: "not told apart: first place is shared",
+  alone: "nothing else was measured here",
+  "no interval": "no interval: too few undisturbed processes",
   nobody: "nobody was measured here",
 };
 
-/** How many times as fast the winner is, with its interval: than the baseline, or than the next that is slower. */
-function lead(workload) {
-  const winner = workload.results.get(workload.first[0]);
-  const next = workload.results.get(workload.next);
-  if (heat.than === "baseline") {
-    return { ratio: winner?.baseline_ratio, low: winner?.baseline_low, high: winner?.baseline_high };
-  }
-  return next?.best_ratio == null
-    ? {}
-    : { ratio: 1 / next.best_ratio, low: 1 / next.best_high, high: 1 / next.best_low };
-}
+/** How many times as fast the winner is, with its interval: than the baseline, or than the next implementation. */
+const lead = (workload) => {
+  const [ratio, low, high] = ["ratio", "low", "high"].map((end) => workload[`${heat.than}_${end}`]);
+  return { ratio, low, high };
+};
 
-const isKnown = (one) => one.first.length > 0 && one.state !== "undecided";
-const isFull = (one) => one.state === "alone" || one.state === "only";
+const isKnown = (one) => one.first.length > 0 && one.state !== "no interval";
+const isFull = (one) => one.state === "decided" || one.state === "alone";
 
 /** The winner's colour; none where there is no winner. */
 const cellColour = (one) => (isKnown(one) ? shade(one.first[0].colour) : "none");
@@ -30,7 +26,7 @@ const cellColour = (one) => (isKnown(one) ? shade(one.first[0].colour) : "none")
 function cellText(one, letters) {
   if (!one.first.length) return "nobody";
   const { ratio } = lead(one);
-  const more = { shared: `≈ ${one.first.length - 1} more`, undecided: "? undecided", only: "alone here" };
+  const more = { tie: `≈ ${one.first.length - 1} more`, "no interval": "? undecided", alone: "alone here" };
   const said = [
     ...lines(one.first[0].name, letters),
     more[one.state],
@@ -64,8 +60,9 @@ function workloadTip(one) {
   ];
 }
 
+/** `letters` is how many fit into a line of a cell: 0 where cells are too small for words. */
 function heatMarks(some, picked, x, y, letters) {
-  const outline = { x, y, fill: "none", stroke: "currentColor", rx: 4 };
+  const outline = { x, y, fill: "none", stroke: "currentColor", rx: letters ? 4 : 1 };
   const ink = (one) => (isFull(one) ? inkOn(cellColour(one)) : "currentColor");
   const edge = (one) => (isKnown(one) ? cellColour(one) : "currentColor");
   return [
@@ -80,7 +77,7 @@ function heatMarks(some, picked, x, y, letters) {
       some.filter((one) => one === picked),
       { ...outline, strokeWidth: 2 },
     ),
-    Plot.text(some, {
+    Plot.text(letters ? some : [], {
       x,
       y,
       text: (one) => cellText(one, letters),
@@ -91,15 +88,40 @@ function heatMarks(some, picked, x, y, letters) {
   ];
 }
 
+/** How values are written along an axis of so many pixels: all, or some of them where each would have too few. */
+function tickText(values, pixels, least) {
+  const kept = new Set(thin(values, Math.max(2, Math.floor(pixels / least))));
+  return (value) => (kept.has(value) ? String(value) : "");
+}
+
+/** Who is first where, by colour, for a map whose cells are too small for names. */
+function heatKey(some) {
+  const counts = d3.rollups(
+    some.filter((one) => one.first.length),
+    (few) => few.length,
+    (one) => one.first[0],
+  );
+  return element(
+    "p",
+    { class: "note key" },
+    d3
+      .sort(counts, ([, count]) => -count)
+      .map(([name, count]) => element("span", {}, swatch(name), `${name.name} (${counted(count)})`)),
+  );
+}
+
 /** Lengths across and heads down, or turned where the screen is too narrow for it. */
 function heatMap(host, some, picked, width, onpick) {
   const [lengths, heads] = [keysOf, headsOf].map((of) => [...new Set(some.map(of))].sort(d3.ascending));
-  const upright = (width - 60) / lengths.length < 62;
+  const upright = (width - 60) / lengths.length < 62 && heads.length < lengths.length;
   const [x, y] = upright ? [headsOf, keysOf] : [keysOf, headsOf];
   const [across, down] = upright ? [heads, lengths] : [lengths, heads];
   const titles = upright ? ["heads", "n, length"] : ["n, length", "heads"];
   const cell = Math.min(150, (width - 60) / across.length);
-  const band = { type: "band", tickSize: 0, tickFormat: String, labelArrow: "none" };
+  const small = cell < LEAST_CELL;
+  const tall = small ? Math.max(11, Math.min(cell, 20)) : down.length > 8 ? 50 : upright ? 62 : 68;
+  const band = { type: "band", tickSize: 0, labelArrow: "none" };
+  if (small) host.append(heatKey(some));
   const ring = { x, y, fill: "none", stroke: "currentColor", strokeWidth: 2.5, inset: 1, maxRadius: 200 };
   return drawChart(host, {
     points: some,
@@ -110,14 +132,27 @@ function heatMap(host, some, picked, width, onpick) {
     tip: workloadTip,
     focus: (pointed) => Plot.cell(some, pointed(ring)),
     width: Math.round(cell * across.length + 60),
-    height: down.length * (down.length > 8 ? 50 : upright ? 62 : 68) + 44,
+    height: Math.round(down.length * tall) + 44,
     marginLeft: 56,
     marginRight: 4,
     marginTop: 40,
     marginBottom: 4,
-    x: { ...band, domain: across, label: titles[0], axis: "top", padding: 0.03 },
-    y: { ...band, domain: down, label: titles[1], padding: 0.05 },
-    marks: heatMarks(some, picked, x, y, Math.max(5, Math.floor((cell - 6) / 6.9))),
+    x: {
+      ...band,
+      domain: across,
+      label: titles[0],
+      axis: "top",
+      padding: 0.03,
+      tickFormat: tickText(across, cell * across.length, 36),
+    },
+    y: {
+      ...band,
+      domain: down,
+      label: titles[1],
+      padding: 0.05,
+      tickFormat: tickText(down, tall * down.length, 14),
+    },
+    marks: heatMarks(some, picked, x, y, small ? 0 : Math.max(5, Math.floor((cell - 6) / 6.9))),
   });
 }
 
@@ -125,7 +160,7 @@ function heatMap(host, some, picked, width, onpick) {
 function showWinners(host, { selected }, redraw) {
   const choices = [
     ["baseline", baselines],
-    ["next", "the next that is decidedly slower"],
+    ["next", "the next implementation"],
   ];
   const than = picker("The number says how many times as fast as", choices, heat.than, (value) => {
     heat.than = value;
@@ -148,7 +183,8 @@ function showWinners(host, { selected }, redraw) {
   host.append(
     note(
       "Full colour: decided. Pale with ≈: shares the first place with others that are not told apart. ?: not decided.",
-      " Who wins was decided among all contenders, also those that the filters hide. Pick a cell for its ranking.",
+      " Who wins was decided among all contenders, also those that the filters hide. Pick a cell for its ranking; where",
+      " cells are too small for words, the filters choose fewer lengths and heads.",
     ),
   );
   showRanking(host, selected);
