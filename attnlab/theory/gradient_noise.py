@@ -142,10 +142,6 @@ class Ways:
             (bent * self.less_2p + pp * self.sum_p2) * self.query_norms,
         )
 
-    def from_slopes(self, variance: Array) -> Noise:
-        """From δt, (…, rows, keys)."""
-        return self.from_raw_slopes(self._bent(variance, 2))
-
     def from_raw_slopes(self, variance: Array) -> Noise:
         """From δr, (…, rows, keys)."""
         scatters = self.of_keys.scatter(variance), self.of_queries.scatter(turned(variance)), 0.0
