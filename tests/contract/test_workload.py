@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import DIRECTIONS
+from attnlab.contract.directions import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.contract.dtypes import ITEM_BYTES
 from attnlab.contract.errors import Declined
 from attnlab.contract.inputs import inputs, problem_of
@@ -128,13 +128,13 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     problem = problem_of(workload)
     arrays = [problem.query, problem.key, problem.value]
     output = int(np.prod(problem.output_shape))
-    gradients = sum(one.size for one in arrays)
-    returned = {"backward": gradients, "training": output + gradients}.get(workload.direction, output) * width
-    if workload.direction == "forward_with_log_sum":  # ln Z is in float32 at least
-        returned += int(np.prod(problem.shape[:3])) * max(width, 4)
+    returned = {name: one.size * width for name, one in zip(GRADIENTS, arrays, strict=True)}
+    returned[OUTPUT] = output * width
+    returned[LOG_SUM] = int(np.prod(problem.shape[:3])) * max(width, 4)  # in float32 at least
     bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
-    assert workload.input_bytes == (gradients + bias + (output if workload.backward else 0)) * width
-    assert workload.output_bytes == returned
+    taken = sum(one.size for one in arrays) + bias + (output if workload.backward else 0)
+    assert workload.input_bytes == taken * width
+    assert workload.output_bytes == sum(returned[name] for name in workload.results)
     assert workload.score_bytes == int(np.prod(problem.shape)) * width
 
 
