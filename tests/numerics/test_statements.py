@@ -269,7 +269,8 @@ def test_no_caption_names_a_backend_and_every_legend_names_what_is_drawn() -> No
 
 def test_names_of_backends_cover_no_curve() -> None:
     names = [f"a_backend_with_a_long_name_{number}" for number in range(17)]
-    measured = rows_of(saturation._through, dtype=saturation.DTYPE)
+    found = rows_of(saturation._through, dtype=saturation.DTYPE)
+    measured = [row for row in found if row.where["head_dim"] in (4, 256)]
     rows = tuple(replace(row, where={**row.where, "backend": name}) for row in measured for name in names)
     drawn = figure(Finding("saturation", "", "", "", rows))
     drawn.canvas.draw()
