@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnlab
 from attnlab.contract.units import figures
+from attnlab.program.environment import environment
+from attnlab.report.sentences import machine
 from attnlab.routing.dispatch import Fastest, _Found, _question
 
 #: what is promised, in seconds a call
@@ -90,7 +93,14 @@ def main() -> int:
         "choosing alone, and a call of a function": choosing(found, arrays, options.repeats, options.calls),
         "a shape that comes for the first time": at_first(found, range(65, 65 + options.repeats)),
     }
-    page = ["| what | median | least | greatest |", "|---|---:|---:|---:|"]
+    page = [
+        "# What `attnlab.fastest` adds to a call",
+        "",
+        f"{date.today()}, {machine(environment())}. Made by `python benchmarks/fastest_overhead.py`; one thread.",
+        "",
+        "| what | median | least | greatest |",
+        "|---|---:|---:|---:|",
+    ]
     for what, took in rows.items():
         shown = (figures(1e6 * one) for one in (statistics.median(took), min(took), max(took)))
         page.append(f"| {what} | " + " | ".join(f"{one} µs" for one in shown) + " |")

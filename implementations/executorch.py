@@ -3,7 +3,7 @@
 ``torch.ops.llama.custom_sdpa``, which ExecuTorch puts into the Llama models that it exports
 (https://github.com/pytorch/executorch, extension/llm/custom_ops), on PyTorch's tensors; tiles and online softmax, on
 threads of its own. It reads arrays of shape (batch, length, heads, dim), in which a workload is laid out when it is
-prepared, as a model keeps its cache. Version 1.5 writes a line to standard error for every tensor of a call.
+prepared, as a model keeps its cache.
 
 A mask and a bias are one array of float32 for all heads and batch elements, made when a call first meets it; what
 differs between these is declined. A causal mask is a flag: the operator is told the position of the first query and

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 
 from attnlab.claims.claim import Claim, Test
 from attnlab.claims.published import HEADS as HEAD_COUNT
 from attnlab.claims.published import PUBLISHED
+from attnlab.contract.plain import suggestion
 
 FORMULA, SHAPES, REACH, PRECISION = "The formula", "Shapes", "Reach", "Precision"
 TEMPERATURE, VARIANCE, SATURATION = "Temperature", "The variance of the scores", "Saturation"
@@ -390,7 +390,6 @@ def chosen(ids: Iterable[str] = ()) -> tuple[Claim, ...]:
     wanted = tuple(dict.fromkeys(ids)) or tuple(known)
     for id in wanted:
         if id not in known:
-            near = difflib.get_close_matches(id, known, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else "attnlab claims --list names them all"
+            hint = suggestion(id, known, "attnlab claims --list names them all")
             raise ValueError(f"no claim is called {id!r}; {hint}")
     return tuple(known[id] for id in wanted)

@@ -41,14 +41,14 @@ def selftest(
 ) -> int:
     """Race what is known: the same contender twice, known slow-downs, and everything against itself alone.
 
-    Takes some ten minutes. Exits with 1 where an answer is wrong: then do not believe small differences here.
+    Takes a quarter of an hour. Exits with 1 where an answer is wrong: then do not believe small differences here.
     """
     from attnlab.commands.progress import note
     from attnlab.program.selftest import selftest as put_to_the_test
     from attnlab.report.selftest_page import page, verdict
 
     options.positive("--seconds", seconds)
-    out.mkdir(parents=True, exist_ok=True)  # before ten minutes are spent
+    out.mkdir(parents=True, exist_ok=True)  # before a quarter of an hour is spent
     chosen = split_names(backends) if backends is not None else ()
     with note(quiet=as_json or quiet) as on_event:
         found = put_to_the_test(

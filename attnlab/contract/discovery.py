@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import pkgutil
@@ -18,6 +17,7 @@ from attnlab.contract.backend import Backend
 from attnlab.contract.backend_file import backend_of
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.importing import begun
+from attnlab.contract.plain import suggestion
 
 _HOME = "attnlab.implementations"
 _NAME = re.compile(r"[A-Za-z]\w*")
@@ -84,9 +84,7 @@ def require(name: str, folders: Sequence[Path | str] = ()) -> Path | None:
     """
     places = _places(folders)
     if name not in places:
-        near = difflib.get_close_matches(name, places, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(places))}"
-        raise ValueError(f"no backend is called {name!r}; {hint}")
+        raise ValueError(f"no backend is called {name!r}; {suggestion(name, sorted(places))}")
     return places[name]
 
 

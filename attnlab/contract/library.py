@@ -2,14 +2,16 @@
 
 The library NAME is the file ``attnlab/libraries/NAME_library.py``, imported when it is asked for; it imports the
 library itself no earlier than when it is opened. It defines ``open_on(device)``, which returns a `Library` or raises
-Unavailable, and may define ``THREAD_VARIABLES``, the variables from which the library reads its number of threads, and
-``HUGE_PAGES``, those that make it take large arrays on huge pages, with their values.
+Unavailable, and may define ``THREAD_VARIABLES``, the variables from which the library reads its number of threads,
+``HUGE_PAGES``, those that make it take large arrays on huge pages, with their values, and, where it computes on
+another's arrays, that library's name as ``ARRAYS_OF`` and a matrix product of its own as ``product``.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import pkgutil
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -147,6 +149,14 @@ def library_names() -> tuple[str, ...]:
 def array_libraries() -> tuple[str, ...]:
     """The libraries with arrays of their own: the others compute on theirs, which their file's ARRAYS_OF names."""
     return tuple(one for one in library_names() if not hasattr(_module(one), "ARRAYS_OF"))
+
+
+@functools.cache
+def products() -> dict[str, Callable[[Any, Any], Any]]:
+    """By library, its own product of two matrices: that of its arrays, or its file's `product` on those of another."""
+    own = {name: getattr(_module(name), "product", None) for name in library_names()}
+    own |= dict.fromkeys(array_libraries(), operator.matmul)
+    return {name: product for name, product in own.items() if product is not None}
 
 
 @functools.cache

@@ -11,6 +11,11 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 T = TypeVar("T")
+#: names less alike than this (`difflib.SequenceMatcher.ratio`) are no slips of one another: two letters that changed
+#: places in a name of five are this alike, names that only begin with the same ``torch_`` are less
+_ALIKE = 0.8
+#: letters of a part of a name that tell which is meant
+_TELLING = 3
 #: JSON's words for a list and a table, which TOML and Python have other words for
 _WORDS = {"`": "", "array": "a list", "object": "a table"}
 
@@ -35,10 +40,21 @@ def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_o
 def unknown(name: str, known: Iterable[str]) -> str:
     """``unknown key 'length'; did you mean lengths?``, or all that are known."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=2, cutoff=0.7)
-    return f"unknown key {name!r}; " + (
-        f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    )
+    return f"unknown key {name!r}; " + suggestion(name, names, f"known: {', '.join(names)}")
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """``did you mean A or B?``, where `name` is likely a slip of one of the `known`, or a part of it.
+
+    Three at most, the likest first. Where there is none: `otherwise`, or all that there are.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=_ALIKE)
+    if not near and len(name) >= _TELLING:
+        near = difflib.get_close_matches(name, [one for one in names if name in one], n=3, cutoff=0.0)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return otherwise or f"there are: {', '.join(names)}"
 
 
 def _refuse_unknown(data: Any, kind: Any, where: str, path: str = "") -> None:

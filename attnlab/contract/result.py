@@ -10,10 +10,12 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cache, cached_property, lru_cache
+from typing import Any, get_type_hints
+
+import msgspec
 
 from attnlab.contract.plain import decode
 from attnlab.contract.text import one_line
@@ -215,6 +217,11 @@ class Result:
         Raises ValueError, naming the key, for a line that is no result.
         """
         try:
+            told = _decoder().decode(line)
+            return cls(**{**vars(told), "workload": _workload(bytes(told.workload))})
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+            pass  # what is wrong with it, plain data tells better, and more slowly
+        try:
             data = json.loads(line)
         except RecursionError:
             raise ValueError("not a result: it is nested too deeply") from None
@@ -224,8 +231,18 @@ class Result:
         return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
 
 
+@cache
+def _decoder() -> msgspec.json.Decoder[Any]:
+    """From a line to what a result is made of, its workload as it is written, in half the time of two steps."""
+    hints = {**get_type_hints(Result), "workload": msgspec.Raw}
+    told = make_dataclass(
+        "told", [(one.name, hints[one.name], field(default=one.default)) for one in fields(Result)]
+    )
+    return msgspec.json.Decoder(told, strict=False)
+
+
 @lru_cache(maxsize=64)
-def _workload(text: str) -> Workload:
+def _workload(text: str | bytes) -> Workload:
     """The workload told as JSON: contenders of one race share it, and to check it takes as long as all the rest."""
     return Workload.from_dict(json.loads(text))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -12,7 +12,7 @@ from attnlab.contract.workload import Workload
 from attnlab.program.store import Run
 from attnlab.report.analysis import Cell, judge
 from attnlab.statistics.pairing import Kind, Verdict
-from attnlab.statistics.ranking import Standing
+from attnlab.statistics.ranking import Ranking, Standing
 
 
 def verdicts(run: Run, results: Iterable[Result]) -> dict[tuple[Workload, str], dict[str, Any]]:
@@ -20,41 +20,44 @@ def verdicts(run: Run, results: Iterable[Result]) -> dict[tuple[Workload, str], 
     known = {"ceiling_known": bool(run.ceilings), "judged_by": version("attnlab")}
     found: dict[tuple[Workload, str], dict[str, Any]] = {}
     for cell in judge(replace(run, results=list(results)))[1]:
-        for name in cell.answers:
-            if columns := _columns(cell, name):
-                found[cell.workload, name] = {**columns, "margin": cell.margin, **known}
+        common = {"margin": cell.margin, **known}
+        for name, columns in _judged(cell).items():
+            found[cell.workload, name] = columns | common
     return found
 
 
-def _columns(cell: Cell, name: str) -> dict[str, Any]:
-    if name in cell.faults:
-        return {"standing": "not believed"}
-    mine = cell.standing(name)
-    if mine is None or cell.ranking is None or cell.everyone is None:
-        return {}
-    apart = cell.ranking.of(name) is None
-    best = (cell.everyone if apart else cell.ranking).best
-    columns: dict[str, Any] = {
-        "standing": "apart" if apart else _standing(cell, mine),
-        "implementation": mine.implementation,
+def _judged(cell: Cell) -> dict[str, dict[str, Any]]:
+    """The columns of those who have a verdict, by contender."""
+    found: dict[str, dict[str, Any]] = {
+        name: {"standing": "not believed"} for name in cell.answers if name in cell.faults
     }
-    if mine is not best:
-        columns |= _against(best.contender, mine.against_best)
-    elif (second := cell.ranking.runner_up) is not None and not apart:
-        columns |= _against(second.contender, _turned(second.against_best))
-    if mine.against_baseline is not None:
-        one = mine.against_baseline
-        columns |= {"baseline_ratio": one.ratio, "baseline_low": one.low, "baseline_high": one.high}
-    return columns
+    if cell.ranking is None or cell.everyone is None:
+        return found
+    first, runner_up = cell.ranking.first, cell.ranking.runner_up
+    peers = {one.contender for one in cell.ranking.standings}
+    for ranking in (cell.ranking, cell.everyone):
+        for mine in ranking.standings:
+            if mine.contender in found:
+                continue
+            apart = mine.contender not in peers
+            columns = found[mine.contender] = {
+                "standing": "apart" if apart else _standing(cell.ranking, mine, first),
+                "implementation": mine.implementation,
+            }
+            if mine is not ranking.best:
+                columns |= _against(ranking.best.contender, mine.against_best)
+            elif runner_up is not None and not apart:
+                columns |= _against(runner_up.contender, _turned(runner_up.against_best))
+            if (one := mine.against_baseline) is not None:
+                columns |= {"baseline_ratio": one.ratio, "baseline_low": one.low, "baseline_high": one.high}
+    return found
 
 
-def _standing(cell: Cell, mine: Standing) -> str:
-    ranking = cell.ranking
-    assert ranking is not None  # who stands in it is asked
+def _standing(ranking: Ranking, mine: Standing, first: Collection[Standing]) -> str:
     if len(ranking.standings) == 1:
         return "alone"
-    if mine in ranking.first and ranking.decided:
-        return "wins" if len(ranking.first) == 1 else "tied"
+    if ranking.decided and any(mine is one for one in first):
+        return "wins" if len(first) == 1 else "tied"
     return "slower" if mine.against_best is not None else "no interval"
 
 

@@ -182,6 +182,20 @@ def _arrow_type(pa: Any, kind: str) -> Any:
     return {"string": pa.string, "int64": pa.int64, "double": pa.float64, "bool": pa.bool_}[head]()
 
 
+def sql_type(kind: str) -> str:
+    """DuckDB's type for Arrow's as text."""
+    head, _, inner = kind.removesuffix(">").partition("<")
+    if head == "list":
+        return f"{sql_type(inner)}[]"
+    if head == "map":
+        return f"map({', '.join(map(sql_type, inner.split(', ', 1)))})"
+    if head == "struct":
+        members = (one.split(": ", 1) for one in _members(inner))
+        told = ", ".join(f'"{name}" {sql_type(member)}' for name, member in members)
+        return f"struct({told})"
+    return {"string": "varchar", "int64": "bigint", "double": "double", "bool": "boolean"}[head]
+
+
 def _members(text: str) -> list[str]:
     """The parts of `text` between commas that stand in no brackets."""
     parts, depth = [""], 0

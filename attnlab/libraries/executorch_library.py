@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
@@ -19,6 +21,67 @@ ARRAYS_OF = "torch"
 _MEND = "pip install --no-deps executorch==1.5.1"
 #: the folder of their library; the package's own way to them imports its compiler first
 _OPERATORS = Path("extension", "llm", "custom_ops")
+#: ``executorch::runtime::get_pal_impl()``: what the platform does for ExecuTorch, its logging too, as a table that
+#: whoever embeds it fills (executorch/runtime/platform/platform.h)
+_PLATFORM = "_ZN10executorch7runtime12get_pal_implEv"
+#: timestamp, level (a letter), file, function, line, message, its length
+_EMIT = ctypes.CFUNCTYPE(
+    None,
+    ctypes.c_uint64,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+)
+_ERRORS = (ord("E"), ord("F"))
+#: an "error" at every call: without that allocator the operators take their memory themselves
+_NO_ERROR = b"No temp allocator provided"
+
+
+class _Platform(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_void_p)
+        for name in (
+            "init",
+            "abort",
+            "current_ticks",
+            "ticks_to_ns_multiplier",
+            "emit_log_message",
+            "allocate",
+            "free",
+            "source_filename",
+        )
+    )
+
+
+def _keep_errors_only(bindings: Any) -> None:
+    """Let ExecuTorch write no line to standard error that tells of no error, in this process."""
+    try:
+        table = ctypes.CDLL(bindings.__file__)[_PLATFORM]
+    except (OSError, AttributeError):  # a build that shows it to nobody goes on writing
+        return
+    table.restype = ctypes.POINTER(_Platform)
+    platform = table().contents
+    before = platform.emit_log_message
+    write = _EMIT(before)
+
+    def emit(
+        when: int, level: int, file: bytes, function: bytes, line: int, message: bytes, length: int
+    ) -> None:
+        if level in _ERRORS and message != _NO_ERROR:
+            write(when, level, file, function, line, message, length)
+
+    ours = _EMIT(emit)
+    platform.emit_log_message = ctypes.cast(ours, ctypes.c_void_p).value
+
+    def restore() -> None:
+        """Python answers no more while the process ends; `ours` is kept until then."""
+        if platform.emit_log_message == ctypes.cast(ours, ctypes.c_void_p).value:
+            platform.emit_log_message = before
+
+    atexit.register(restore)
 
 
 @lru_cache(maxsize=1)
@@ -30,6 +93,7 @@ def load_operators() -> Any:
     torch = importlib.import_module("torch")
     try:
         bindings = importlib.import_module("executorch.extension.pybindings._C")
+        _keep_errors_only(bindings)
         (file,) = Path(found.submodule_search_locations[0], _OPERATORS).glob("*custom_ops_aot_lib.*")
         torch.ops.load_library(file)
     except (ImportError, OSError, ValueError) as fault:  # half installed, or built for another PyTorch

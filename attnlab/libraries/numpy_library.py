@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from attnlab.contract.dtypes import round_to
 from attnlab.contract.errors import Unavailable
-from attnlab.libraries.host import HostLibrary
+from attnlab.libraries.numpy_names import NumPyNames
 
 #: of the BLAS libraries that its wheels and distributions come with
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -23,7 +22,7 @@ def open_on(device: str) -> NumPy:
     return NumPy()
 
 
-class NumPy(HostLibrary):
+class NumPy(NumPyNames):
     """See `attnlab.contract.library.Library`."""
 
     name = "numpy"
@@ -40,15 +39,6 @@ class NumPy(HostLibrary):
     def to_numpy(self, array: Any) -> NDArray[Any]:
         return np.asarray(array)
 
-    def dtype_of(self, array: Any) -> str:
-        return str(np.asarray(array).dtype)
-
-    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return np.broadcast_to(array, shape)
-
-    def fill(self, array: Any, where: Any, number: float) -> Any:
-        return np.where(where, array.dtype.type(number), array)
-
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """In float32 for float16, of which NumPy has no fast product; the bias is added in place."""
         wide = [one.astype(np.float32) if one.dtype == np.float16 else one for one in (x, weight, bias)]
@@ -56,28 +46,9 @@ class NumPy(HostLibrary):
         found += wide[2]
         return found.astype(x.dtype, copy=False)
 
-    def shares_memory(self, one: Any, other: Any) -> bool:
-        arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
-        return arrays and bool(np.shares_memory(one, other))
-
-    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
-        return np.concatenate(arrays, axis)
-
-    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
-        array[at] = rows
-
-    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
-        return lambda array: array.take(places, axis=0)
-
-    def numbers(self, array: NDArray[np.int64]) -> Any:
-        return array.astype(np.int32)
-
     @property
     def namespace(self) -> Any:
         return np
-
-    def cast(self, array: Any, dtype: str) -> Any:
-        return array.astype(dtype, copy=False)
 
     def versions(self) -> dict[str, str]:
         return {"numpy": np.__version__}

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from attnlab.contract.library import Call
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
-#: whose arrays it computes on: it has no matrix product and no copy of its own
+#: whose arrays it computes on: it has no copy of its own
 ARRAYS_OF = "numpy"
 
 #: the sessions, and what models are made with
@@ -78,6 +78,8 @@ class Sessions:
 #: where the backends compute
 SESSIONS = Sessions()
 
+#: since which MatMul is as it is
+_MATMUL_OPSET = 13
 #: the version of the format, which ONNX Runtime must know, and the opset of ONNX Runtime's own operators
 _FORMAT, _OWN_OPSET = 11, 1
 
@@ -110,6 +112,18 @@ def one_operator(
     model = helper.make_model(graph, opset_imports=opsets, ir_version=_FORMAT)
     found: bytes = model.SerializeToString()
     return found
+
+
+def product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """The product of two square matrices by the operator MatMul."""
+    output = np.empty_like(one)
+    SESSIONS.run(_multiplied(str(one.dtype)), {"one": one, "other": other}, output)
+    return output
+
+
+@lru_cache(maxsize=4)
+def _multiplied(dtype: str) -> Callable[[], bytes]:
+    return partial(one_operator, "MatMul", _MATMUL_OPSET, {"one": dtype, "other": dtype}, dtype, own=False)
 
 
 def packed(array: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from attnlab.contract.library import Call
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
-#: whose arrays it computes on: it has no matrix product and no copy of its own
+#: whose arrays it computes on: it has no copy of its own
 ARRAYS_OF = "numpy"
 
 
@@ -72,6 +72,24 @@ class Requests:
 
 #: where the backends compute
 REQUESTS = Requests()
+
+
+def product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """The product of two square matrices of float32 by the operator MatMul."""
+    output = np.empty_like(one)
+    REQUESTS.run(_multiplied(len(one)), "f32", (one, other), output)
+    return output
+
+
+@lru_cache(maxsize=16)
+def _multiplied(size: int) -> Callable[[], Any]:
+    def model() -> Any:
+        openvino = importlib.import_module("openvino")
+        operators = importlib.import_module("openvino.opset13")
+        inputs = [operators.parameter([size, size], np.float32) for _ in range(2)]
+        return openvino.Model([operators.matmul(*inputs, False, False)], inputs)
+
+    return model
 
 
 def _open(array: NDArray[Any]) -> NDArray[Any]:

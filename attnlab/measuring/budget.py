@@ -20,6 +20,10 @@ from attnlab.measuring.worker_process import Refused
 USABLE = 0.85
 #: lengths of the calls by which memory is found out: two could not tell what it grows with
 _PROBED = (256, 512, 1024)
+#: lengths at which a prediction that refuses a workload is put to the test: what one small call took beyond its own,
+#: as a compiler does that begins late, looks like a share of the score matrix, and thousandfold it is too much for any
+#: machine; in calls of four and of sixteen times the scores such a share would show
+_DOUBTED = (2048, 4096)
 #: a probe whose threads had to wait for a core is taken again so often, ...
 _RETAKES = 2
 #: ... and if that does not help, a call may be predicted to take so many times the limit: beside a process that
@@ -138,21 +142,34 @@ class Budget:
             return None
         call = workload.output_bytes
         if max(held + max(call, beside.further), getting_ready) <= usable:
-            call = self._peak(participant, workload) or call
+            call = self._peak(participant, workload, usable - held) or call
         needed = max(held + max(call, beside.further), getting_ready)
         if needed <= usable:
             return None
         return Over(_too_large(workload, call, needed, free, beside), math.ceil(needed / USABLE))
 
-    def _peak(self, participant: Participant, workload: Workload) -> int | None:
-        """What a call of `workload` is predicted to take beside its inputs, by small ones of this contender."""
+    def _peak(self, participant: Participant, workload: Workload, room: int) -> int | None:
+        """What a call of `workload` is predicted to take beside its inputs, by small ones of this contender.
+
+        Where that is more than `room`, larger ones are asked too, as far as they are predicted to fit and to be quick.
+        """
         history = self._history_of(participant, workload)
         for length in _PROBED if history.sizes_seen < len(_PROBED) else ():
-            smaller = prediction.shortened(workload, length)
-            if self._probe(participant, smaller, history) is not None:
-                found = participant.measure(PEAK_MEMORY)
-                history.saw_peak(smaller, int(min(found["samples"])))
+            self._probe_peak(participant, prediction.shortened(workload, length), history)
+        for length in _DOUBTED:
+            larger = prediction.shortened(workload, length)
+            if history.saw_size(larger) or (history.predict_peak(workload) or 0) <= room:
+                continue
+            peak, seconds = history.predict_peak(larger), history.predict_seconds(larger)
+            if peak is None or peak > room or seconds is None or seconds > self.limits.call_seconds:
+                break
+            self._probe_peak(participant, larger, history)
         return history.predict_peak(workload)
+
+    def _probe_peak(self, participant: Participant, workload: Workload, history: History) -> None:
+        if self._probe(participant, workload, history) is not None:
+            found = participant.measure(PEAK_MEMORY)
+            history.saw_peak(workload, int(min(found["samples"])))
 
     def _probe(self, participant: Participant, workload: Workload, history: History) -> float | None:
         """Seconds of one call of a smaller workload, for the history only; None where that is declined."""

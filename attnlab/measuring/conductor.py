@@ -23,11 +23,11 @@ from attnlab.accuracy import race_check
 from attnlab.contract.errors import Declined
 from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
-from attnlab.measuring import prediction
+from attnlab.measuring import prediction, system
 from attnlab.measuring.budget import USABLE, Beside, Budget, Over
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.crews import Crews
-from attnlab.measuring.disturbance import Watch
+from attnlab.measuring.disturbance import Others, Watch
 from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.measuring.invariance import Invariance, invariance_of, with_other_threads
 from attnlab.measuring.limits import Limits
@@ -109,6 +109,7 @@ class Conductor:
             baseline=self.baseline,
             limits=self.limits,
             account=self.account,
+            others=partial(self._others, watch),
             on_event=self._on_event,
         )
         crew, self._beside = 0, Beside()
@@ -156,12 +157,11 @@ class Conductor:
         Asked after the races: it takes a process of each with another number of threads.
         """
         found: list[Invariance] = []
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with self._activity("same bits"):
             for name, worker in self.crews.crew(0, list(names)).items():
                 if name in names and worker.alive and not is_second_entry(name):
                     self._on_event(f"same bits again: {name}")
-                    other = with_other_threads(worker.contender, cores, self._folders)
+                    other = with_other_threads(worker.contender, system.cores(), self._folders)
                     seconds = self.limits.deadline_seconds
                     found += invariance_of(worker.contender, worker, other, dtypes, device, seconds)
         return found
@@ -187,11 +187,15 @@ class Conductor:
         if cut_short:
             for participant in participants:
                 participant.facts["cut short"] = cut_short
-        ours = [worker.number for worker in self.crews.workers if worker.number is not None]
-        others = watch.others([os.getpid(), *ours])
+        others = self._others(watch)
         if others.notable:
             for participant in participants:
                 participant.facts["others"] = str(others)
+
+    def _others(self, watch: Watch) -> Others:
+        """What others have taken of the machine since `watch` was made."""
+        ours = [worker.number for worker in self.crews.workers if worker.number is not None]
+        return watch.others([os.getpid(), *ours])
 
     # -- one contender at a time -------------------------------------------------------------------
 
@@ -232,7 +236,10 @@ class Conductor:
             participant.call_seconds = float(found["seconds"])
             self._budget.saw_seconds(participant)
         with self._activity("attesting"):
-            participant.kernel = str(participant.ask("attest")["kernel"])
+            attested = participant.ask("attest")
+            participant.kernel = str(attested["kernel"])
+            threads = participant.worker.contender.threads or 1
+            participant.crowded = attested.get("processes", 1) > 1 or threads > system.cores()
             asked = participant.worker.asked_kernel
             if asked is not None and asked not in participant.kernel:
                 participant.notes.append(f"it asked for {asked}, but {participant.kernel} ran")

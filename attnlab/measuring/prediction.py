@@ -64,10 +64,17 @@ class History:
         """Of how many different sizes a peak was seen."""
         return len({(scores, output) for scores, output, _ in self.peaks})
 
+    def saw_size(self, workload: Workload) -> bool:
+        """Whether a peak was seen of a call of this size, or of one that takes as much."""
+        return any(one[:2] == (workload.score_bytes, workload.output_bytes) for one in self.peaks)
+
     def predict_peak(self, workload: Workload) -> int | None:
         """Peak bytes of `workload`, or None with fewer than three sizes seen.
 
-        Two cannot tell what grows with the output from a share of the score matrix beside a workspace.
+        Two cannot tell what grows with the output from a share of the score matrix beside a workspace, nor can three
+        of which one call took more than its size explains; from four sizes on the others outweigh it. Errors are
+        relative to what was seen, so that a call far above the rest counts for no more than any other. More than
+        `worst_peak_bytes` is not believed.
         """
         if self.sizes_seen < 3:
             return None
@@ -79,7 +86,7 @@ class History:
         design = np.column_stack([seen[:, :2], np.full(len(seen), 2.0**20)])
         coefficients, _ = nnls(design * weight[:, None], seen[:, 2] * weight)
         sizes = np.array([workload.score_bytes, workload.output_bytes, 2.0**20])
-        return int(sizes @ coefficients)
+        return min(int(sizes @ coefficients), worst_peak_bytes(workload))
 
 
 def sort_of(workload: Workload) -> Workload:

@@ -23,6 +23,7 @@ from attnlab.measuring.limits import LEAST_ROUNDS, Limits
 from attnlab.measuring.participant import Participant
 from attnlab.statistics import pairing, replication
 from attnlab.statistics.pairing import Verdict
+from attnlab.statistics.ranking import implementation_of
 
 T = TypeVar("T")
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
@@ -52,6 +53,8 @@ class Race:
     baseline: str
     limits: Limits
     account: dict[str, float]
+    #: tells what others have taken of the machine since the race began
+    others: Callable[[], disturbance.Others]
     on_event: Callable[[str], None] = lambda text: None
     #: seconds of rounds so far, those of contenders that have left again not counted
     spent: float = 0.0
@@ -98,6 +101,7 @@ class Race:
             turn = partial(self._turn, crew=crew, placement=placement, fresh=count % _PLACED_FOR == 0)
             self._round(next(order), turn)
         self.spent += time.monotonic() - started - apart - self._lost
+        self._hold_against_others(crew)
         self._let_leave(crew)
 
     def over(self, crews: int) -> bool:
@@ -179,7 +183,8 @@ class Race:
             started = time.monotonic()
             taken = self._take(participant, fresh=fresh and attempt == 0)
             taken |= {"process": crew, "placement": placement, "retaken": attempt}
-            lost = taken["waited"], _fault_share(participant, taken)
+            # what its own processes waited for each other is told from a disturbance at the end of the crew
+            lost = 0.0 if participant.crowded else taken["waited"], _fault_share(participant, taken)
             taken["disturbed"] = float(any(part > self.limits.run_delay for part in lost))
             # of a long call another round is as good, and draws more
             long = participant.call_seconds >= self.limits.settle_below_seconds
@@ -187,6 +192,15 @@ class Race:
                 break
             self._retaken += time.monotonic() - started
         participant.turns.append(taken)
+
+    def _hold_against_others(self, crew: int) -> None:
+        """Of the crowded, a turn that waited was disturbed where others took some of the machine."""
+        crowded = [one for one in self.participants if one.crowded and one.present]
+        if not crowded or not self.others().notable:
+            return
+        for turn in (turn for one in crowded for turn in one.turns if turn["process"] == crew):
+            if turn["waited"] > self.limits.run_delay:
+                turn["disturbed"] = 1.0
 
     def _may_retake(self) -> bool:
         return self._retaken < _RETAKEN_SHARE * max(self.spent, self.limits.workload_seconds)
@@ -257,12 +271,16 @@ class Race:
         if not above:
             return [one for one in self._challengers() if not self._decided(one)]
         running = [one for one in self.participants if one.ended is None and one.turns]
-        first = sorted(running, key=lambda one: one.latency().median)[:2]
-        if len(first) < 2 or not all(one.racing for one in first):  # who left early is clear
+        running.sort(key=lambda one: one.latency().median)
+        ran = {one.name: implementation_of(one.result()) for one in running}
+        first = [one for one in running if ran[one.name] == ran[running[0].name]]
+        second = next((one for one in running if one not in first), None)
+        if second is None or not (first[0].racing and second.racing):  # who left early is clear
             return []
-        verdict = self._verdict(first[1], first[0])
+        verdict = self._verdict(second, first[0])
         lead = verdict and verdict.kind is pairing.Kind.UNDECIDED and verdict.ratio > 1 + above
-        return first if lead else []
+        # with all names of the fastest kernel: any of them may be the fastest in the end
+        return [*(one for one in first if one.racing), second] if lead else []
 
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)

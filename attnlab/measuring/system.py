@@ -95,6 +95,11 @@ def widen(pipe: int, size: int) -> None:
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
 
 
+def cores() -> int:
+    """The cores on which this process may run; all of the machine where the system does not tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 # -- counts of this process ------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ through a `Survey`, ``conclusion(rows)``, a sentence made from them, and ``draw(
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from attnlab.contract.plain import suggestion
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.survey import Survey, generator, one_thread
 
@@ -104,9 +104,7 @@ def chosen_experiments(names: Sequence[str]) -> tuple[str, ...]:
 def known(name: str) -> ExperimentInfo:
     """What the experiment `name` is called and asks. Raises ValueError for an unknown name, naming the near ones."""
     if name not in EXPERIMENTS:
-        near = difflib.get_close_matches(name, EXPERIMENTS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(EXPERIMENTS)}"
-        raise ValueError(f"no experiment is called {name!r}; {hint}")
+        raise ValueError(f"no experiment is called {name!r}; {suggestion(name, EXPERIMENTS)}")
     return EXPERIMENTS[name]
 
 

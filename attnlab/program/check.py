@@ -28,8 +28,9 @@ from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.packing import pack
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.invariance import Invariance, invariance_of, with_other_threads
+from attnlab.measuring.system import cores
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.program.lanes import Enough, cores, work_in_lanes
+from attnlab.program.lanes import Enough, work_in_lanes
 
 _SECONDS = 60.0
 _START_SECONDS = 2.0

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from attnlab.contract.discovery import backends, block_only, on_request
-from attnlab.contract.library import array_libraries
+from attnlab.contract.library import products
 from attnlab.contract.result import Ceiling, Outcome, Result
 from attnlab.measuring import ceilings
 from attnlab.measuring.conductor import Conductor
@@ -221,7 +221,7 @@ def _experiment(record: Run, progress: Progress) -> None:
 def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
     """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a fresh worker."""
     found: dict[str, dict[str, float] | None] = {}
-    for library in array_libraries():
+    for library in products():
         worker = WorkerProcess(Contender(library, library))
         try:
             worker.start("ceiling", library=library, device=device, dtype=dtype)

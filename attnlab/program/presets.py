@@ -6,7 +6,6 @@ preset, ``llama3-8b/decode`` one phase, ``gemma2-9b/decode/local`` one kind of l
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 from attnlab.contract.fields import split_names
 from attnlab.contract.mask_part import OPEN
+from attnlab.contract.plain import suggestion
 from attnlab.contract.workload import Workload
 from attnlab.program.grid import choices, workloads
 
@@ -160,9 +160,7 @@ def _named(name: str) -> tuple[Part, ...]:
     preset, _, rest = name.partition("/")
     known = presets()
     if preset not in known:
-        near = difflib.get_close_matches(preset, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-        raise ValueError(f"no preset is called {preset!r}; {hint}")
+        raise ValueError(f"no preset is called {preset!r}; {suggestion(preset, known)}")
     parts = known[preset].parts
     found = tuple(one for one in parts if not rest or f"{one.name}/".startswith(f"{rest}/"))
     if not found:

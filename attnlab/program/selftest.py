@@ -8,6 +8,7 @@ faster or slower than itself (A/A)? Is a slow-down found that was put in on purp
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from attnlab.measuring.contender import parse_all
 from attnlab.measuring.hogs import HOGS, hog
 from attnlab.measuring.limits import Limits
 from attnlab.program.environment import environment
-from attnlab.statistics.pairing import Kind, Verdict
+from attnlab.statistics.pairing import ALPHA, Kind, Verdict, half_width
 from attnlab.statistics.verdicts import latencies, verdicts_against
 
 IDLE = "idle"
@@ -39,7 +40,7 @@ TWINS = 3
 #: where the slow-downs are put in: a call of some milliseconds that needs no large buffer
 _SLOWED_BACKEND = "torch_sdpa"
 #: races and processes alone that take turns
-_REPEATS = 3
+_REPEATS = 5
 #: a hog that nobody ends is gone after this
 _HOG_SECONDS = 900.0
 #: large score matrices (16 MiB), whose place decides the speed of those that write them
@@ -52,7 +53,7 @@ Event = Callable[[str], None]
 class Trial:
     """One question with a known answer. `passed` is None where it could not be told, which is no failure here.
 
-    `truth` is the ratio that is right, `ratio` what was found, [`low`, `high`] its interval (None for fidelity).
+    `truth` is the ratio that is right, `ratio` what was found, [`low`, `high`] its interval, None where it has none.
     """
 
     question: str
@@ -221,13 +222,19 @@ class _Bench:
 def _fidelity(
     name: str, condition: str, together: Sequence[float], alone: Sequence[float], disturbed: float
 ) -> Trial:
-    """The median ratio over the repeats; it can be told where most turns were undisturbed."""
-    ratio = statistics.median(one / other for one, other in zip(together, alone, strict=True))
-    held = 1 / (1 + FIDELITY) <= ratio <= 1 + FIDELITY
+    """The mean ratio over the repeats. Wrong where all of its interval is too far from 1, right where it is near."""
+    logs = [math.log(one / other) for one, other in zip(together, alone, strict=True)]
+    center = statistics.fmean(logs)
+    reach = half_width(statistics.stdev(logs), len(logs), ALPHA) if len(logs) > 1 else math.inf
+    near = math.log1p(FIDELITY)
+    told = condition == IDLE and disturbed < 0.5
+    passed = True if abs(center) <= near else False if abs(center) - reach > near else None
+    low, high = (math.exp(center - reach), math.exp(center + reach)) if len(logs) > 1 else (None, None)
     times = (seconds_text(statistics.median(seconds)) for seconds in (together, alone))
     said = "{} in the race, {} alone".format(*times)
-    told = condition == IDLE and disturbed < 0.5
-    return Trial("fidelity", condition, name, 1.0, ratio, None, None, said, held if told else None)
+    return Trial(
+        "fidelity", condition, name, 1.0, math.exp(center), low, high, said, passed if told else None
+    )
 
 
 def _trial(

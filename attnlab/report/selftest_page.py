@@ -66,9 +66,10 @@ def page(found: Report) -> str:
         "# The instrument put to the test",
         f"{machine(found.environment)}, {started}; {found.seconds:.0f} s. Made by `attnlab selftest`.",
         "\n".join(f"- {one}" for one in verdict(found)),
-        f"All at {WORKLOAD.label}. A race must agree with bare processes to within {FIDELITY:.0%}, must never call a "
-        f"contender faster or slower than itself, and must find {MUST_FIND:g} % on an idle machine. Slow-downs are put "
-        "in by waiting after every call for so much of its time. Undecided is never wrong; a wrong sign always is.",
+        f"All at {WORKLOAD.label}. A race must agree with bare processes to within {FIDELITY:.0%} (it is wrong where "
+        "all of the interval is further off), must never call a contender faster or slower than itself, and must find "
+        f"{MUST_FIND:g} % on an idle machine. Slow-downs are put in by waiting after every call for so much of its "
+        "time. Undecided is never wrong; a wrong sign always is.",
         table(found.trials, COLUMNS, left=3),
         f"What this machine does not tell: {', '.join(found.environment.get('not_seen_here') or ['nothing'])}.",
     ]

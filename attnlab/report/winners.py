@@ -76,8 +76,12 @@ class Choice:
 
     @property
     def behind(self) -> list[Place]:
-        """Where another one is faster, by a verdict or, without one, by the medians."""
-        return [one for one in self.places if 1 < one.behind(self.name) < float("inf")]
+        """Where another one is decidedly faster."""
+        return [
+            one
+            for one in self.places
+            if 1 < one.behind(self.name) < float("inf") and one.won.sure is not Sure.NO_INTERVAL
+        ]
 
     @property
     def absent(self) -> list[Place]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
 
+REFERENCE = Path(__file__).parents[2] / "reports" / "reference" / "results.jsonl"
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 3.0)}, {"cache": "warm"})
 PASSED = Accuracy(1e-7, 4e-6, 1e-6, 8, 8, passed=True)
 FAILED = Accuracy(math.nan, 4e-6, math.inf, 8, 8, passed=False, reason="NaN")
@@ -132,6 +135,27 @@ def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
         Result.from_json(json.dumps({key: one for key, one in plain.items() if key != "contender"}))
     del plain["library"], plain["accuracy"]["of"]
     assert repr(Result.from_json(json.dumps(plain))) == repr(result())
+
+
+def test_a_line_is_read_in_one_step_as_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second way is only gone where something is wrong, which it tells."""
+    module = import_module("attnlab.contract.result")
+    not_finite = Measurement(
+        "latency", "s", (math.inf, 2.0), {"round": (0.0, 1.0), "x": (math.nan, -math.inf)}
+    )
+    stored = REFERENCE.read_text(encoding="utf-8").splitlines()
+    lines = [*stored, result(measurements=(not_finite,), accuracy=None, tail="\u2028 é").to_json()]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "decode", None)
+        at_once = [Result.from_json(line) for line in lines]
+    monkeypatch.setattr(module, "_decoder", broken)
+    assert repr([Result.from_json(line) for line in lines]) == repr(at_once)
+    assert at_once[0].workload is at_once[1].workload
+
+
+def broken() -> Any:
+    """What reads nothing."""
+    raise ValueError("no line at all")
 
 
 def test_what_is_shown_of_precision_is_told_once() -> None:

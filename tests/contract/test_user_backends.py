@@ -146,6 +146,30 @@ def test_an_unknown_name_gets_its_near_names() -> None:
         load("zzzzzzzz")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("torch_mah", "torch_mha"),
+        ("numpy_blokced", "numpy_blocked"),
+        ("sdpa_math", "torch_sdpa_math"),
+        ("eager", "torch_eager"),
+    ],
+)
+def test_a_slip_or_a_part_of_a_name_is_told_what_it_is_like(typed: str, meant: str) -> None:
+    """The likest first."""
+    with pytest.raises(ValueError, match=rf"is called '{typed}'; did you mean {meant}( or \w+)*\?$"):
+        load(typed)
+
+
+@pytest.mark.parametrize(
+    "typed", ["torch_abc", "torch_foo", "no_such_backend", "nothing", "unknown", "x", ""]
+)
+def test_a_name_that_is_like_none_is_told_all(typed: str) -> None:
+    """That a library's name stands before it makes it like none of that library's."""
+    with pytest.raises(ValueError, match=f"is called '{typed}'; there are: array_api, "):
+        load(typed)
+
+
 def test_a_failed_import_leaves_no_half_module(tmp_path: Path) -> None:
     """Mended, the same name loads."""
     with pytest.raises(ValueError):

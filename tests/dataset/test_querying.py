@@ -22,7 +22,7 @@ pytest.importorskip("duckdb", reason="duckdb is not installed: attnlab[dataset]"
 
 from attnlab import dataset
 from attnlab.dataset.query import VIEWS
-from attnlab.dataset.schema import RESULTS, RUNS, VERDICT, WORKLOAD
+from attnlab.dataset.schema import RESULTS, RUNS, TABLES, VERDICT, WORKLOAD, arrow, sql_type
 
 Made = Callable[..., Run]
 FOUR = ("torch_eager", "torch_eager#2", "torch_sdpa", "torch_sdpa_flash", "torch_sdpa_math")
@@ -179,11 +179,15 @@ def test_files_from_before_a_column_was_added_are_null_there(two: tuple[Path, li
 def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
     two: tuple[Path, list[Run]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files are looked into by Arrow only where one of them is not whole."""
+    """Files of which some are older and lack a column too; Arrow looks into them only where one is not ours."""
+    import pyarrow.parquet as pq
+
     from attnlab.dataset.folder import Dataset
 
-    path, _ = two
-    asked = "select machine, date, run, label, contender, standing, ratio from verdicts order by all"
+    path, runs = two
+    older = next((path / "results").rglob(f"{runs[0].id}-*.parquet"))
+    pq.write_table(pq.ParquetFile(older).read().drop_columns(["splits", "window", "accuracy"]), older)
+    asked = "from results order by machine, run, label, contender"
     opened: list[str] = []
     look = Dataset.opened
 
@@ -193,11 +197,30 @@ def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
 
     monkeypatch.setattr(Dataset, "opened", noted)
     alone = ask(path, asked)
-    assert alone and not opened
+    assert {one["splits"] is None for one in alone} == {True, False} and not opened
     # the package has a function of the module's name
-    monkeypatch.setattr(import_module("attnlab.dataset.query"), "_whole", lambda *_: False)
-    assert ask(path, asked) == alone
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("attnlab.dataset.query"), "_read_itself", lambda *_: None)
+        assert repr(ask(path, asked)) == repr(alone)  # there is a nan in it
     assert opened == ["results"]
+    (older.parent / f"{'a' * 16}-0001.parquet").write_text("nothing of attnlab's")
+    told = path / "runs" / older.parent.relative_to(path / "results") / f"{'a' * 16}-0001.parquet"
+    told.write_text("nor this")
+    assert repr(ask(path, asked)) == repr(alone)
+    assert opened == ["results", "results"]
+
+
+def test_every_kind_of_column_has_its_type_in_sql() -> None:
+    """What a file has no column for is null in the type that the column has in others."""
+    import duckdb
+
+    asked = duckdb.connect()
+    for table, columns in TABLES.items():
+        asked.register(table, arrow(table).empty_table())
+        for one in columns:
+            mine = asked.execute(f"select typeof(null::{sql_type(one.kind)})").fetchall()
+            theirs = asked.execute(f'select typeof(any_value("{one.name}")) from {table}').fetchall()
+            assert mine == theirs, one
 
 
 def test_a_folder_of_any_name_is_read(made: Made, tmp_path: Path) -> None:

@@ -92,17 +92,30 @@ def test_what_nobody_could_see_is_no_failure(bench: Any) -> None:
 @pytest.mark.parametrize(
     ("together", "alone", "disturbed", "passed"),
     [
-        ((1.0, 2.0, 1.0), (1.0, 2.0, 2.0), 0.0, True),
-        ((1.1, 2.2, 1.0), (1.0, 2.0, 1.0), 0.0, False),
-        ((0.9, 0.9, 1.0), (1.0, 1.0, 1.0), 0.0, False),
-        ((1.1, 2.2, 1.0), (1.0, 2.0, 1.0), 0.5, None),
+        ((1.0, 2.0, 1.0), (1.01, 2.02, 0.98), 0.0, True),
+        ((1.1, 2.2, 1.0), (1.0, 2.0, 0.9), 0.0, False),
+        ((0.9, 0.9, 1.0), (1.0, 1.0, 1.1), 0.0, False),
+        ((1.1, 2.2, 1.0), (1.0, 2.0, 0.9), 0.5, None),
+        ((1.3, 2.0, 1.1), (1.0, 2.0, 1.1), 0.0, None),  # one of three: their scatter reaches back to 1
+        ((1.3,), (1.0,), 0.0, None),
     ],
 )
 def test_a_race_must_agree_with_alone_repeat_by_repeat(
     together: tuple[float, ...], alone: tuple[float, ...], disturbed: float, passed: bool | None
 ) -> None:
-    """The median of the ratios: a machine that changed its speed between two repeats is in both of each."""
+    """Ratio by ratio: a machine that changed its speed between two repeats is in both of each."""
     assert module._fidelity("a", IDLE, together, alone, disturbed).passed is passed
+
+
+def test_the_agreement_with_alone_has_an_interval() -> None:
+    """Student's, over the logarithms of the repeats' ratios."""
+    found = module._fidelity("a", IDLE, (1.0, 2.2, 1.0), (1.0, 2.0, 1.1), 0.0)
+    assert found.ratio == pytest.approx(1.0)
+    half = 4.303 * math.log(1.1) / math.sqrt(3)
+    assert (found.low, found.high) == (
+        pytest.approx(math.exp(-half), 1e-3),
+        pytest.approx(math.exp(half), 1e-3),
+    )
 
 
 def test_the_largest_buffers_are_those_of_the_largest_peaks() -> None:

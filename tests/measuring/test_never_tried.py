@@ -78,6 +78,40 @@ def test_what_would_not_fit_is_never_tried(clock: Clock) -> None:
     assert max(quadratic(tried) for tried in workers[0].tried) < free
 
 
+@pytest.mark.parametrize("excess", [2**20, 2**24, 2**32], ids="{:.0e} B".format)
+@pytest.mark.parametrize("length", [256, 512, 1024, 2048, 4096])
+def test_what_one_small_call_took_beyond_its_own_rules_nothing_out(
+    length: int, excess: int, clock: Clock
+) -> None:
+    """Fitted by a share of the score matrix it is many times what the machine has; larger calls show none."""
+
+    def linear(workload: Workload) -> int:
+        return 2 * workload.output_bytes + 2**18 + excess * (workload.keys == length)
+
+    workload = BIG.with_(queries=32768, keys=32768)
+    assert workload.score_bytes == 2**35
+    worker = FakeWorker("fused", clock, by_flops(1e13), free=2**31, peak=linear)
+    (result,), _ = race([worker], workload)
+    assert result.outcome is Outcome.MEASURED, result.reason
+
+
+@pytest.mark.parametrize("length", [256, 512, 1024, 2048, 4096])
+@pytest.mark.parametrize("share", [0.5, 1.0, 3.0])
+def test_a_part_of_the_score_matrix_is_never_tried_where_it_does_not_fit(
+    share: float, length: int, clock: Clock
+) -> None:
+    """Whichever of the small calls took more than its own, and nothing that does not fit is called to find out."""
+    free = 2**31
+
+    def quadratic(workload: Workload) -> int:
+        return int(share * workload.score_bytes) + workload.output_bytes + 2**24 * (workload.keys == length)
+
+    worker = FakeWorker("n x n", clock, by_flops(1e13), free=free, peak=quadratic)
+    (result,), _ = race([worker], BIG.with_(queries=32768, keys=32768))
+    assert result.outcome is Outcome.OVER_BUDGET
+    assert max(quadratic(tried) for tried in worker.tried) < free / 2
+
+
 def test_the_memory_of_a_backward_pass_includes_what_its_forward_pass_leaves(clock: Clock) -> None:
     """The call that is measured holds one score matrix, but three more lie there before it."""
     workload = BIG.with_(queries=8192, keys=8192, direction="backward")

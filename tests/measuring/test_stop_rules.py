@@ -86,6 +86,19 @@ def test_a_race_has_as_many_processes_as_its_verdicts_and_its_time_ask_for(
     assert [worker.starts for worker in workers] == [len(one) for one in crews]
 
 
+def test_a_lead_is_over_another_implementation_and_not_over_a_second_name_of_the_kernel(clock: Clock) -> None:
+    """Both names of the fastest kernel go on beside the next, since either may be the fastest in the end."""
+    same = {"kernel": "fused attention"}
+    workers = [
+        FakeWorker("a", clock, 0.001, **same),
+        FakeWorker("b", clock, 0.001001, **same),
+        FakeWorker("c", clock, 0.0012, uneven),
+        FakeWorker("d", clock, 0.002),
+    ]
+    results, _ = race(workers, further_above=0.15)
+    assert [crews_of(result) for result in results] == [TEN, TEN, TEN, FIVE]
+
+
 def test_verdicts_are_looked_at_twice_and_not_in_between(clock: Clock) -> None:
     """An interval that is consulted after every process claims a difference sooner or later."""
 

@@ -83,10 +83,11 @@ def test_the_ceiling_that_explains_the_time_limits_it(flops, copy, binds):
 
 def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
     ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * 2.0, "x", WORKLOAD.least_bytes * 0.5, "x")
-    assert (
-        rate(WORKLOAD, 0.4, ceiling, cold=False).fault is None
-    )  # a better kernel than the libraries' product
-    assert rate(WORKLOAD, 0.2, ceiling, cold=False).fault.startswith("250% of the best matrix-multiply rate")
+    # a better kernel than the libraries' product: OpenVINO's attention ran at three times the rate of NumPy's
+    assert rate(WORKLOAD, 0.16, ceiling, cold=False).fault is None
+    assert rate(WORKLOAD, 0.05, ceiling, cold=False).fault.startswith(
+        "1000% of the best matrix-multiply rate"
+    )
     on_cuda = replace(ceiling, device="cuda")
     assert rate(WORKLOAD, 0.4, on_cuda, cold=False).fault.startswith("125% of the best matrix-multiply rate")
     assert rate(WORKLOAD, 1.0, ceiling, cold=False).fault is None

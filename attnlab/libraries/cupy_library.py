@@ -1,0 +1,119 @@
+"""CuPy on the current CUDA device: float16, float32 and float64; no gradients."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.dtypes import round_to
+from attnlab.contract.errors import Unavailable
+from attnlab.contract.library import Call
+from attnlab.libraries.host import required
+from attnlab.libraries.numpy_names import NumPyNames
+
+
+def open_on(device: str) -> CuPy:
+    """CuPy. Raises Unavailable for any device but CUDA, where there is none, and where CuPy is not installed."""
+    cupy = required("cupy", extra="cupy")
+    if device != "cuda":
+        raise Unavailable(f"CuPy computes on CUDA only, not on {device}")
+    try:
+        cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as fault:  # no device, no driver, or one that is too old
+        raise Unavailable(f"no CUDA device is usable by this CuPy ({fault}); use --device cpu") from None
+    return CuPy(cupy)
+
+
+class CuPy(NumPyNames):
+    """See `attnlab.contract.library.Library`. Calls are queued on the current stream."""
+
+    name = "cupy"
+    device = "cuda"
+    cache = "cold"
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._flush: Any = None
+
+    def declines(self, dtype: str) -> str | None:
+        return "not every CuPy has bfloat16, and attnlab asks it for none" if dtype == "bfloat16" else None
+
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
+        held = array if array.dtype == np.bool_ else round_to(array, dtype)
+        return self._cupy.asarray(np.ascontiguousarray(held))
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        return np.asarray(self._cupy.asnumpy(array))
+
+    @property
+    def namespace(self) -> Any:
+        return self._cupy
+
+    def finish(self) -> None:
+        self._cupy.cuda.Device().synchronize()
+
+    def time_calls(self, call: Call, iterations: int) -> float:
+        """Device time by events around every call, the L2 cache overwritten before each; all is waited for once."""
+        cuda = self._cupy.cuda
+        if self._flush is None:
+            cache_bytes = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())["l2CacheSize"]
+            self._flush = self._cupy.empty(2 * max(cache_bytes, 2**22), dtype=np.int8)
+        pairs = [(cuda.Event(), cuda.Event()) for _ in range(iterations)]
+        for start, end in pairs:
+            self._flush.fill(0)
+            start.record()
+            call()
+            end.record()
+        self.finish()
+        return float(sum(cuda.get_elapsed_time(start, end) for start, end in pairs)) / 1e3 / iterations
+
+    def peak_bytes(self, call: Call) -> int:
+        """What a call takes at most of CuPy's pool of memory; what a library takes beside the pool is not in it."""
+        self.finish()
+        with _held(self._cupy.cuda.MemoryHook) as taken:
+            result = call()
+            self.finish()
+        del result
+        return int(taken.most)
+
+    def free_bytes(self) -> int:
+        return int(self._cupy.cuda.runtime.memGetInfo()[0])
+
+    def trim(self) -> None:
+        self._flush = None
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+    def attest(self, call: Call) -> str:
+        """The library of its matrix products: CuPy does not tell which kernels a call ran."""
+        cuda = self._cupy.cuda
+        return f"cuBLAS {cuda.cublas.getVersion(cuda.get_cublas_handle())} and CuPy's own kernels"
+
+    def set_threads(self, count: int) -> None:
+        """It computes with none of the host's."""
+
+    def modes(self) -> dict[str, str]:
+        return {"TF32 in cuBLAS": "allowed" if int(os.environ.get("CUPY_TF32", "0")) > 0 else "off"}
+
+    def versions(self) -> dict[str, str]:
+        cuda = self._cupy.cuda.runtime.runtimeGetVersion()
+        return {"cupy": self._cupy.__version__, "cuda": str(cuda), "numpy": np.__version__}
+
+
+def _held(hook: Any) -> Any:
+    """A hook of CuPy's that counts, while it is entered, what is held of the pool beyond what was before."""
+
+    class Held(hook):  # type: ignore[misc]
+        name = "attnlab"
+        now = most = 0
+
+        def malloc_postprocess(self, *, mem_size: int, **told: Any) -> None:
+            self.now += mem_size
+            self.most = max(self.most, self.now)
+
+        def free_postprocess(self, *, mem_size: int, **told: Any) -> None:
+            self.now -= mem_size
+
+    return Held()
