@@ -2,14 +2,64 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from attnlab.contract.discovery import backends, on_request
+import pytest
+
+import attnlab.implementations
+import attnlab.libraries
+from attnlab.contract.backend import Backend
+from attnlab.contract.discovery import backends, load, on_request
+from attnlab.contract.errors import Unavailable
 
 #: set, those too that compile for seconds at every shape, which makes these tests take hours
 COMPILED_TOO = "ATTNLAB_TEST_COMPILED"
+#: how a file asks for the modules that it needs, and says whose arrays it takes
+_NEEDS = re.compile(r'(?:required|find_spec)\(((?:"[\w.]+"(?:, )?)+)')
+_LIBRARY = re.compile(r'^LIBRARY = "(\w+)"$', re.MULTILINE)
 
 
 def every() -> list[str]:
-    """All that come with attnlab and set up fast; the others have tests of their own."""
-    return [name for name in backends() if COMPILED_TOO in os.environ or on_request(name) is None]
+    """All that come with attnlab, whose library is here, and that set up fast; others have tests of their own."""
+    return [name for name in installed(*backends()) if not _compiles(name)]
+
+
+def installed(*names: str) -> list[str]:
+    """Those of these backends whose library is here."""
+    return [name for name in names if lacking(name) is None]
+
+
+def here(name: str, **options: Any) -> Backend:
+    """The backend, loaded; a test that needs one that cannot be had is skipped, with the reason."""
+    try:
+        return load(name, **options)
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+def library_of(name: str) -> str:
+    """The library of a backend, by its text."""
+    found = _LIBRARY.search(_text(attnlab.implementations, name))
+    assert found is not None, name
+    return found[1]
+
+
+def lacking(name: str) -> str | None:
+    """The module that a backend needs and that is not installed; nothing is imported to tell it."""
+    text = _text(attnlab.implementations, name) + _text(attnlab.libraries, f"{library_of(name)}_library")
+    asked = " ".join(_NEEDS.findall(text))
+    needed = re.findall(r'"(\w+)', asked)
+    return next((one for one in needed if importlib.util.find_spec(one) is None), None)
+
+
+def _compiles(name: str) -> bool:
+    return COMPILED_TOO not in os.environ and on_request(name) is not None
+
+
+def _text(package: ModuleType, name: str) -> str:
+    return (Path(package.__path__[0]) / f"{name}.py").read_text(encoding="utf-8")

@@ -178,13 +178,13 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
     )
 
 
-@cached(1200)
+@cached(4096)  # more than there are in all dtypes: asked in a circle, a smaller one would hold none of them
 def posed(form: Form, dtype: str, seed: int) -> Question | None:
     """`pose`, cached with its references."""
     return pose(form, dtype, seed)
 
 
-@lru_cache(maxsize=1200)
+@lru_cache(maxsize=4096)
 def _drawn(form: Form, seed: int) -> tuple[Array, Array, Array]:
     """Query, key and value of `form` before they are cast: the same for all dtypes."""
     rng = _stream(form, seed)

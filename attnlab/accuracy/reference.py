@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,20 +163,23 @@ def _merged(whole: Reference, problem: Problem, chosen: NDArray[np.intp], cuts: 
     )
 
 
+def _without_hull(exact: Array, **more: Any) -> Reference:
+    """Of what averages nothing."""
+    anything = np.broadcast_to(np.inf, exact.shape)
+    slack = np.broadcast_to(0.0, exact.shape)
+    return Reference(output=exact, low=-anything, high=anything, hull_slack=slack, **more)
+
+
 def _of_log_sum(
     output: Reference, problem: Problem, chosen: NDArray[np.intp], cuts: Sequence[int]
 ) -> Reference:
     budget, empty = log_sum_budget(problem, chosen, cuts)
     assert budget.worst_case is not None
-    anything = np.broadcast_to(np.inf, budget.output.shape)
-    return Reference(
+    return _without_hull(
+        budget.output,
         dtype="float64" if problem.dtype == "float64" else "float32",
-        output=budget.output,
         classes={name: budget.restricted_to(*sources) for name, sources in CLASSES.items()},
         bound=budget.worst_case,
-        low=-anything,
-        high=anything,
-        hull_slack=np.broadcast_to(0.0, budget.output.shape),
         mantissa=output.mantissa,
         gained="it is {} on average: a logarithm to another base, or a factor, is wrong",
         rows=chosen,
@@ -188,15 +192,11 @@ def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     classes = block_classes(problem, chosen)
     lenient = classes[SCORES]
     assert lenient.worst_case is not None
-    anything = np.broadcast_to(np.inf, lenient.output.shape)
-    return Reference(
+    return _without_hull(
+        lenient.output,
         dtype=problem.dtype,
-        output=lenient.output,
         classes=classes,
         bound=lenient.worst_case,
-        low=-anything,
-        high=anything,
-        hull_slack=np.broadcast_to(0.0, lenient.output.shape),
         shared=(2, 3),
         gained="outputs are {} on average: a factor is missing or wrong",
         rows=chosen,
@@ -206,15 +206,11 @@ def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
 
 def _of_gradient(dtype: str, budget: ErrorBudget) -> Reference:
     assert budget.worst_case is not None
-    anything = np.broadcast_to(np.inf, budget.output.shape)
-    return Reference(
+    return _without_hull(
+        budget.output,
         dtype=dtype,
-        output=budget.output,
         classes={name: budget.restricted_to(*sources) for name, sources in GRADIENT_CLASSES.items()},
         bound=budget.worst_case,
-        low=-anything,
-        high=anything,
-        hull_slack=np.broadcast_to(0.0, budget.output.shape),
         shared=(2, 3),
         gained="it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded",
     )

@@ -29,7 +29,7 @@ from attnlab.measuring.contender import Contender
 from attnlab.measuring.crews import Crews
 from attnlab.measuring.disturbance import Others, Watch
 from attnlab.measuring.instruments import PEAK_MEMORY, STANDARD, Instrument
-from attnlab.measuring.invariance import Invariance, invariance_of
+from attnlab.measuring.invariance import Invariance, invariance_of, with_other_threads
 from attnlab.measuring.limits import Limits
 from attnlab.measuring.participant import Participant
 from attnlab.measuring.protocol import Message
@@ -161,15 +161,9 @@ class Conductor:
             for name, worker in self.crews.crew(0, list(names)).items():
                 if name in names and worker.alive and not is_second_entry(name):
                     self._on_event(f"same bits again: {name}")
-                    found += invariance_of(
-                        worker.contender,
-                        worker,
-                        dtypes,
-                        device,
-                        cores=system.cores(),
-                        folders=self._folders,
-                        seconds=self.limits.deadline_seconds,
-                    )
+                    other = with_other_threads(worker.contender, system.cores(), self._folders)
+                    seconds = self.limits.deadline_seconds
+                    found += invariance_of(worker.contender, worker, other, dtypes, device, seconds)
         return found
 
     def _enter(self, crew: int, racing: Sequence[Participant]) -> None:

@@ -19,7 +19,8 @@ import psutil
 MARK = "ATTNLAB_CONDUCTOR"
 #: how often `sweep` looks at most, and how long it waits each time until the killed are gone
 _LOOKS, _GOING_SECONDS = 10, 1.0
-_WAIT = "import sys; from attnlab.measuring import guard; guard.wait(sys.argv[1])"
+#: what the guard runs: it imports nothing before it has to
+_WAIT = "import sys; sys.stdin.buffer.read(); from attnlab.measuring import guard; guard.sweep(sys.argv[1])"
 
 
 class Guard:
@@ -61,12 +62,6 @@ class Guard:
 
 
 GUARD = Guard()
-
-
-def wait(mark: str) -> None:
-    """Sleep until whoever started this process is gone, then end every process that carries its mark."""
-    sys.stdin.buffer.read()
-    sweep(mark)
 
 
 def sweep(mark: str) -> int:

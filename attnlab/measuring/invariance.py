@@ -110,25 +110,28 @@ def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
+def with_other_threads(contender: Contender, cores: int, folders: Sequence[str] = ()) -> WorkerProcess:
+    """A process for `contender` with 1 thread, or 2 where it has 1 itself; not yet started."""
+    return WorkerProcess(replace(contender, threads=1 if threads_of(contender, cores) > 1 else 2), folders)
+
+
 def invariance_of(
     contender: Contender,
     process: WorkerProcess,
+    other: WorkerProcess,
     dtypes: Sequence[str],
     device: str,
-    *,
-    cores: int,
-    folders: Sequence[str] = (),
     seconds: float = 60.0,
 ) -> list[Invariance]:
     """What `contender` does in each of `dtypes`, asked in its `process`, which runs, and in one with other threads.
 
-    A dtype that it declines is left out. Other threads are 1, or 2 where it has 1 itself.
+    A dtype that it declines is left out. The other process, of `with_other_threads`, may have been started, and ends.
     """
-    other = WorkerProcess(replace(contender, threads=1 if threads_of(contender, cores) > 1 else 2), folders)
     found: list[Invariance] = []
     expected: dict[str, NDArray[Any]] = {}
     try:
-        other.start()  # which imports its library while the first is asked
+        if not other.alive:
+            other.start()  # which imports its library while the first is asked
         for dtype in dtypes if process.alive else ():
             asked = {"dtype": dtype, "device": device}
             try:

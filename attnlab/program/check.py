@@ -27,9 +27,10 @@ from attnlab.contract.dtypes import lower
 from attnlab.contract.errors import Declined, Misbehaved
 from attnlab.contract.packing import pack
 from attnlab.measuring.contender import Contender
-from attnlab.measuring.invariance import Invariance, invariance_of
+from attnlab.measuring.invariance import Invariance, invariance_of, with_other_threads
+from attnlab.measuring.system import cores
 from attnlab.measuring.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.program.lanes import Enough, cores, work_in_lanes
+from attnlab.program.lanes import Enough, work_in_lanes
 
 _SECONDS = 60.0
 _START_SECONDS = 2.0
@@ -109,6 +110,8 @@ def check(
     if lanes is None:
         lanes = 1 if keep or device != "cpu" else cores()
     ends: dict[str, _End] = {}
+    process = WorkerProcess(_patient(asked), folders)
+    other = with_other_threads(asked, cores(), folders) if invariance else None
 
     def told(message: str | _End) -> None:
         if isinstance(message, str):
@@ -117,33 +120,23 @@ def check(
         ends[message.dtype] = message
         if _settled(ends, dtypes):
             raise Enough
+        if other and len(ends) == len(dtypes) - 1 and all(one.passed for one in ends.values()):
+            other.start()  # which imports its library while the last dtype is asked about
 
     work = partial(_ask, asked, tuple(folders), device, seed, keep)
-    work_in_lanes(work, _shared_out(dtypes, lanes), told)
-    counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
-    found = [replace(one.result, dtype=one.dtype) for one in counted if one.result]
-    passed, reason = counted[-1].passed, counted[-1].reason
-    if passed and not any(one.asked for one in found):
-        passed, reason = None, _refusal(found)
-    summary = _summary(asked.name, passed, reason, found)
-    told_lower = {one.dtype: one.lower for one in counted if one.lower and one.result and one.result.asked}
-    same: list[Invariance] = []
-    if invariance and passed:
-        answered = [one.dtype for one in found if one.asked]
-        same = _same_bits(asked, folders, answered, device)
-    return replace(summary, lower=told_lower, invariance=same)
-
-
-def _same_bits(
-    asked: Contender, folders: Sequence[str], dtypes: Sequence[str], device: str
-) -> list[Invariance]:
-    process = WorkerProcess(asked, folders)
+    first, *rest = _shared_out(dtypes, lanes)
     try:
-        process.start()
-        process.finish_start()
-        return invariance_of(asked, process, dtypes, device, cores=cores(), folders=folders)
+        work_in_lanes(work, [(first, process), *((share, None) for share in rest)], told)
+        counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
+        found = _summary(asked.name, counted)
+        if not other or not found.passed:
+            return found
+        answered = [one.dtype for one in counted if one.result and one.result.asked]
+        return replace(found, invariance=invariance_of(asked, process, other, answered, device))
     finally:
         process.end()
+        if other:
+            other.end()
 
 
 @dataclass(frozen=True)
@@ -185,16 +178,18 @@ def _ask(
     device: str,
     seed: int,
     keep: bool,
-    dtypes: Sequence[str],
+    part: tuple[Sequence[str], WorkerProcess | None],
     tell: Callable[[str | _End], None],
 ) -> None:
-    """Put the questions in each of `dtypes` to the backend in a process of its own, up to the first fault.
+    """Put the questions in each dtype of `part` to the backend in a process of its own, up to the first fault.
 
-    Tells every question, and how each dtype ended.
+    Tells every question, and how each dtype ended. The process is the one of `part`, which goes on after that, or,
+    where there is none, one that ends.
     """
     from threadpoolctl import threadpool_limits
 
-    process = WorkerProcess(_patient(asked), folders)
+    dtypes, lasting = part
+    process = lasting or WorkerProcess(_patient(asked), folders)
     dtype, loaded = dtypes[0], False
     try:
         process.start()
@@ -229,7 +224,8 @@ def _ask(
     except (Died, Hung) as fault:  # a library that ends the process on import says nothing of the backend
         tell(_End(dtype, False if loaded else None, str(fault)))
     finally:
-        process.end()
+        if lasting is None:
+            process.end()
         if not keep:
             forget_all()
 
@@ -349,7 +345,11 @@ def _refusal(found: Sequence[GateResult]) -> str:
     return ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(reasons))))
 
 
-def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence[GateResult]) -> Checked:
+def _summary(name: str, counted: Sequence[_End]) -> Checked:
+    found = [replace(one.result, dtype=one.dtype) for one in counted if one.result]
+    passed, reason = counted[-1].passed, counted[-1].reason
+    if passed and not any(one.asked for one in found):
+        passed, reason = None, _refusal(found)
     gradients = {one.dtype: one.gradient_precision.precision() for one in found if one.gradient_precision}
     log_sums = {one.dtype: one.log_sum_precision.precision() for one in found if one.log_sum_precision}
     refused = next((one.gradient_refusal for one in found if one.gradient_refusal), None)
@@ -369,4 +369,5 @@ def _summary(name: str, passed: bool | None, reason: str | None, found: Sequence
         log_sums=log_sums,
         no_log_sums=None if log_sums else no_log_sums,
         no_dtypes={one.dtype: one.refusal for one in found if one.refusal},
+        lower={one.dtype: one.lower for one in counted if one.lower and one.result and one.result.asked},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -53,12 +54,11 @@ def environment() -> dict[str, Any]:
 
     What cannot be read here is None, never a guess.
     """
-    import cpuinfo
     import psutil
 
     from attnlab.measuring.disturbance import hidden
 
-    processor = cpuinfo.get_cpu_info()
+    processor = _processor()
     return {
         "cpu": processor.get("brand_raw") or platform.processor() or None,
         "cpu_features": sorted(
@@ -82,6 +82,14 @@ def environment() -> dict[str, Any]:
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
     }
+
+
+@functools.cache
+def _processor() -> dict[str, Any]:
+    """What it is called and can do: it takes a second to find out, and stays as it is."""
+    import cpuinfo
+
+    return dict(cpuinfo.get_cpu_info())
 
 
 def fingerprint(environment: Mapping[str, Any]) -> str:

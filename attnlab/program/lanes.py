@@ -7,7 +7,6 @@ started it, and ends what it started itself. Its interpreter is a fresh one, as 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import signal
 import subprocess
@@ -34,11 +33,6 @@ class Enough(Exception):
 
 class Broken(RuntimeError):
     """The work in a lane raised, or its process ended before the work did; the message says how."""
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def work_in_lanes(work: Work[Part], parts: Sequence[Part], tell: Tell) -> None:

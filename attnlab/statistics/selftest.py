@@ -66,11 +66,6 @@ class SelfTest:
         return max(self.margin, _up(here))
 
     @property
-    def highest_floor(self) -> float:
-        """The largest of `floor` over the workloads that were tested."""
-        return max((self.floor(one.workload) for one in self.twins), default=self.margin)
-
-    @property
     def between(self) -> float | None:
         """The median over workloads of the standard deviation between processes, as a fraction."""
         known = [one.between for one in self.twins if one.between is not None]

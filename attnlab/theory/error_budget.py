@@ -115,14 +115,14 @@ class ErrorBudget:
         """Predicted rms error of each component, in units of the values."""
         return np.asarray(np.sqrt(sum(self.variances.values())))
 
-    @property
+    @cached_property
     def relative(self) -> float:
         """Predicted ‖ô − o‖_F/‖o‖_F. NaN where the exact output is 0 throughout."""
         total = self._total
         norm = float(np.linalg.norm(self.output))
         return math.sqrt(total) / norm if norm > 0 else math.nan
 
-    @property
+    @cached_property
     def relative_scatter(self) -> float:
         """Standard deviation of the measured relative error, as a fraction of `relative`.
 

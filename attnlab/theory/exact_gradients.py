@@ -8,7 +8,8 @@ With x = scale · q kᵀ, s = f(x) + bias, P = softmax(s), o = P v and g = ∂L/
 T = ∂L/∂s: each of its rows sums to 0. R = ∂L/∂x; without a soft cap f(x) = x, and it is T. Dao et al. 2022, appendix B.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,8 @@ from .exact_attention import Rows, Softmax, at_rows, blocks, finite, softmax_row
 Three = tuple[Array, Array, Array]
 
 
-class Backward(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Backward:
     """What the chain rule meets on its way back through one block of query rows."""
 
     part: Rows
@@ -31,6 +33,18 @@ class Backward(NamedTuple):
     offset: Array  # D, (…, rows, 1)
     slopes: Array  # T, (…, rows, keys)
     raw_slopes: Array  # R, (…, rows, keys)
+
+    @cached_property
+    def fall(self) -> Array:
+        """s − m, (…, rows, keys); −inf at masked keys."""
+        visible = self.part.visible
+        return self.soft.fall if visible is None else np.where(visible, self.soft.fall, -np.inf)
+
+    @cached_property
+    def highest(self) -> tuple[Array, Array]:
+        """The largest of `fall` among the keys up to each, and among those from each on."""
+        before = np.maximum.accumulate(self.fall, axis=-1)
+        return before, np.maximum.accumulate(self.fall[..., ::-1], axis=-1)[..., ::-1]
 
     @property
     def gradients(self) -> Three:

@@ -59,9 +59,7 @@ def gradient_bounds(back: Backward, sums: tuple[float, float], roundings: Roundi
     if roundings.scores is not None:
         alpha += 2 * roundings.scores.unit_roundoff * absolute
     theta = _stored(_of_slopes(back, b, alpha, absolute, roundings), back.slopes, scale, roundings) * shown
-    fall = np.where(shown, back.soft.fall, -np.inf)
-    before, after = (np.maximum.accumulate(fall[..., ::step], axis=-1)[..., ::step] for step in (1, -1))
-    highest_so_far = fall + 2 * eta >= np.minimum(before, after)
+    highest_so_far = back.fall + 2 * eta >= np.minimum(*back.highest)
     theta += shown * highest_so_far * theta.sum(axis=-1, keepdims=True)
     if part.softcap is not None:
         bent = back.soft.through(theta) + (np.abs(back.slopes) + theta) * _of_cap(back, moved.raw, roundings)

@@ -160,16 +160,18 @@ def gradient_budgets(
         back = backward_rows(part, asked.output_gradient)
         noises, spread = _noises(back, over_keys, over_queries, roundings)
         exponent_error = max(exponent_error, spread)
-        found = zip(back.gradients, back.tilts, gradient_bounds(back, sums_grow, roundings), strict=True)
-        for index, (exact, tilt, bound) in enumerate(found):
-            total, place = sums[index], part.at_keys if index else part.at
-            onto = part.onto_keys if index else _as_it_is
-            total.exact[place] += onto(exact)
-            total.tilt[place] += onto(tilt)
-            total.bound[place] += onto(bound)
-            for source, noise in noises.items():
-                total.variances[source][place] += onto((noise.query, noise.key, noise.value)[index])
-                total.scatters[source] += float(noise.scatters[index])
+        places = (part.at, part.at_keys, part.at_keys)
+        onto = (_as_it_is, part.onto_keys, part.onto_keys)
+        three = zip(back.gradients, back.tilts, gradient_bounds(back, sums_grow, roundings), strict=True)
+        for total, place, added, (exact, tilt, bound) in zip(sums, places, onto, three, strict=True):
+            total.exact[place] += added(exact)
+            total.tilt[place] += added(tilt)
+            total.bound[place] += added(bound)
+        for source, noise in noises.items():
+            noisy = zip((noise.query, noise.key, noise.value), noise.scatters, strict=True)
+            for total, place, added, (variance, scatter) in zip(sums, places, onto, noisy, strict=True):
+                total.variances[source][place] += added(variance)
+                total.scatters[source] += float(scatter)
     query, key, value = sums
     return GradientBudgets(
         _rows_of(query.budget(over_keys, exponent_error, roundings), pulled, wanted),
@@ -284,19 +286,16 @@ def _excess(back: Backward, variance: Array, slopes: Array, row: Array) -> Array
     and of `row` the part that their weights have. Largest scores that are equal share within a tile. Parts in the
     middle that are summed up by themselves and merged are not looked at: each leaves its error on a key of its own.
     """
-    shown, fall, slack = back.part.visible, _fall(back), _FAR * np.sqrt(2 * variance)
+    shown, fall, slack = back.part.visible, back.fall, _FAR * np.sqrt(2 * variance)
     most = (slack if shown is None else slack * shown).max(axis=-1, keepdims=True)
+    seen, reach, each = np.isfinite(fall), fall + slack, slopes + row * back.soft.weights
     found = np.zeros(1)
-    for step in (1, -1):
-        walked = fall[..., ::step]
-        largest = np.maximum.accumulate(walked, axis=-1)
-        near = np.isfinite(walked) & (walked + slack[..., ::step] >= largest)
-        together = (slopes + row * back.soft.weights)[..., ::step].cumsum(axis=-1)
+    for step, highest in zip((1, -1), back.highest, strict=True):
+        largest, together = highest[..., ::step], each[..., ::step].cumsum(axis=-1)
         # the sum where the next larger score comes, seen from every key before it
-        goes_on = largest[..., 1:] <= largest[..., :-1] + most
-        together[..., :-1][goes_on] = np.inf
+        np.copyto(together[..., :-1], np.inf, where=largest[..., 1:] <= largest[..., :-1] + most)
         ends = np.minimum.accumulate(together[..., ::-1], axis=-1)[..., ::-1]
-        found = np.maximum(found, (near * ends)[..., ::step])
+        found = np.maximum(found, (seen & (reach >= highest)) * ends[..., ::step])
     first = fall == 0
     starts = np.arange(0, fall.shape[-1], _TILE)
     equal = np.add.reduceat(first, starts, axis=-1, dtype=np.int64)
@@ -306,16 +305,10 @@ def _excess(back: Backward, variance: Array, slopes: Array, row: Array) -> Array
 
 def _largest(back: Backward, variance: Array) -> Array:
     """1 for each key that may have the largest score of its row, for scores of these variances; equal ones share it."""
-    fall = _fall(back)
+    fall = back.fall
     equal = np.count_nonzero(fall == 0, axis=-1, keepdims=True)
     near = np.isfinite(fall) & (fall + _FAR * np.sqrt(2 * variance) >= 0)
     return np.asarray(np.where(fall == 0, 1 / np.maximum(equal, 1), near))
-
-
-def _fall(back: Backward) -> Array:
-    return (
-        back.soft.fall if back.part.visible is None else np.where(back.part.visible, back.soft.fall, -np.inf)
-    )
 
 
 def _weights(back: Backward, ways: Ways, roundings: Roundings) -> Noise:

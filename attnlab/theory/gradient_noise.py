@@ -33,21 +33,47 @@ _SAMPLED = 16
 class Noise:
     """Variances of one block's gradients: query (…, rows, dim), key (…, keys, dim), value (…, keys, value_dim).
 
-    scatters : the variance of ‖error‖² of each of the three, from finitely many noises.
+    in_query, in_key, in_value : by pair what scale² k², scale² q² and g² are to be multiplied by, (…, rows, keys), so
+    that noises are added before they are summed over keys or rows; 0 where there is none. rest : beside that in the
+    query's, (…, rows, dim). scatters : the variance of ‖error‖² of each of the three, from finitely many noises.
     """
 
-    query: Array
-    key: Array
-    value: Array
+    ways: "Ways"
+    in_query: Array | float
+    in_key: Array | float
+    in_value: Array | float
+    rest: Array | float
     scatters: Array
 
     def __add__(self, other: "Noise") -> "Noise":
         return Noise(
-            self.query + other.query,
-            self.key + other.key,
-            self.value + other.value,
+            self.ways,
+            self.in_query + other.in_query,
+            self.in_key + other.in_key,
+            self.in_value + other.in_value,
+            self.rest + other.rest,
             self.scatters + other.scatters,
         )
+
+    @property
+    def query(self) -> Array:
+        found = self.in_query @ self.ways.k2 if isinstance(self.in_query, np.ndarray) else self.in_query
+        return _at_least_0(found + self.rest, self.ways.q)
+
+    @property
+    def key(self) -> Array:
+        found = turned(self.in_key) @ self.ways.q2 if isinstance(self.in_key, np.ndarray) else self.in_key
+        return _at_least_0(found, self.ways.k)
+
+    @property
+    def value(self) -> Array:
+        found = turned(self.in_value) @ self.ways.g2 if isinstance(self.in_value, np.ndarray) else 0.0
+        return _at_least_0(found, self.ways.v)
+
+
+def _at_least_0(found: Array | float, like: Array) -> Array:
+    """Expansions cancel; where nothing is found, zeros."""
+    return np.maximum(found, 0.0) if isinstance(found, np.ndarray) else np.zeros_like(like)
 
 
 class Ways:
@@ -59,7 +85,7 @@ class Ways:
 
     def __init__(self, back: Backward) -> None:
         part, self.p, self.t = back.part, back.soft.weights, back.slopes
-        self.q, self.k, self.g, self.slope = part.q, part.k, back.g, back.soft.slope
+        self.q, self.k, self.v, self.g, self.slope = part.q, part.k, part.v, back.g, back.soft.slope
         self.real = np.arange(self.p.shape[-1]) < self.p.shape[-1] - 1 if part.sink else None
         if self.real is not None:
             self.slope = self._value(np.ones_like(self.p) if self.slope is None else self.slope)
@@ -91,14 +117,13 @@ class Ways:
         of_t = tt * twice + self.t2 * sum_pp + 2 * self.cross * sum_pt + self.p2 * sum_tt
         reach = self._bent(tt, 2) * twice + tt * self.sum_p2 + pp * self.sum_t2 + 2 * pt * self.sum_cross
         length = self.factor * (self.pull**2).sum(axis=-1, keepdims=True)
-        query = self._spread(tt) - 2 * self.factor * self.pull * (
-            self._bent(pt) @ self.k - self.mean_key * sum_pt
-        )
+        crossed = 2 * self.factor * self.pull * (self._bent(pt) @ self.k - self.mean_key * sum_pt)
         values = self._value(once) + pp * self.sum_value_p2
-        return _noise(
-            query + self.factor * self.pull**2 * sum_pp,
-            turned(self._bent(of_t, 2)) @ self.q2,
-            turned(self._value(of_p)) @ self.g2,
+        return self._noise(
+            self._bent(tt, 2),
+            self._bent(of_t, 2),
+            self._value(of_p),
+            self._spread(tt, sum_tt) - crossed + self.factor * self.pull**2 * sum_pp,
             tt * self._distances - 2 * pt * self._along + pp * length,
             reach * self.query_norms,
             values * self.g_norms,
@@ -107,50 +132,41 @@ class Ways:
     def from_products(self, variance: Array) -> Noise:
         """From δA, (…, rows, keys), where D is the sum of P ∘ A."""
         pp = self.p2 * variance
-        total = pp.sum(axis=-1, keepdims=True)
-        of_t = pp * self.less_2p + self.p2 * total
-        return _noise(
-            self._spread(pp),
-            turned(self._bent(of_t, 2)) @ self.q2,
-            self._none(),
-            pp * self._distances,
-            (self._bent(pp, 2) * self.less_2p + pp * self.sum_p2) * self.query_norms,
+        bent, total = self._bent(pp, 2), pp.sum(axis=-1, keepdims=True)
+        return self._noise(
+            bent,
+            self._bent(pp * self.less_2p + self.p2 * total, 2),
             0.0,
+            self._spread(pp, total),
+            pp * self._distances,
+            (bent * self.less_2p + pp * self.sum_p2) * self.query_norms,
         )
-
-    def from_slopes(self, variance: Array) -> Noise:
-        """From δt, (…, rows, keys)."""
-        return self.from_raw_slopes(self._bent(variance, 2))
 
     def from_raw_slopes(self, variance: Array) -> Noise:
         """From δr, (…, rows, keys)."""
         scatters = self.of_keys.scatter(variance), self.of_queries.scatter(turned(variance)), 0.0
-        return Noise(
-            variance @ self.k2,
-            turned(variance) @ self.q2,
-            self._none(),
-            self.factor**2 * np.array(scatters),
-        )
+        return Noise(self, variance, variance, 0.0, 0.0, self.factor**2 * np.array(scatters))
 
     def from_offsets(self, variance: Array) -> Noise:
         """From δD, (…, rows, 1)."""
         query = self.factor * self.mean_key**2 * variance
-        return _noise(
+        return self._noise(
+            0.0,
+            self.bent_p2 * variance,
+            0.0,
             query,
-            turned(self.bent_p2 * variance) @ self.q2,
-            self._none(),
             query.sum(axis=-1),
             self.sum_p2 * variance * self.query_norms,
-            0.0,
         )
 
     def from_factors(self, variance: Array) -> Noise:
         """From a relative error of the row's weights, (…, rows, 1)."""
         query = self.factor * self.pull**2 * variance
-        return _noise(
+        return self._noise(
+            0.0,
+            self.bent_t2 * variance,
+            self.value_p2 * variance,
             query,
-            turned(self.bent_t2 * variance) @ self.q2,
-            turned(self.value_p2 * variance) @ self.g2,
             query.sum(axis=-1),
             self.sum_t2 * variance * self.query_norms,
             self.sum_value_p2 * variance * self.g_norms,
@@ -159,42 +175,48 @@ class Ways:
     def from_excess(self, variance: Array) -> Noise:
         """From Σ_jt_j, by the key that it comes to lie on, (…, rows, keys)."""
         variance = self._bent(variance, 2)
-        query = variance @ self.k2
-        return _noise(
-            query,
-            turned(variance) @ self.q2,
-            self._none(),
-            query.sum(axis=-1),
-            variance * self.query_norms,
-            0.0,
-        )
+        query = (variance * self.k2.sum(axis=-1)[..., None, :]).sum(axis=-1)
+        return self._noise(variance, variance, 0.0, 0.0, query, variance * self.query_norms)
 
     def from_sums(self, in_query: float, in_key: float, in_value: float) -> Noise:
         """From the roundings of the last sums: so much of the squares of their terms."""
+        # spread over all partial sums: no scatter
         return Noise(
-            in_query * self.bent_t2 @ self.k2,
-            in_key * turned(self.bent_t2) @ self.q2,
-            in_value * turned(self.p2) @ self.g2,
-            np.zeros(3),  # spread over all partial sums
+            self,
+            in_query * self.bent_t2 if in_query else 0.0,
+            in_key * self.bent_t2 if in_key else 0.0,
+            in_value * self.p2 if in_value else 0.0,
+            0.0,
+            np.zeros(3),
         )
 
     def from_weights(self, variance: Array) -> Noise:
         """From δp in the sum for ∂L/∂v alone, (…, rows, keys)."""
         variance = self._value(variance)
-        scatters = np.array([0.0, 0.0, self.of_gradient.scatter(turned(variance))])
-        return Noise(np.zeros_like(self.pull), np.zeros_like(self.k), turned(variance) @ self.g2, scatters)
+        return Noise(
+            self, 0.0, 0.0, variance, 0.0, np.array([0.0, 0.0, self.of_gradient.scatter(turned(variance))])
+        )
 
     def _value(self, x: Array) -> Array:
         """Without the column of a sink."""
         return x if self.real is None else x * self.real
 
-    def _spread(self, mass: Array) -> Array:
-        """scale² Σ_j mass_j (f'_j k_j − k̄)², by expansion."""
-        total = mass.sum(axis=-1, keepdims=True)
-        crossed = self.factor * self.mean_key * (self._bent(mass) @ self.k)
-        return np.asarray(
-            self._bent(mass, 2) @ self.k2 - 2 * crossed + self.factor * self.mean_key**2 * total
-        )
+    def _spread(self, mass: Array, total: Array) -> Array:
+        """scale² Σ_j mass_j (f'_j k_j − k̄)² less scale² Σ_j mass_j f'_j² k_j², by expansion. total : Σ_j mass_j."""
+        crossed = self.mean_key * (self._bent(mass) @ self.k)
+        return np.asarray(self.factor * (self.mean_key**2 * total - 2 * crossed))
+
+    def _noise(
+        self,
+        in_query: Array | float,
+        in_key: Array | float,
+        in_value: Array | float,
+        rest: Array | float,
+        *energies: Array,
+    ) -> Noise:
+        """With ‖·‖² that each single noise gives to the query's, the key's and, where it has any, the value's."""
+        found = [_SCATTER * float(np.vdot(one, one)) for one in energies]
+        return Noise(self, in_query, in_key, in_value, rest, np.array([*found, 0.0][:3]))
 
     @cached_property
     def _along(self) -> Array:
@@ -208,9 +230,6 @@ class Ways:
         crossed = self._bent(self.factor * self.mean_key @ turned(self.k))
         own = self.factor * (self.mean_key**2).sum(axis=-1, keepdims=True)
         return np.asarray(np.maximum(self.key_norms - 2 * crossed + own, 0.0))
-
-    def _none(self) -> Array:
-        return np.zeros((*self.p.shape[:-2], self.p.shape[-1], self.g2.shape[-1]))
 
 
 class _Vectors:
@@ -246,10 +265,3 @@ class _Vectors:
             across = turned(self.x)
             found = sum((((across * variance[..., i, None, :]) @ self.x) ** 2).sum() for i in range(rows))
         return float(_SCATTER * every / rows * found)
-
-
-def _noise(query: Array, key: Array, value: Array, *energies: Array | float) -> Noise:
-    """With ‖·‖² that each single noise gives to the query's, the key's and the value's gradient."""
-    scatters = np.array([_SCATTER * float(np.vdot(one, one)) for one in energies])
-    query, key, value = (np.maximum(one, 0.0) for one in (query, key, value))  # expansions cancel
-    return Noise(query, key, value, scatters)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from attnlab.accuracy.reference import refer
 from attnlab.contract.backend import Backend
 from attnlab.contract.directions import LOG_SUM, OUTPUT
 from attnlab.contract.discovery import load
-from attnlab.contract.errors import Unavailable
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.library import open_library
 from attnlab.contract.problem import Problem
@@ -78,10 +78,7 @@ def test_backends_give_ln_z_and_merge_within_the_budget(
     name: str, asked: tuple[Workload, list[int]], splits: int
 ) -> None:
     """Of any workload that they do not decline, in up to more parts than there are keys."""
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here(name)
     workload = asked[0].with_(direction="forward_with_log_sum", splits=splits)
     if backend.declines(workload):
         return

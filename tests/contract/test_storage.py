@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import here, installed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -77,13 +78,12 @@ def test_a_call_on_a_storage_answers_as_on_contiguous_arrays(workload: Workload)
 
 
 @pytest.mark.parametrize("storage", STORED)
-@pytest.mark.parametrize("name", ["naive_loop", "numba_fused", "onnxruntime", "openvino", "torch_sdpa"])
+@pytest.mark.parametrize(
+    "name", installed("naive_loop", "numba_fused", "onnxruntime", "openvino", "torch_sdpa")
+)
 def test_backends_attend_over_every_storage(name: str, storage: str) -> None:
     """Decoding with grouped heads and lengths, and a prefill with a causal mask."""
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here(name)
     few: dict[str, Any] = {"batch": 2, "heads": 4, "head_dim": 8, "storage": storage}
     decoding = Workload(kv_heads=2, queries=1, keys=37, key_lengths=(37, 20), **few)
     for workload in (decoding, Workload(queries=19, keys=19, causal=True, **few)):

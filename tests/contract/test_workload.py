@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from attnlab.contract.directions import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.contract.dtypes import ITEM_BYTES
 from attnlab.contract.errors import Declined
 from attnlab.contract.inputs import inputs, problem_of
@@ -105,13 +106,18 @@ def test_flops_and_bytes_are_those_of_the_pairs_that_the_mask_keeps(workload: Wo
     """A multiplication and an addition a pair and dimension; what nobody sees is not read."""
     w, seen = workload, seen_pairs(workload)
     assert w.pairs == seen.sum()
-    factor = {"backward": 2.5, "training": 3.5}.get(w.direction, 1)
-    assert w.flops == int(factor * 2 * int(seen.sum()) * (w.head_dim + w.value_dim))
+    assert w.flops == int(DIRECTIONS[w.direction].flops * 2 * int(seen.sum()) * (w.head_dim + w.value_dim))
     by_group = seen.reshape(w.batch, w.kv_heads, -1, w.queries, w.keys)
     read = by_group.any(axis=(2, 3)).sum() * (w.head_dim + w.value_dim)
     read += seen.any(axis=3).sum() * (w.head_dim + (w.value_dim if w.backward else 0))
     read += seen.any(axis=0).sum() if w.bias == "normal" else 0
     assert w.least_bytes == int(read) * ITEM_BYTES[w.dtype] + w.output_bytes
+
+
+def test_a_direction_costs_its_matrix_products() -> None:
+    """Two forward, five backward, seven for both."""
+    products = {name: 2 * DIRECTIONS[name].flops for name in ("forward", "backward", "training")}
+    assert products == {"forward": 2, "backward": 5, "training": 7}
 
 
 @given(drawable)
@@ -122,13 +128,13 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     problem = problem_of(workload)
     arrays = [problem.query, problem.key, problem.value]
     output = int(np.prod(problem.output_shape))
-    gradients = sum(one.size for one in arrays)
-    returned = {"backward": gradients, "training": output + gradients}.get(workload.direction, output) * width
-    if workload.direction == "forward_with_log_sum":  # ln Z is in float32 at least
-        returned += int(np.prod(problem.shape[:3])) * max(width, 4)
+    returned = {name: one.size * width for name, one in zip(GRADIENTS, arrays, strict=True)}
+    returned[OUTPUT] = output * width
+    returned[LOG_SUM] = int(np.prod(problem.shape[:3])) * max(width, 4)  # in float32 at least
     bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
-    assert workload.input_bytes == (gradients + bias + (output if workload.backward else 0)) * width
-    assert workload.output_bytes == returned
+    taken = sum(one.size for one in arrays) + bias + (output if workload.backward else 0)
+    assert workload.input_bytes == taken * width
+    assert workload.output_bytes == sum(returned[name] for name in workload.results)
     assert workload.score_bytes == int(np.prod(problem.shape)) * width
 
 

@@ -11,22 +11,14 @@ from pathlib import Path
 import pytest
 import strategies
 from hypothesis import example, given
+from typed import status
 
-from attnlab.__main__ import main
 from attnlab.commands.compare import compare
 from attnlab.commands.options import read_workload, typed
 from attnlab.commands.run import run
 from attnlab.contract.fields import split_names
 from attnlab.contract.workload import Workload
 from attnlab.program.grid import choices
-
-
-def status(*arguments: str) -> int:
-    """The exit status of ``attnlab ARGUMENTS``."""
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    return int(end.value.code or 0)
-
 
 MISTAKES = {
     "nonsense": "nonsense",

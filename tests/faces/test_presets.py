@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typed import status
 
-from attnlab.__main__ import main
 from attnlab.commands.compare import compare
 from attnlab.commands.options import read_workload
 from attnlab.contract.mask_part import Shape
@@ -199,13 +199,6 @@ def test_compare_takes_one_workload_of_a_preset() -> None:
         "b1 h3 n100"
     )
     assert only_workload("whisper-large/decode/cross", {}).keys == 1500
-
-
-def status(*arguments: str) -> int:
-    """The exit status of ``attnlab ARGUMENTS``."""
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    return int(end.value.code or 0)
 
 
 MISTAKES = {

@@ -209,6 +209,10 @@ def test_the_command_writes_its_page_and_its_figures(tmp_path: Path, monkeypatch
     """A real one, as short as it can be."""
     monkeypatch.setattr(module, "SLOWED", (10.0,))
     monkeypatch.setattr(module, "TWINS", 1)
+    monkeypatch.setattr(module, "_REPEATS", 1)
+    monkeypatch.setattr(
+        module, "Limits", lambda **given: Limits(**given | {"processes": 2, "most_processes": 2})
+    )
     where = tmp_path / "deep" / "er"
     words = ["selftest", "--backends", "numpy_vectorized", "--conditions", "idle", "--seconds", "0.01"]
     done = CliRunner().invoke(app, [*words, "--out", str(where), "--json"], standalone_mode=False)

@@ -6,10 +6,13 @@ import dataclasses
 import importlib.util
 import json
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from every import installed, library_of
 
 from attnlab.__main__ import main
 from attnlab.contract.directions import DIRECTIONS
@@ -18,6 +21,8 @@ from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.mask_part import Part
 from attnlab.contract.workload import Workload
 from attnlab.contract.workload_checks import DEVICES
+from attnlab.measuring.contender import Contender
+from attnlab.measuring.worker_process import WorkerProcess
 from attnlab.program.features import BASE, PLAIN, asked, features
 from attnlab.program.support import FAULT, YES, Support, support
 from attnlab.report.support_page import SHORT, page, short
@@ -36,6 +41,9 @@ def script() -> ModuleType:
 
 
 STORED = {(one.backend, one.device): one for one in script().stored()}
+
+#: those that may be asked here, a library after another
+HERE: list[str] = sorted(installed(*(name for name, device in STORED if device == "cpu")), key=library_of)
 
 
 # -- the features ----------------------------------------------------------------------------------
@@ -186,7 +194,48 @@ def test_every_backend_every_feature_and_every_format_is_in_the_data() -> None:
                 assert all(list(dtypes) == list(DTYPES) for dtypes in directions.values())
 
 
-@pytest.mark.parametrize("name", sorted({name for name, device in STORED if device == "cpu"}))
+class Lasting(WorkerProcess):
+    """A process that is given one backend of its library after another: the library is imported once."""
+
+    def start(self, op: str = "load", **arguments: Any) -> None:
+        """Only at first."""
+        self.fresh = not self.alive
+        if self.fresh:
+            super().start(op, **arguments)
+
+    def finish_start(self) -> dict[str, Any]:
+        """The answer to the first request, or to one for another backend."""
+        if self.fresh:
+            return super().finish_start()
+        return self.ask("load", seconds=120, backend=self.contender.backend, folders=[])
+
+    def end(self) -> None:
+        """Others are to come."""
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[dict[str, Lasting]]:
+    """By library."""
+    found: dict[str, Lasting] = {}
+    yield found
+    for one in found.values():
+        WorkerProcess.end(one)
+
+
+@pytest.fixture
+def one_process_a_library(lasting: dict[str, Lasting], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backends are asked what they declare in a process that had others before."""
+
+    def made(contender: Contender, folders: Sequence[str]) -> Lasting:
+        one = lasting.setdefault(library_of(contender.backend), Lasting(contender))
+        one.contender = contender
+        return one
+
+    monkeypatch.setattr("attnlab.program.support.WorkerProcess", made)
+
+
+@pytest.mark.usefixtures("one_process_a_library")
+@pytest.mark.parametrize("name", HERE)
 def test_a_row_says_what_the_backend_declares(name: str) -> None:
     """Held against what it declares now; with other versions of its libraries there is nothing to hold."""
     stored, now = STORED[name, "cpu"], support(name, confirm=False)

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 from synthetic import synthetic
+from typed import status
 
-from attnlab.__main__ import main
 from attnlab.commands import progress
 from attnlab.commands.app import app
 from attnlab.commands.progress import LiveTable, live_progress, seconds_left
@@ -27,13 +27,6 @@ from attnlab.measuring.limits import Limits
 from attnlab.program.execute import Progress, run
 from attnlab.program.plan import Plan
 from attnlab.program.store import Run
-
-
-def status(*arguments: str) -> int:
-    """The exit status of ``attnlab ARGUMENTS``."""
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    return int(end.value.code or 0)
 
 
 def by_workload(found: Run) -> list[list[Result]]:

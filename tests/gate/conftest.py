@@ -1,8 +1,33 @@
-"""Lets the tests import the zoo, which stands beside them and which benchmarks/faults.py uses too."""
+"""Lets the tests import the zoo, which stands beside them and which benchmarks/faults.py uses too; what they share."""
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from in_this_process import InThisProcess
+
+from attnlab.accuracy import gate
+from attnlab.accuracy.questions import Question, questions
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` asks a backend in this process: no array library is imported anew."""
+    monkeypatch.setattr("attnlab.program.check.WorkerProcess", InThisProcess)
+
+
+@pytest.fixture
+def few_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the questions about outputs the first three, for what is asked after them."""
+
+    def few(dtype: str, seed: int) -> Iterator[Question]:
+        return itertools.islice(questions(dtype, seed), 3)
+
+    monkeypatch.setitem(gate._QUESTIONS, gate.FORWARD, few)
+    monkeypatch.setattr("attnlab.program.check.questions", few)

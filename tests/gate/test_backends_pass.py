@@ -14,8 +14,8 @@ from attnlab.measuring.pace import Pace
 from attnlab.measuring.probe import Probe
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", every())
+@pytest.mark.parametrize("dtype", DTYPES)  # one after another: what is right in one is worked out once
 def test_no_false_alarm(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate holds for every correct backend; one that declines everything says why.
 

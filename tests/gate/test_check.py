@@ -32,10 +32,10 @@ def attend(query, key, value, *, causal, scale):
 NUMBERS = {"class", "relative_error", "budget_ratio", "max_ulp", "bias", "of"}
 
 
-def held(tmp_path: Path, *, scale: str = "scale", extra: str = "pass"):
+def held(tmp_path: Path, *, scale: str = "scale", extra: str = "pass", **more: Any) -> Checked:
     """`check` of a NumPy backend with one thing changed."""
     (tmp_path / "mine.py").write_text(RIGHT.format(scale=scale, extra=extra))
-    return check("mine", [str(tmp_path)])
+    return check("mine", [str(tmp_path)], lanes=1, **more)
 
 
 def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, str], told: str) -> None:
     """With the question that showed it."""
-    found = held(tmp_path, **change)
+    found = held(tmp_path, **change, dtypes=("float32",))
     assert found.passed is False
     assert found.reason is not None and told in found.reason and "\n" not in found.reason
     assert "normal" in found.reason
@@ -73,7 +73,7 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, str]
 def test_one_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline a question; the reason names it."""
     monkeypatch.setattr("attnlab.program.check._SECONDS", 1.0)
-    found = held(tmp_path, extra="import time; time.sleep(60)")
+    found = held(tmp_path, extra="import time; time.sleep(60)", dtypes=("float32",))
     assert found.passed is False
     assert "killed" in (found.reason or "") and "normal" in (found.reason or "")
 
@@ -83,7 +83,7 @@ def test_one_that_declines_all_is_not_asked(tmp_path: Path) -> None:
     (tmp_path / "shy.py").write_text(
         RIGHT.format(scale="scale", extra="pass") + "\ndef declines(workload):\n    return 'not today'\n"
     )
-    found = check("shy", [str(tmp_path)])
+    found = check("shy", [str(tmp_path)], dtypes=("float32", "float64"), lanes=1)
     assert found.passed is None and "declines" in (found.reason or "")
 
 
@@ -91,7 +91,7 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
     """Right all the same, and the table says what it lacks."""
     text = RIGHT.replace("np.float64", "np.float32").format(scale="np.float32(scale)", extra="pass")
     (tmp_path / "mine.py").write_text(text)
-    found = check("mine", [str(tmp_path)])
+    found = check("mine", [str(tmp_path)], dtypes=("float32", "float64"), lanes=1)
     assert found.passed is True and found.reason is None
     assert found.no_dtypes["float64"] == "its answers have the precision of float32"
     assert "float64" not in found.precision
@@ -201,10 +201,10 @@ def attend(query, key, value, *, causal, scale):
 
 def held_backwards(
     tmp_path: Path, *, change: str = "pass", before: str = "pass", dtypes: Sequence[str] = ("float32",)
-):
+) -> Checked:
     """`check` of a PyTorch backend with its own backward pass and one thing changed."""
     (tmp_path / "mine.py").write_text(BACKWARD.format(change=change, before=before))
-    return check("mine", [str(tmp_path)], dtypes=dtypes)
+    return check("mine", [str(tmp_path)], dtypes=dtypes, keep=True)
 
 
 def test_a_right_backward_pass_is_reported(tmp_path: Path) -> None:
@@ -234,6 +234,7 @@ def test_a_right_backward_pass_is_reported(tmp_path: Path) -> None:
         ({"before": "value = value.detach().clone()"}, "no value gradient arrived"),
     ],
 )
+@pytest.mark.usefixtures("in_this_process", "few_outputs")
 def test_a_wrong_backward_pass_is_told_in_one_line(tmp_path: Path, change: dict[str, str], told: str) -> None:
     """With the gradient and the question that showed it."""
     found = held_backwards(tmp_path, **change)
@@ -242,6 +243,7 @@ def test_a_wrong_backward_pass_is_told_in_one_line(tmp_path: Path, change: dict[
     assert "normal" in found.reason
 
 
+@pytest.mark.usefixtures("in_this_process", "few_outputs")
 def test_what_cannot_be_differentiated_is_no_fault(tmp_path: Path) -> None:
     """A kernel for inference is right without gradients; the reason is told."""
     found = held_backwards(

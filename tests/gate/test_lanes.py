@@ -19,6 +19,8 @@ MINE = """
 import os
 import numpy as np
 LIBRARY = "numpy"
+def declines(workload):
+    return None if workload.queries * workload.keys < 700 else "this takes long, and asks the same"
 def attend(query, key, value, *, scale):
     {extra}
     s = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) * scale

@@ -83,10 +83,11 @@ BRIEF = ("any mask in one array", "online softmax")
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=() if one in BRIEF else pytest.mark.thorough) for one in WRITTEN]
 )
+@pytest.mark.usefixtures("in_this_process")
 def test_what_users_write_passes(name: str, tmp_path: Path) -> None:
     """In every dtype, or the dtype is one that it does not have."""
     (tmp_path / "mine.py").write_text(WRITTEN[name], encoding="utf-8")
-    found = check("mine", [str(tmp_path)])
+    found = check("mine", [str(tmp_path)], keep=True)
     assert found.reason is None
     assert found.passed is True and found.no_gradients is None
     lacking = {"float64"} if name in ("float32 inside", "last key first") else set()

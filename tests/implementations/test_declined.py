@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import here
 
 from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
+from attnlab.contract.errors import Declined
 from attnlab.contract.problem import Problem
 from attnlab.contract.workload import Workload
 
@@ -38,10 +38,7 @@ SMALL = Workload(batch=1, heads=2, queries=5, keys=7, head_dim=16)
 def test_it_declines_that_and_not_what_is_beside_it(
     name: str, asked: dict[str, Any], beside: dict[str, Any] | None, reason: str
 ) -> None:
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here(name)
     assert reason in (backend.declines(SMALL.with_(**asked)) or "")
     if beside is not None:
         assert backend.declines(SMALL.with_(**beside)) is None

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from every import lacking
 
 import attnlab.implementations
 from attnlab.contract.discovery import backends, load
@@ -52,6 +53,14 @@ def test_a_file_says_what_it_is_and_what_it_costs(name: str) -> None:
     assert text.partition("\n")[0].endswith(".")
     assert "Time:" in text
     assert "Memory:" in text
+
+
+def test_a_backend_that_tests_leave_out_is_not_installed() -> None:
+    """Tests of all backends go through those that are here: no fault of ours may hide among the others."""
+    left_out = {name: module for name in backends() if (module := lacking(name)) is not None}
+    for name, module in left_out.items():
+        with pytest.raises(Unavailable, match=module):
+            load(name)
 
 
 def loaded_in_fresh_interpreter(statements: str) -> set[str]:

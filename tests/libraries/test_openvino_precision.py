@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every import here
 
 import attnlab
 from attnlab.accuracy import race_check
 from attnlab.contract.backend import Backend
 from attnlab.contract.discovery import load
-from attnlab.contract.errors import Unavailable
 from attnlab.contract.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=300, keys=300, head_dim=64)
@@ -39,10 +39,7 @@ def attend(query, key, value, *, scale):
 
 
 def loaded(precision: str) -> Backend:
-    try:
-        return load("openvino", settings={"precision": precision})
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    return here("openvino", settings={"precision": precision})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import here, installed
 from rich.text import Text
 
 from attnlab.commands.tables import backend_table
@@ -107,10 +108,7 @@ def test_tables_show_that_line_in_full() -> None:
 )
 def test_what_ran_is_attested(name: str, attested: str) -> None:
     """By the library's own record of a call; and the call returns what it did before."""
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here(name)
     library, call = open_library(backend.library), backend.bind(SMALL)
     before = library.to_numpy(call())
     assert attested in library.attest(call)
@@ -118,45 +116,39 @@ def test_what_ran_is_attested(name: str, attested: str) -> None:
     np.testing.assert_array_equal(library.to_numpy(call()), before)
 
 
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name not in STARTED])
+@pytest.mark.parametrize("name", [name for name in installed(*BACKENDS) if name not in STARTED])
 def test_another_number_of_threads_is_taken(name: str) -> None:
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here(name)
     library, call = open_library(backend.library), backend.bind(SMALL)
     before = library.to_numpy(call())
     library.set_threads(1)
     np.testing.assert_allclose(library.to_numpy(call()), before, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", MADE)
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"causal": "top_left"},
-        {"causal": "bottom_right"},
-        {"mask": "random(0.5)"},
-        {"bias": "normal", "causal": "top_left"},
-        {"layout": "bshd"},
-        {"scale": -0.5},
-        {"key_lengths": (5, 0)},
-        {"key_lengths": (5, 9), "causal": "top_left"},
-        {"key_lengths": (5, 9), "causal": "bottom_right", "keys": 12},
-        {"key_lengths": (5, 9), "bias": "alibi"},
-        {"bias": "alibi"},
-        {"dtype": "float16", "bias": "normal", "mask": "random(0.5)"},
-        {"sinks": True, "softcap": 5.0},
-    ],
-    ids=str,
+ASKED: tuple[dict[str, Any], ...] = (
+    {},
+    {"causal": "top_left"},
+    {"causal": "bottom_right"},
+    {"mask": "random(0.5)"},
+    {"bias": "normal", "causal": "top_left"},
+    {"layout": "bshd"},
+    {"scale": -0.5},
+    {"key_lengths": (5, 0)},
+    {"key_lengths": (5, 9), "causal": "top_left"},
+    {"key_lengths": (5, 9), "causal": "bottom_right", "keys": 12},
+    {"key_lengths": (5, 9), "bias": "alibi"},
+    {"bias": "alibi"},
+    {"dtype": "float16", "bias": "normal", "mask": "random(0.5)"},
+    {"sinks": True, "softcap": 5.0},
 )
-def test_what_is_prepared_is_what_is_called(name: str, asked: dict[str, object]) -> None:
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [(name, asked) for name in installed(*MADE) for asked in ASKED], ids=str
+)
+def test_what_is_prepared_is_what_is_called(name: str, asked: dict[str, Any]) -> None:
     """No model is compiled on the clock: the first call finds the one that was made when it was bound."""
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here(name)
     library, kept = MADE[name]
     made = getattr(importlib.import_module(f"attnlab.libraries.{library}_library"), kept)
     workload = SMALL.with_(**asked)
@@ -170,10 +162,7 @@ def test_what_is_prepared_is_what_is_called(name: str, asked: dict[str, object])
 
 
 def test_numbas_loop_is_compiled_when_a_workload_is_bound() -> None:
-    try:
-        backend = load("numba_fused")
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here("numba_fused")
     call = backend.bind(SMALL)
     compiled = importlib.import_module("attnlab.implementations.numba_fused")._compiled
     before = compiled.cache_info().misses
@@ -202,10 +191,7 @@ def test_what_is_made_of_an_array_is_kept_as_long_as_it_is_asked_for() -> None:
 
 
 def test_alibi_slopes_that_ggml_does_not_have_are_declined() -> None:
-    try:
-        backend = load("ggml_flash")
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here("ggml_flash")
     arrays = [np.ones((1, 2, 4, 8), np.float32)] * 3
     with pytest.raises(Declined, match="computes ALiBi's slopes itself"):
         backend.attend(*arrays, scale=1.0, alibi_slopes=(0.5, 0.25))
@@ -220,10 +206,7 @@ def test_alibi_slopes_that_ggml_does_not_have_are_declined() -> None:
 
 
 def test_onnxruntime_contrib_declines_what_its_operator_lacks() -> None:
-    try:
-        backend = load("onnxruntime_contrib")
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here("onnxruntime_contrib")
     for asked, reason in (
         ({"dtype": "float16"}, "float32 only on the CPU"),
         ({"softcap": 5.0}, "takes no softcap"),
@@ -253,10 +236,7 @@ def test_onnxruntime_is_told_lengths_and_alignment_by_numbers_where_it_can(
     asked: dict[str, Any], inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by an array of all pairs; and the answer is right."""
-    try:
-        backend = load("onnxruntime")
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here("onnxruntime")
     sessions = importlib.import_module("attnlab.libraries.onnxruntime_library").SESSIONS
     given_to_it: dict[str, Any] = {}
     inner = sessions.run
@@ -278,10 +258,7 @@ def test_onnxruntime_is_told_lengths_and_alignment_by_numbers_where_it_can(
 @pytest.mark.parametrize("name", ["ggml_flash", "numba_fused"])
 def test_alibi_is_told_by_its_slopes(name: str) -> None:
     """Not by an array as large as the scores."""
-    try:
-        backend = load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here(name)
     workload = SMALL.with_(bias="alibi")
     told = given(problem_of(workload), backend.options, backend.open("cpu"), "float32")
     assert told["alibi_slopes"] == (1 / 16, 1 / 256)
@@ -291,10 +268,7 @@ def test_alibi_is_told_by_its_slopes(name: str) -> None:
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_ggml_reads_query_key_and_value_where_they_lie(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No copy of float32 arrays, in either layout."""
-    try:
-        backend = load("ggml_flash")
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    backend = here("ggml_flash")
     library = importlib.import_module("attnlab.libraries.ggml_library")
     places: list[list[int]] = []
     inner = library.Graph.compute

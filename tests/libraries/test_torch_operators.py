@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every import here
 
 from attnlab.contract.discovery import load
 from attnlab.contract.errors import Declined, Unavailable
@@ -29,10 +30,7 @@ OPERATORS = {"executorch": "llama::custom_sdpa", "vllm_cpu": "_C::cpu_attention_
 
 def loaded(name: str) -> Any:
     """A backend, or a skip with the reason why it cannot be had here."""
-    try:
-        return load(name)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+    return here(name)
 
 
 @pytest.mark.parametrize(

@@ -89,15 +89,15 @@ def test_a_real_one_is_measured_where_it_says_it_and_wrong_where_not(tmp_path: P
 def test_the_whole_gate_holds_it_to_its_own_format(tmp_path: Path) -> None:
     """And tells a fault with both: what was handed over, and what it is computed in."""
     (tmp_path / "low.py").write_text(SOURCE)
-    found = check("low[says=yes]", [str(tmp_path)], lanes=1)
+    found = check("low[says=yes]", [str(tmp_path)], dtypes=("float32",))
     assert found.passed, found.reason
     assert found.lower == {"float32": "bfloat16"}
     assert set(found.precision) == {"float32"}
     assert found.precision["float32"]["relative_error"] > 1e-4
-    silent = check("low", [str(tmp_path)], lanes=1)
+    silent = check("low", [str(tmp_path)], dtypes=("float32",))
     assert silent.passed is False and "this is the error of computing in bfloat16" in str(silent.reason)
     assert silent.lower == {}
-    wrong = check("low[says=yes,scale=wrong]", [str(tmp_path)], lanes=1)
+    wrong = check("low[says=yes,scale=wrong]", [str(tmp_path)], dtypes=("float32",))
     assert wrong.passed is False and str(wrong.reason).startswith(
         "in float32, computed in bfloat16: bfloat16, "
     )

@@ -12,7 +12,7 @@ from verdicts import VERDICTS
 
 from attnlab.claims import CLAIMS
 from attnlab.claims.ledger import judged
-from attnlab.numerics import variance_scaling
+from attnlab.numerics import multihead, variance_scaling
 from attnlab.numerics.catalogue import EXPERIMENTS, figure, run_experiments
 from attnlab.numerics.finding import Finding, Row
 from attnlab.numerics.variance_sampling import sampled_rows
@@ -58,9 +58,11 @@ def _sampled(seed: int) -> tuple[Row, ...]:
 
 
 @pytest.fixture
-def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the variance experiment samples without a backend, kept for the tests that are about backends."""
+def for_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are about backends: what is sampled without one is kept, and some sizes are smaller."""
     monkeypatch.setattr(variance_scaling, "sampled_rows", lambda seed, scalings: _sampled(seed))
+    monkeypatch.setattr(multihead, "MEMORY_LENGTH", 256)
+    monkeypatch.setattr(multihead, "_DRAWS", 12)
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -82,7 +84,7 @@ def test_an_experiment_passes_with_another_seed_and_decides_its_claims(name: str
 SEE_THE_SCALE = [name for name in ASKED if name != "overflow"]
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("for_backends")
 @pytest.mark.parametrize("name", SEE_THE_SCALE)
 def test_a_wrong_scale_fails(name: str, faulty: Path) -> None:
     (finding,) = run_experiments([name], ["numpy_vectorized", "wrong_scale"], folders=[faulty])
@@ -90,7 +92,7 @@ def test_a_wrong_scale_fails(name: str, faulty: Path) -> None:
     assert "wrong_scale" in finding.conclusion
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("for_backends")
 @pytest.mark.parametrize("name", ASKED)
 def test_a_backend_that_raises_is_a_failed_row_and_the_others_are_kept(name: str, faulty: Path) -> None:
     (finding,) = run_experiments([name], ["raises", "numpy_vectorized"], folders=[faulty])
@@ -106,14 +108,14 @@ def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
     assert "takes no causal mask" in str(finding.facts["without not_causal in part"])
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("for_backends")
 @pytest.mark.parametrize("name", ["saturation", "vanishing_gradient"])
 def test_the_small_sizes_of_a_slow_backend_are_drawn(name: str) -> None:
     (finding,) = run_experiments([name], ["naive_loop"])
     assert finding.passed and len(figure(finding).axes) >= 1
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("for_backends")
 @pytest.mark.parametrize("name", ASKED)
 def test_an_experiment_without_a_usable_backend_says_so(name: str) -> None:
     (finding,) = run_experiments([name], ["torch_sdpa_cudnn"])

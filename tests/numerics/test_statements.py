@@ -24,6 +24,7 @@ from attnlab.numerics import (
     multihead,
     overflow,
     query_gradient,
+    saturation,
     thermodynamics,
     vanishing_gradient,
     variance_scaling,
@@ -268,16 +269,10 @@ def test_no_caption_names_a_backend_and_every_legend_names_what_is_drawn() -> No
 
 def test_names_of_backends_cover_no_curve() -> None:
     names = [f"a_backend_with_a_long_name_{number}" for number in range(17)]
-    (finding,) = run_experiments(["saturation"], ["torch_sdpa"])
-    rows = [
-        replace(row, where={**row.where, "backend": name})
-        for row in finding.rows
-        if "scaling" in row.where
-        for name in names
-    ]
-    drawn = figure(
-        replace(finding, rows=(*rows, *(one for one in finding.rows if "scaling" not in one.where)))
-    )
+    found = rows_of(saturation._through, dtype=saturation.DTYPE)
+    measured = [row for row in found if row.where["head_dim"] in (4, 256)]
+    rows = tuple(replace(row, where={**row.where, "backend": name}) for row in measured for name in names)
+    drawn = figure(Finding("saturation", "", "", "", rows))
     drawn.canvas.draw()
     (legend,) = drawn.legends
     assert len(legend.get_texts()) == len(names)
@@ -315,8 +310,10 @@ def test_the_marks_on_the_curve_of_the_gradient_say_their_head_dimension() -> No
     # scaled rows of few dimensions lie off the curve of β = 1, which is drawn for equally long queries
     few, many = (attention_under_random_inputs(1024, d, d**-0.5).jacobian_norm_squared for d in (4, 64))
     assert few > 1.15 * many
-    (finding,) = run_experiments(["vanishing_gradient"], ["torch_sdpa"])
-    labels = [text.get_text() for text in figure(finding).axes[0].texts if "scaled" in text.get_text()]
+    survey = Survey(("torch_sdpa",))
+    survey.one(vanishing_gradient._sweep)
+    drawn = figure(Finding("vanishing_gradient", "", "", "", tuple(survey.rows)))
+    labels = [text.get_text() for text in drawn.axes[0].texts if "scaled" in text.get_text()]
     assert len(labels) == 2 and all("d_k = 64" in label for label in labels)
 
 

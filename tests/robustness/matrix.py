@@ -75,7 +75,7 @@ FAULTS: Mapping[str, Expected] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One phase's race of good contenders and faulty ones."""
+    """A race of good contenders and faulty ones."""
 
     results: Mapping[str, Result]
     seconds: float
@@ -88,9 +88,14 @@ def contender(fault: str, phase: str) -> str:
     return f"faulty[FAULT={fault},WHEN={phase}]"
 
 
-def race(phase: str, faults: Sequence[str], *, more: Sequence[str] = GOOD) -> Trial:
+def race(phase: str, faults: Sequence[str]) -> Trial:
     """Race the faults of a phase beside good contenders, in one run."""
-    names = [*more, *(contender(fault, phase) for fault in faults)]
+    return race_all(dict.fromkeys(faults, phase))
+
+
+def race_all(phases: Mapping[str, str]) -> Trial:
+    """Race faults, each in its phase, beside good contenders, in one run."""
+    names = [*GOOD, *(contender(fault, phase) for fault, phase in phases.items())]
     started = time.monotonic()
     with Conductor(parse_all(names), folders=[str(BACKENDS)], limits=QUICK) as conductor:
         results = conductor.race(WORKLOAD)

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import pytest
-from matrix import BACKENDS, DEADLINE, FAULTS, GOOD, MEASURED, PHASES, QUICK, contender, expected, race
+from matrix import (
+    BACKENDS,
+    DEADLINE,
+    FAULTS,
+    GOOD,
+    MEASURED,
+    PHASES,
+    QUICK,
+    contender,
+    expected,
+    race,
+    race_all,
+)
 
 from attnlab.contract.result import Outcome
 from attnlab.contract.workload import Workload
 from attnlab.measuring.conductor import Conductor
 from attnlab.measuring.contender import parse_all
 
-#: asked in every run of the tests; the others ask the same of another moment
-BRIEF = ("start", "time")
+#: every fault in one phase, by turns in all of them, is asked in every run of the tests; all of all takes minutes
+BRIEF = "by turns"
+CASES = {
+    BRIEF: {fault: PHASES[at % len(PHASES)] for at, fault in enumerate(FAULTS, 2)},
+    **{phase: dict.fromkeys(FAULTS, phase) for phase in PHASES},
+}
 
 
 @pytest.mark.parametrize(
-    "phase",
-    [pytest.param(one, marks=() if one in BRIEF else pytest.mark.thorough) for one in PHASES],
+    "case", [pytest.param(one, marks=() if one == BRIEF else pytest.mark.thorough) for one in CASES]
 )
-def test_every_fault_has_its_outcome_and_harms_nobody(phase: str) -> None:
+def test_every_fault_has_its_outcome_and_harms_nobody(case: str) -> None:
     """All of them in one race with two good backends, which have their whole results; no process is left."""
-    trial = race(phase, list(FAULTS))
+    phases = CASES[case]
+    trial = race_all(phases)
     told = {}
-    for fault in FAULTS:
+    for fault, phase in phases.items():
         result, (outcome, words) = trial.results[contender(fault, phase)], expected(fault, phase)
         reason = result.reason or ""
         if (result.outcome, words in reason, "\n" in reason, len(reason) < 500) != (
@@ -38,7 +54,7 @@ def test_every_fault_has_its_outcome_and_harms_nobody(phase: str) -> None:
         assert result.outcome is MEASURED and result.latency and result.peak_bytes
         assert len(set(result.latency.processes.values())) == QUICK.processes
     assert trial.left == 0
-    hanging = sum(outcome == "timed_out" for outcome, _ in (expected(one, phase) for one in FAULTS))
+    hanging = sum(expected(*one)[0] == "timed_out" for one in phases.items())
     # each that hangs takes its deadline, at most twice; the rest is starts and rounds
     assert trial.seconds < 2 * DEADLINE * (hanging + 1) + 90
 

@@ -22,7 +22,7 @@ from attnlab.program.plan import Plan, read_plan
 from attnlab.program.store import Run, read_run
 from attnlab.sweep import folder as folders
 from attnlab.sweep import work as works
-from attnlab.sweep.folder import Sweep, new_sweep, read_sweep
+from attnlab.sweep.folder import Shard, Sweep, new_sweep, read_sweep
 from attnlab.sweep.merging import by_machine, results
 from attnlab.sweep.progress import status
 from attnlab.sweep.work import deaths, run_command, work
@@ -46,6 +46,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 def sweep(tmp_path: Path) -> Sweep:
     """Six workloads, two contenders, one shard."""
     return new_sweep(Plan.grid(**read_plan(plan_file(tmp_path))), tmp_path / "sweep", 1)
+
+
+def first_command(shard: Shard) -> list[str]:
+    """That begins a run of it."""
+    plan = str(shard.folder / "plan.toml")
+    return [sys.executable, "", "", "", "run", "--plan", plan, "", str(shard.next_run())]
 
 
 class Fake:
@@ -225,20 +231,7 @@ def test_the_time_left_follows_from_what_was_seen(sweep: Sweep) -> None:
     assert status(sweep).seconds_left is None
     shard = sweep.shard(0)
     run = Fake(dict(HERE), (2, 130))
-    run(
-        [
-            sys.executable,
-            "",
-            "",
-            "",
-            "run",
-            "--plan",
-            str(shard.folder / "plan.toml"),
-            "",
-            str(shard.next_run()),
-        ],
-        [],
-    )
+    run(first_command(shard), [])
     shard.note("started", series=1, run="run-1", host="a", machine="m", time=1000.0, clock_s=0.0, done=0)
     shard.note("ended", status=130, said="", done=2, time=1030.0)
     found = status(sweep)
@@ -261,20 +254,7 @@ def test_two_runs_with_one_workload_are_told_apart_from_a_whole_sweep(
     fake = Fake(here, (None, 0))
     assert work(sweep.folder, 0, carry=fake) == "complete"
     shard = sweep.shard(0)
-    fake(
-        [
-            sys.executable,
-            "",
-            "",
-            "",
-            "run",
-            "--plan",
-            str(shard.folder / "plan.toml"),
-            "",
-            str(shard.next_run()),
-        ],
-        [],
-    )
+    fake(first_command(shard), [])
     with pytest.raises(ValueError, match="two of its runs have results of the workload"):
         list(results(sweep))
 

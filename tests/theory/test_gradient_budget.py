@@ -44,7 +44,7 @@ def way_back(arrays, **features):
     return backward_rows(part, g)
 
 
-def passed(back, *, s=0.0, a=0.0, d=0.0, t=0.0, r=0.0, factor=0.0, weights=0.0):
+def passed(back, *, s=0.0, a=0.0, d=0.0, r=0.0, factor=0.0, weights=0.0):
     """dq, dk, dv of one head where noise is added at these places, by the definition; 0 for the key of a sink."""
     q, k, v = back.part.q, back.part.k, back.part.v
     scores = back.soft.scores + s
@@ -55,7 +55,7 @@ def passed(back, *, s=0.0, a=0.0, d=0.0, t=0.0, r=0.0, factor=0.0, weights=0.0):
     products = back.g @ v.swapaxes(2, 3) + a
     offset = (p * products).sum(axis=-1, keepdims=True) + d
     p = p * (1 + factor)
-    raw = (p * (products - offset) + t) * (1 if back.soft.slope is None else back.soft.slope) + r
+    raw = p * (products - offset) * (1 if back.soft.slope is None else back.soft.slope) + r
     found = SCALE * raw @ k, SCALE * raw.swapaxes(2, 3) @ q, (p + weights).swapaxes(2, 3) @ back.g
     for of_keys in found[1:] if back.part.sink else ():
         of_keys[:, :, -1] = 0
@@ -65,7 +65,6 @@ def passed(back, *, s=0.0, a=0.0, d=0.0, t=0.0, r=0.0, factor=0.0, weights=0.0):
 PLACES = {
     "from_scores": ("s", "pairs"),
     "from_products": ("a", "pairs"),
-    "from_slopes": ("t", "pairs"),
     "from_raw_slopes": ("r", "pairs"),
     "from_weights": ("weights", "pairs"),
     "from_offsets": ("d", "rows"),
@@ -105,7 +104,7 @@ def test_scatter_counts_noises_that_point_one_way_together():
     k[...] = k[:, :, :1]
     back = way_back((q, k, v, g))
     variance = np.ones_like(back.slopes)
-    found = Ways(back).from_slopes(variance)
+    found = Ways(back).from_raw_slopes(variance)
     rng = np.random.default_rng(0)
     norms = [
         float(((SCALE * rng.standard_normal(variance.shape) @ back.part.k) ** 2).sum()) for _ in range(4000)

@@ -1,0 +1,74 @@
+"""A worker that answers in this process: what a backend is told and what it says are the same, and nothing is started.
+
+For tests of what is asked and judged, many of which would each import an array library anew; that a backend works in a
+process of its own, and may end it, is tested where that counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.contract.discovery import load
+from attnlab.measuring.contender import Contender
+from attnlab.measuring.worker import Reply, Worker, _refusal
+from attnlab.measuring.worker_process import Refused
+
+
+class InThisProcess:
+    """In place of a `WorkerProcess`."""
+
+    alive = True
+
+    def __init__(self, contender: Contender, folders: Sequence[str] = ()) -> None:
+        self._contender, self._folders = contender, [str(Path(folder).resolve()) for folder in folders]
+        self._worker = Worker()
+        self.computes_in: str | None = None
+
+    def start(self) -> None:
+        """Nothing is there to be started."""
+
+    def finish_start(self) -> None:
+        """Import the backend."""
+        with _refusing():
+            backend = load(self._contender.backend, self._folders, dict(self._contender.settings))
+        self._worker.backend, self.computes_in = backend, backend.computes_in
+
+    def begin(
+        self, op: str, *, seconds: float, arrays: Sequence[NDArray[Any]] = (), **arguments: Any
+    ) -> Callable[[], Reply]:
+        """A call of what is returned does it."""
+        return lambda: self._do(op, *(np.array(one) for one in arrays), **arguments)
+
+    def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
+        """The answer."""
+        return self._do(op, **arguments)[0]
+
+    def answered(self) -> bool:
+        """Whether nothing is to be waited for."""
+        return True
+
+    def end(self) -> None:
+        """Nothing is there to be ended."""
+
+    def _do(self, op: str, *arrays: NDArray[Any], **arguments: Any) -> Reply:
+        with _refusing():
+            return self._worker.do({"op": op, **arguments}, arrays)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What is raised is told as by a worker; warnings, which a worker prints, are nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except Exception as fault:
+            told = _refusal(fault)
+            raise Refused(told["error"], told["message"]) from None
