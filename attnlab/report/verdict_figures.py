@@ -217,7 +217,7 @@ def _rows(analysis: Analysis, longest: dict[int, Ranking]) -> list[str]:
 def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles: dict[str, Style]) -> None:
     for place, ranking in enumerate(longest.values()):
         label = wording.place(ranking.workload)
-        shift = 0.22 * (place - (len(longest) - 1) / 2)
+        shift = min(0.22, 0.8 / len(longest)) * (place - (len(longest) - 1) / 2)  # within the row
         axes.plot([], [], MARKERS[place % len(MARKERS)], color=drawing.GREY, markersize=5, label=label)
         for one in ranking.standings:
             if one.contender not in rows:

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from page_blocks import data_of
 from slurm import wait_until
 from sweeping import PLAN, cells, plan_file
 
@@ -71,8 +72,7 @@ def ends_with_all_that_is_read(out: Path, printed: str) -> None:
     assert f"The report of machine {report.parent.name}: {report}" in printed
     page = (out / "explore.html").read_text(encoding="utf-8")
     assert f"The page to explore: {out / 'explore.html'}" in printed
-    shown = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    assert len(shown["workloads"]["label"]) == 6
+    assert len(data_of(page)["workloads"]["label"]) == 6
     if importlib.util.find_spec("pyarrow") is None:
         assert "No dataset: pyarrow is not installed" in printed
         return
