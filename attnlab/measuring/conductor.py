@@ -236,10 +236,7 @@ class Conductor:
             participant.call_seconds = float(found["seconds"])
             self._budget.saw_seconds(participant)
         with self._activity("attesting"):
-            attested = participant.ask("attest")
-            participant.kernel = str(attested["kernel"])
-            threads = participant.worker.contender.threads or 1
-            participant.crowded = attested.get("processes", 1) > 1 or threads > system.cores()
+            participant.kernel = str(participant.ask("attest")["kernel"])
             asked = participant.worker.asked_kernel
             if asked is not None and asked not in participant.kernel:
                 participant.notes.append(f"it asked for {asked}, but {participant.kernel} ran")

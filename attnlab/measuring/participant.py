@@ -40,7 +40,7 @@ class Participant:
     apart: float = 0.0
     racing: bool = True
     present: bool = True
-    #: it computes in processes of its own, or in more threads than there are cores: these wait for each other
+    #: it computes in more threads or processes than there are cores, which wait for each other
     crowded: bool = False
     answers: tuple[NDArray[Any], ...] = ()
     #: whether its arrays can be placed anew within a process

@@ -183,24 +183,27 @@ class Race:
             started = time.monotonic()
             taken = self._take(participant, fresh=fresh and attempt == 0)
             taken |= {"process": crew, "placement": placement, "retaken": attempt}
-            # what its own processes waited for each other is told from a disturbance at the end of the crew
-            lost = 0.0 if participant.crowded else taken["waited"], _fault_share(participant, taken)
+            lost = taken["waited"], _fault_share(participant, taken)
             taken["disturbed"] = float(any(part > self.limits.run_delay for part in lost))
-            # of a long call another round is as good, and draws more
-            long = participant.call_seconds >= self.limits.settle_below_seconds
-            if not taken["disturbed"] or attempt == _RETAKES or long or not self._may_retake():
+            # of a long call another round is as good, and draws more; a crowded one would wait again
+            last = participant.call_seconds >= self.limits.settle_below_seconds or participant.crowded
+            if not taken["disturbed"] or attempt == _RETAKES or last or not self._may_retake():
                 break
             self._retaken += time.monotonic() - started
         participant.turns.append(taken)
 
     def _hold_against_others(self, crew: int) -> None:
-        """Of the crowded, a turn that waited was disturbed where others took some of the machine."""
-        crowded = [one for one in self.participants if one.crowded and one.present]
-        if not crowded or not self.others().notable:
-            return
-        for turn in (turn for one in crowded for turn in one.turns if turn["process"] == crew):
-            if turn["waited"] > self.limits.run_delay:
-                turn["disturbed"] = 1.0
+        """Who waited in most turns, though others took next to nothing of the machine, waited for itself.
+
+        Threads of JAX do, and the ranks of attention over processes: that is part of their time, and no disturbance.
+        """
+        for one in self.participants:
+            mine = [turn for turn in one.turns if turn["process"] == crew]
+            waited = [turn for turn in mine if turn["waited"] > self.limits.run_delay]
+            if 2 * len(waited) > len(mine) and not self.others().notable:
+                one.crowded = True
+                for turn in waited:
+                    turn["disturbed"] = float(_fault_share(one, turn) > self.limits.run_delay)
 
     def _may_retake(self) -> bool:
         return self._retaken < _RETAKEN_SHARE * max(self.spent, self.limits.workload_seconds)
@@ -311,10 +314,10 @@ def _far_behind(racing: Sequence[Participant]) -> list[Participant]:
 
 def _fault_share(participant: Participant, turn: Mapping[str, float]) -> float:
     """The part of the turn that went into fresh pages which the contender's other turns did without."""
-    faults = [
-        one["minor_faults"] / one["iterations"] for one in (*participant.turns, turn) if "minor_faults" in one
-    ]
-    return (faults[-1] - min(faults)) * _FAULT_SECONDS / turn["seconds"] if faults else 0.0
+    if "minor_faults" not in turn:
+        return 0.0
+    faults = [one["minor_faults"] / one["iterations"] for one in (*participant.turns, turn)]
+    return (faults[-1] - min(faults)) * _FAULT_SECONDS / turn["seconds"]
 
 
 def place(participant: Participant) -> None:

@@ -255,9 +255,8 @@ class Worker:
         return asdict(found.measure(self.library(), _there(self.call, "prepare"), **options)), ()
 
     def attest(self) -> Reply:
-        """The kernels that the prepared call really ran, and in how many processes, this one among them."""
-        kernel = self.library().attest(_there(self.call, "prepare"))
-        return {"kernel": kernel, "processes": 1 + len(system.started_by(os.getpid()))}, ()
+        """The kernels that the prepared call really ran."""
+        return {"kernel": self.library().attest(_there(self.call, "prepare"))}, ()
 
     def invariance(self, dtype: str, device: str, size: int | None = None) -> Reply:
         """The output for a problem of its own, and whether parts of it, computed alone, have the same bits.

@@ -70,8 +70,7 @@ class FakeWorker:
     place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
     its answers, `ready` is what preparing and `placing` what placing costs. `binding` and `first_call` are what a
     process tells of them. `free` are the bytes that it finds free, a number or a function without arguments, `further`
-    those that its calls took beyond what it holds, `ranks` the processes that it started. `turns` holds what each turn
-    was asked for: iterations and settling.
+    those that its calls took beyond what it holds. `turns` holds what each turn was asked for: iterations and settling.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
@@ -91,7 +90,7 @@ class FakeWorker:
         self.placed: dict[str, Any] = more.get("placed", {"placed": True})
         self.binding = more.get("binding", lambda process: 0.0)
         self.first_call = more.get("first_call", lambda process: 0.0)
-        self.kernel, self.ranks = more.get("kernel", "fake"), more.get("ranks", 0)
+        self.kernel = more.get("kernel", "fake")
         self.resident, self.further = more.get("resident", 0), more.get("further", 0)
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
@@ -187,8 +186,7 @@ class FakeWorker:
             self.prepared = None
         free = self.free() if callable(self.free) else self.free
         prepared = {"bind_s": self.binding(self.process), "fresh": float(self.process > 0)}
-        told = {"kernel": self.kernel, "bytes": free, "cache": "warm", "processes": self.ranks + 1}
-        return {**told, **prepared}
+        return {"kernel": self.kernel, "bytes": free, "cache": "warm", **prepared}
 
     def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> dict[str, Any]:
         self.turns.append((iterations, settle_seconds))

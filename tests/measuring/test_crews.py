@@ -11,7 +11,6 @@ from attnlab.contract import memory
 from attnlab.contract.result import Outcome
 from attnlab.measuring import conductor, disturbance
 from attnlab.measuring import race as racing
-from attnlab.measuring.contender import Contender
 from attnlab.measuring.worker_process import Died, Hung, Refused
 from attnlab.statistics.verdicts import verdicts_against
 
@@ -225,15 +224,29 @@ def test_a_turn_that_waits_each_time_is_taken_three_times_and_flagged(clock: Clo
     assert result.latency is not None and result.latency.disturbed_rounds == {0}
 
 
+def beside(monkeypatch: pytest.MonkeyPatch, cores: float = 1.0) -> None:
+    """Let somebody else take so much of the machine all the time."""
+
+    class Busy:
+        def others(self, ours: Any) -> disturbance.Others:
+            return disturbance.Others(cores, ("rustc",))
+
+    monkeypatch.setattr(conductor, "Watch", Busy)
+
+
 @pytest.mark.parametrize(("part", "disturbed"), [(0.019, False), (0.021, True)])
-def test_a_turn_may_wait_for_two_per_cent_of_its_time(clock: Clock, part: float, disturbed: bool) -> None:
+def test_a_turn_may_wait_for_two_per_cent_of_its_time(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, part: float, disturbed: bool
+) -> None:
     """Every system takes a little."""
+    beside(monkeypatch)
     (result,), _ = race([FakeWorker("a", clock, delay=lambda turn: part)])
     assert set(columns(result, "disturbed")[0]) == {float(disturbed)}
 
 
-def test_a_neighbour_that_stays_is_not_waited_for(clock: Clock) -> None:
+def test_a_neighbour_that_stays_is_not_waited_for(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the workload's time goes into turns that are taken again, and no more: the race then ends as any other."""
+    beside(monkeypatch)
     worker = FakeWorker("a", clock, 0.05, delay=lambda turn: 0.5)
     (result,), _ = race([worker], workload_seconds=2.0)
     retaken, disturbed = columns(result, "retaken", "disturbed")
@@ -257,6 +270,7 @@ def test_where_threads_do_not_tell_the_pressure_on_the_whole_system_does(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It includes what others waited, and the settling: here tasks wait for a tenth of all time."""
+    beside(monkeypatch)
     worker = FakeWorker("a", clock, delay=lambda turn: float("nan"))
     monkeypatch.setattr(disturbance, "pressure_seconds", lambda: clock.now / 10)
     (result,), _ = race([worker])
@@ -280,35 +294,31 @@ def test_what_others_took_of_the_machine_stands_beside_every_result(
 ) -> None:
     """Where it is worth a word."""
     for cores, said in ((0.01, None), (0.5, "0.5 cores, most of it rustc")):
-
-        class Busy:
-            def others(self, ours: Any, cores: float = cores) -> disturbance.Others:
-                return disturbance.Others(cores, ("rustc",))
-
-        monkeypatch.setattr(conductor, "Watch", Busy)
+        beside(monkeypatch, cores)
         results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock)])
         assert [one.latency.facts.get("others") for one in results if one.latency] == [said] * 2
 
 
-@pytest.mark.parametrize("more", [{"ranks": 2}, {"threads": 10**6}])
 @pytest.mark.parametrize(("cores", "disturbed"), [(0.01, False), (0.5, True)])
-def test_what_waits_for_itself_is_disturbed_only_where_others_used_the_machine(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, more: dict[str, int], cores: float, disturbed: bool
+def test_who_waits_in_most_turns_is_disturbed_only_where_others_used_the_machine(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, cores: float, disturbed: bool
 ) -> None:
-    """Of several processes, or more threads than cores, each waits for the next: no turn is taken again for that."""
-
-    class Used:
-        def others(self, ours: Any) -> disturbance.Others:
-            return disturbance.Others(cores)
-
-    monkeypatch.setattr(conductor, "Watch", Used)
-    worker = FakeWorker("a", clock, delay=lambda turn: 0.5 * (turn % 3 > 0), ranks=more.get("ranks", 0))
-    worker.contender = Contender("a", "a", threads=more.get("threads"))
+    """Processes or threads of its own wait for each other; once that is known, no turn is taken again for it."""
+    beside(monkeypatch, cores)
+    worker = FakeWorker("a", clock, delay=lambda turn: 0.5)
     (result,), _ = race([worker])
-    assert columns(result, "disturbed")[0] == tuple(
-        float(disturbed and turn % 3 > 0) for turn in range(1, 31)
-    )
-    assert worker.asked["Latency"] == 30
+    retaken, flagged, waited, process = columns(result, "retaken", "disturbed", "waited", "process")
+    assert set(flagged) == {float(disturbed)} and waited == pytest.approx([0.5] * 30)
+    again = {number for number, taken in zip(process, retaken, strict=True) if taken}
+    assert again == (set(range(5)) if disturbed else {0.0})
+
+
+def test_a_turn_in_three_that_waited_was_disturbed_whoever_did_it(clock: Clock) -> None:
+    """A neighbour of a moment takes next to nothing of the machine, and spoils the turn that it meets."""
+    worker = FakeWorker("a", clock, 0.2, delay=lambda turn: 0.5 * (turn % 3 == 0))
+    (result,), _ = race([worker])
+    (disturbed,) = columns(result, "disturbed")
+    assert disturbed == tuple(float(turn % 3 == 0) for turn in range(1, len(disturbed) + 1))
 
 
 def test_a_disturbed_turn_of_a_long_call_is_left_out_and_not_taken_again(clock: Clock) -> None:
