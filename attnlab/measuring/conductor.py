@@ -8,7 +8,6 @@ a pass of its own. A contender that fails gets its outcome and a reason, and the
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -195,7 +194,7 @@ class Conductor:
     def _others(self, watch: Watch) -> Others:
         """What others have taken of the machine since `watch` was made."""
         ours = [worker.number for worker in self.crews.workers if worker.number is not None]
-        return watch.others([os.getpid(), *ours])
+        return watch.others(ours)
 
     # -- one contender at a time -------------------------------------------------------------------
 

@@ -109,12 +109,15 @@ class Watch:
         self._seen = _seen()
 
     def others(self, ours: Iterable[int]) -> Others:
-        """What everybody but the processes `ours` (by number) and their children took since this was made."""
+        """What everybody but this process, and the processes `ours` (by number) with their children, took since then.
+
+        Another child of this process is not ours: whoever calls attnlab may let one compute.
+        """
         elapsed = time.monotonic() - self._since
         if elapsed <= 0:
             return Others(0.0)
         seen = _seen()
-        own = _family(ours, {number: one.parent for (number, _), one in seen.items()})
+        own = {os.getpid(), *_family(ours, {number: one.parent for (number, _), one in seen.items()})}
         # of children that have ended meanwhile, what they took before does not count
         before = [
             one.seconds for key, one in self._seen.items() if key not in seen and one.parent == os.getpid()
