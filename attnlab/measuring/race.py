@@ -277,13 +277,12 @@ class Race:
         running.sort(key=lambda one: one.latency().median)
         ran = {one.name: implementation_of(one.result()) for one in running}
         first = [one for one in running if ran[one.name] == ran[running[0].name]]
-        second = next((one for one in running if one not in first), None)
-        if second is None or not (first[0].racing and second.racing):  # who left early is clear
-            return []
-        verdict = self._verdict(second, first[0])
-        lead = verdict and verdict.kind is pairing.Kind.UNDECIDED and verdict.ratio > 1 + above
-        # with all names of the fastest kernel: any of them may be the fastest in the end
-        return [*(one for one in first if one.racing), second] if lead else []
+        for one in (other for other in running if other not in first and other.racing):
+            verdict = self._verdict(one, first[0])
+            if verdict and verdict.kind is pairing.Kind.UNDECIDED and first[0].racing:
+                # with all names of the fastest kernel: any of them may be the fastest in the end
+                return [*(name for name in first if name.racing), one] if verdict.ratio > 1 + above else []
+        return []
 
     def _decided(self, participant: Participant) -> bool:
         verdict = self._verdict(participant)

@@ -67,6 +67,12 @@ def cut(one: Measurement, rounds: int) -> Measurement:
             [TEN, TEN, TEN, FIVE],
             id="the lead is another's than the baseline's",
         ),
+        pytest.param(
+            (0.001, 0.0012, (0.0013, uneven), 0.002),
+            {"further_above": 0.15},
+            [TEN, FIVE, TEN, FIVE],
+            id="the next is decidedly slower, and the one after it undecided",
+        ),
         # a fresh round takes 4 x 1.5 s, the next 2 x 1.5 s: no third fits, and the fourth process has spent it all
         pytest.param(
             (1.5, (1.5, uneven)), {}, [{0: 2, 1: 2, 2: 2, 3: 1}] * 2, id="slow: two rounds, in the extra time"
