@@ -18,8 +18,8 @@ class Limits:
     A workload is raced in `processes` fresh processes of each contender, one set after the other, and in more, up to
     `most_processes` if these are more, where those leave something undecided: with `further_above` 0 a verdict against
     the baseline, else the lead of the fastest over the next implementation that may be as fast, where it is of more
-    than that part. It has at least `min_rounds` rounds in all and at most `max_rounds`, shared by the planned processes,
-    but no more than fit into `workload_seconds`; where that leaves less than two rounds a process, up to
+    than that part. It has at least `min_rounds` rounds in all and at most `max_rounds`, shared by the planned
+    processes, but no more than fit into `workload_seconds`; where that leaves less than two rounds a process, up to
     `extra_seconds` more. A contender whose call is predicted to take over `longest_call` is not tried: over
     `call_seconds`, or more where the time of a workload has room for that. One whose answer does not come within
     `deadline_seconds` is killed, and one whose process has not loaded its backend within `start_seconds`.
