@@ -38,7 +38,8 @@ class AsRan:
         """As asked, and as the thread pools of its process tell."""
         _, _, settings = self.name.partition("[")
         asked = next(
-            (one for one in settings.rstrip("]").split(",") if one.startswith("threads=")), "all cores"
+            (one for one in settings.rstrip("]").split(",") if one.startswith("threads=")),
+            "as many as the library takes",
         )
         pools = self.facts.get("pools") or ()
         counts = sorted({int(one["num_threads"]) for one in pools if one.get("num_threads")})

@@ -14,6 +14,8 @@ from attnlab.statistics.verdicts import latencies
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine
 BUSY = 0.2
+#: variables that hold libraries to fewer threads than there are cores
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def about(analysis: Analysis) -> str:
@@ -82,6 +84,7 @@ def warnings(analysis: Analysis) -> list[str]:
         found.append(
             "The last line of the results was cut off while it was written: that answer is left out."
         )
+    found += _fewer_threads(run.environment)
     disturbed, turns = _disturbed(analysis)
     if turns and disturbed / turns > BUSY:
         who = _others(analysis)
@@ -115,6 +118,26 @@ def warnings(analysis: Analysis) -> list[str]:
             "They are failed measurements, of the speed or of the ceiling, and are left out."
         )
     return found
+
+
+def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
+    """That a variable held the libraries to fewer threads than there were cores to use, where their pools tell so."""
+    variables, cores = environment.get("variables") or {}, environment.get("cores") or {}
+    counts = (cores.get("physical"), len(environment.get("affinity") or ()))
+    allowed = min((one for one in counts if one), default=0)
+    said = [f"`{name}={variables[name]}`" for name in _THREADS if name in variables]
+    pools = [
+        max((one.get("num_threads") or 0 for one in facts.get("pools") or ()), default=0)
+        for name, facts in (environment.get("contenders") or {}).items()
+        if "threads=" not in name
+    ]
+    held = [one for one in pools if 0 < one < allowed]
+    if said and held:
+        yield (
+            f"{wording.listed(said)} {'was' if len(said) == 1 else 'were'} set: libraries computed with "
+            f"{wording.counted(max(held), 'thread')} where {allowed} cores could be used. What is fastest with all of "
+            "them may be another."
+        )
 
 
 def self_test_summary(analysis: Analysis) -> str:

@@ -87,3 +87,13 @@ def test_the_versions_are_those_of_the_constraints_file() -> None:
 
 def test_it_may_read_and_nothing_else() -> None:
     assert workflow()["permissions"] == {"contents": "read"}
+
+
+def test_what_measures_has_all_cores() -> None:
+    """A contender obeys OMP_NUM_THREADS, which is set for tests alone."""
+    found = tox()
+    assert "OMP_NUM_THREADS" in found["testenv"]["set_env"]
+    for name in ("report", "report-all"):
+        assert found[f"testenv:{name}"]["set_env"] == "{[measuring]set_env}"
+    assert "OMP_NUM_THREADS" not in found["measuring"]["set_env"]
+    assert set(found["measuring"]["set_env"].split("\n")) < set(found["testenv"]["set_env"].split("\n"))

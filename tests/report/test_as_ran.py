@@ -14,7 +14,7 @@ from synthetic import synthetic
 from attnlab.contract.result import Accuracy, Measurement, Result
 from attnlab.measuring.invariance import Invariance
 from attnlab.program.store import Run, read_run
-from attnlab.report import as_ran, page, tables
+from attnlab.report import as_ran, page, sentences, tables
 from attnlab.report.analysis import analyse
 from attnlab.report.lower_precision import lower_precision
 from attnlab.report.winners import every_place
@@ -131,8 +131,36 @@ def test_threads_and_modes_stand_beside_what_was_asked(tmp_path: Path) -> None:
     facts = {"pools": [{"num_threads": 2}], "modes": {"float32 matrix products": "high"}}
     run.environment = {"contenders": {"steady": facts}}
     (told,) = [one for one in as_ran.contenders(analyse(run)) if one["contender"] == "steady"]
-    assert told["threads_asked_and_in_pools"] == "all cores: 2"
+    assert told["threads_asked_and_in_pools"] == "as many as the library takes: 2"
     assert "float32 matrix products high" in told["precision"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "threads", "said"),
+    [
+        (
+            {"OMP_NUM_THREADS": "1"},
+            1,
+            ["`OMP_NUM_THREADS=1` was set: libraries computed with 1 thread where 4 cores"],
+        ),
+        ({"OMP_NUM_THREADS": "4"}, 4, []),
+        ({}, 1, []),
+    ],
+)
+def test_a_variable_that_holds_libraries_to_fewer_threads_is_warned_of(
+    variables: dict[str, str], threads: int, said: list[str], tmp_path: Path
+) -> None:
+    """Where pools were smaller for it than the cores that could be used; a contender that asked for it is none."""
+    run = run_of(tmp_path)
+    pools = {"pools": [{"user_api": "openmp", "num_threads": threads}]}
+    run.environment = {
+        "cores": {"logical": 8, "physical": 4},
+        "affinity": list(range(6)),
+        "variables": variables,
+        "contenders": {"steady": pools, "steady[threads=2]": {"pools": [{"num_threads": 2}]}},
+    }
+    warned = [one for one in sentences.warnings(analyse(run)) if "_THREADS" in one]
+    assert len(warned) == len(said) and all(map(str.startswith, warned, said))
 
 
 def setup(*samples: tuple[float, int]) -> Measurement:
