@@ -140,6 +140,11 @@ def sweep(
     if plan is None:
         return _carried_out(_gone_on(out), asked, detach)
     whole = _read(plan)
+    if (machines is not None or price_per_hour is not None) and not only_estimate:
+        raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
+    for name, number in (("--machines", machines), ("--price-per-hour", price_per_hour)):
+        if number is not None:
+            options.positive(name, number)
     costs = None
     if only_estimate or learned_from or hours_per_shard is not None:
         costs = _costs(whole, learned_from, out, sample)
@@ -147,7 +152,7 @@ def sweep(
     if only_estimate and costs is not None:
         return _estimated(whole, costs, number, machines, price_per_hour, as_json)
     found = new_sweep(whole, out, number, None if costs is None else costs.of_plan(whole))
-    click.echo(f"{sum(found.told.sizes)} workloads in {len(found.told.sizes)} shards: {out}", err=True)
+    click.echo(f"{_sizes(sum(found.told.sizes), len(found.told.sizes))}: {out}", err=True)
     return 0 if only_cut else _carried_out(found, asked, detach)
 
 
@@ -160,6 +165,12 @@ def _read(file: Path) -> Plan:
         return Plan.grid(**said)
     except ValueError as fault:
         raise ValueError(f"{file}: {fault}") from None
+
+
+def _sizes(workloads: int, shards: int) -> str:
+    from attnlab.report.wording import counted
+
+    return f"{counted(workloads, 'workload')} in {counted(shards, 'shard')}"
 
 
 def _number(plan: Plan, costs: Costs | None, shards: int | None, hours: float | None) -> int:
@@ -185,15 +196,21 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
 
     if runs:
         return learned([read_run(one) for one in runs])
-    place = out.with_name(f"{out.name}-sample")
-    if (place / RUN_FILE).is_file() and read_run(place).complete:
-        return learned([read_run(place)])
-    click.echo(f"No --from: {count} workloads of the plan are measured here, into {place}", err=True)
+    place, asked = out.with_name(f"{out.name}-sample"), sample(plan, int(options.positive("--sample", count)))
+    there = read_run(place) if (place / RUN_FILE).is_file() else None
+    if there is not None and there.plan != execute.resolve(asked)[0]:
+        raise ValueError(
+            f"{place} holds a sample of another plan: give another --out, or learn from it with --from {place}"
+        )
+    if there is not None and there.complete:
+        return learned([there])
+    click.echo(
+        f"No --from: {len(asked.workloads)} workloads of the plan are measured here, into {place}", err=True
+    )
     with host_held(wait=False), live_progress() as progress:
-        if (place / RUN_FILE).is_file():
+        if there is not None:
             found = execute.resume(place, progress=progress)
         else:
-            asked = sample(plan, int(options.positive("--sample", count)))
             found = execute.run(asked, place, command="attnlab sweep --estimate", progress=progress)
     if not found.complete:
         raise KeyboardInterrupt
@@ -205,6 +222,7 @@ def _estimated(
 ) -> int:
     """Print what the plan will take."""
     from attnlab.program.execute import resolve
+    from attnlab.report.wording import counted
     from attnlab.sweep.cutting import cut
     from attnlab.sweep.estimate import estimate
     from attnlab.sweep.following import duration
@@ -214,14 +232,16 @@ def _estimated(
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return 0
-    error, money = found.error, "" if price is None else f", {found.money:.2f} at {price:g} an hour"
+    error = found.error
+    money = "" if found.money is None else f", which cost {found.money:.3g} at {price:g} an hour"
     click.echo(
-        f"{len(plan.workloads)} workloads in {len(parts)} shards: {found.hours:.2f} machine hours{money}; "
-        f"on {found.machines} machines like this one about {duration(3600 * found.wall_hours)}"
+        f"{_sizes(len(plan.workloads), len(parts))}: {found.hours:.3g} machine hours{money}; "
+        f"on {counted(found.machines, 'machine')} of that kind about {duration(3600 * found.wall_hours)}"
     )
     click.echo(
-        f"Learned from {error.races} races; one that was left out is predicted to within {error.median:.0%} "
-        f"(median; nine of ten {error.worst_of_ten:.0%}), all of them together to within {abs(error.total):.0%}. "
+        f"Learned from {error.races} races on {' and '.join(costs.machines)}. A race that the fit has not seen is "
+        f"predicted to within {error.median:.0%} (median; nine of ten to within {error.worst_of_ten:.0%}); all of "
+        f"them together come out {abs(error.total):.0%} too {'high' if error.total > 0 else 'low'}. "
         f"A shard takes {costs.overhead:.0f} s beside its races."
     )
     return 0
@@ -244,7 +264,11 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     following = Following(Cluster(found, asked))
     if detach:
         following.submit()
-        click.echo(f"Submitted. How far it is: attnlab sweep --status --out {found.folder}", err=True)
+        click.echo(
+            f"Submitted. How far it is: attnlab sweep --status --out {found.folder}; "
+            f"to see it through to its report: {asked.resume(found.folder)}",
+            err=True,
+        )
         return 0
     try:
         with sweep_progress(_TOLD_EVERY) as tell:
@@ -253,8 +277,7 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     except KeyboardInterrupt:
         _told(found, as_json=False)
         click.echo(
-            f"Interrupted; all that is done is kept. Go on with: attnlab sweep --resume --out {found.folder}",
-            err=True,
+            f"Interrupted; all that is done is kept. Go on with: {asked.resume(found.folder)}", err=True
         )
         return 130
     return _told(found, as_json=False, report=True)

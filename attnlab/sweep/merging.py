@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from typing import Any
 import msgspec
 
 from attnlab.contract.result import Result
+from attnlab.contract.text import without_home
 from attnlab.program.environment import fingerprint
 from attnlab.program.results_file import RESULTS
 from attnlab.program.store import RUN_FILE, Run, read_run
-from attnlab.sweep.folder import Sweep
+from attnlab.sweep.folder import PLAN_FILE, Sweep
 
 #: where the runs of kinds of machines are written, made from the shards' runs
 MACHINES = "machines"
@@ -64,7 +66,11 @@ def write_machines(sweep: Sweep) -> dict[str, Path]:
     for stored in _all(sweep):
         if stored.lines:
             found.setdefault(fingerprint(stored.told["environment"]), []).append(stored)
-    return {machine: _merge(sweep.folder / MACHINES / machine, runs) for machine, runs in found.items()}
+    plan, shards = str(sweep.folder / PLAN_FILE), str(len(sweep.told.sizes))
+    command = without_home(shlex.join(["attnlab", "sweep", plan, "--shards", shards]))
+    return {
+        machine: _merge(sweep.folder / MACHINES / machine, runs, command) for machine, runs in found.items()
+    }
 
 
 def _all(sweep: Sweep) -> Iterator[_Stored]:
@@ -112,8 +118,8 @@ def _key(workload: Mapping[str, Any]) -> str:
     return json.dumps(workload, sort_keys=True)
 
 
-def _merge(folder: Path, runs: Sequence[_Stored]) -> Path:
-    """The runs as one, in `folder`."""
+def _merge(folder: Path, runs: Sequence[_Stored], command: str) -> Path:
+    """The runs as one, in `folder`; `command` repeats them."""
     folder.mkdir(parents=True, exist_ok=True)
     told = dict(runs[0].told)
     plan, workloads, origins = dict(told["plan"]), [], []
@@ -134,7 +140,7 @@ def _merge(folder: Path, runs: Sequence[_Stored]) -> Path:
         "account": dict(account),
         "ceilings": list(ceilings.values()),
         "invariance": max((run.told["invariance"] for run in runs), key=len),
-        "command": "attnlab sweep",
+        "command": command,
         "started": min(run.told["started"] for run in runs),
         "complete": all(run.told["complete"] for run in runs),
     }

@@ -102,6 +102,14 @@ def test_a_plan_survives_as_a_plan_file(
     assert Plan.grid(**read_plan(file)) == plan
 
 
+def test_a_plan_of_a_great_sweep_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Of more than a megabyte: whoever has the sweep's plan can repeat it."""
+    plan, file = many(20_000), tmp_path / "plan.toml"
+    file.write_text(plan_text(plan), encoding="utf-8")
+    assert file.stat().st_size > 2**20
+    assert Plan.grid(**read_plan(file)) == plan
+
+
 def test_a_listed_plan_has_no_grid_beside_it(tmp_path: Path) -> None:
     """What is meant twice is refused, as is a workload that is none."""
     listed = plan_text(many(2))
