@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +22,26 @@ if TYPE_CHECKING:
 _DEFAULT = Path("reports/sweep")
 #: lines of progress that go to a log come this often, in seconds
 _TOLD_EVERY = 30.0
+
+
+def _kept(command: Callable[..., int]) -> Callable[..., int]:
+    """The command of a sweep in `out`, one line where the disk is full or the folder has become unreachable."""
+
+    @functools.wraps(command)
+    def carried_out(**given: Any) -> int:
+        from attnlab.contract.errors import NotStored
+
+        try:
+            return command(**given)
+        except BrokenPipeError:  # of whoever reads what is printed
+            raise
+        except OSError as fault:
+            where = "" if fault.filename is None else f" ({fault.filename})"
+            raise NotStored(
+                f"the sweep in {given['out']} stops: {fault.strerror}{where}; what is done is kept, --resume goes on"
+            ) from None
+
+    return carried_out
 
 
 @click.command()
@@ -83,6 +105,7 @@ _TOLD_EVERY = 30.0
 )
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: jobs for all that is left.")
 @options.as_json
+@_kept
 def sweep(
     plan: Path | None,
     cluster: str,

@@ -105,7 +105,9 @@ def _time_left(found: Status) -> str:
     if found.seconds_left is None:
         return "; time left not known yet"
     if found.seconds_left == 0:  # of races: what a run does behind its last one, nobody has foretold
-        return "; all is raced, the last runs are ending"
+        return (
+            f"; all is raced, the last runs {'are ending' if found.count('running') else 'have yet to end'}"
+        )
     return f"; about {duration(found.seconds_left)} left"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -227,6 +228,26 @@ def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
     )
 
 
+@needs_submitit
+def test_a_disk_that_is_full_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the sweep stays as it is."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "a file"))
+
+    monkeypatch.setattr(cluster.Cluster, "_submit", full)
+    out = tmp_path / "sweep"
+    exit_status, printed, errors = said(capsys, "sweep", str(plan_file(tmp_path)), "--out", str(out))
+    assert (exit_status, printed) == (1, "")
+    assert errors[1:] == [
+        f"attnlab: the sweep in {out} stops: No space left on device ({tmp_path / 'a file'}); what is done is kept, "
+        "--resume goes on"
+    ]
+    assert read_sweep(out).told.sizes == (6,)
+
+
 def test_to_go_on_is_said_with_the_options_that_were_given() -> None:
     """Those of their defaults left out."""
     asked = cluster.Asked(
@@ -260,6 +281,8 @@ def test_a_sweep_whose_races_are_all_done_says_what_it_waits_for() -> None:
     assert summary(Status((running,))) == (
         "6 of 6 workloads; shards: 1 running; all is raced, the last runs are ending"
     )
+    stopped = replace(running, state="stopped")
+    assert summary(Status((stopped,))).endswith("1 stopped; all is raced, the last runs have yet to end")
     half = replace(running, done=3)
     assert summary(Status((half,))) == "3 of 6 workloads; shards: 1 running; about 60 s left"
 

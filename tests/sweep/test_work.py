@@ -152,6 +152,8 @@ def test_another_kind_of_machine_does_what_is_left_in_a_run_of_its_own(
     fake.torn = b'{"contender": "numpy_vec'
     assert work(sweep.folder, 0, carry=fake) == "interrupted"
     assert status(sweep).states[0].state == "stopped"
+    (cut_off,) = by_machine(sweep).values()
+    assert not cut_off.complete and (len(cut_off.results), len(cut_off.plan.workloads)) == (4, 6)
     here["cpu"] = "another"
     assert work(sweep.folder, 0, carry=fake) == "complete"
     assert fake.commands == ["run --plan", "run --plan"]
@@ -161,6 +163,7 @@ def test_another_kind_of_machine_does_what_is_left_in_a_run_of_its_own(
     left_alone(sweep)
     merged = by_machine(sweep)
     assert sorted(len(one.plan.workloads) for one in merged.values()) == [2, 4]
+    assert all(one.complete for one in merged.values()), "nothing that the first was cut off in is missing"
     assert [one.environment["cpu"] for one in merged.values()] == ["this one", "another"]
     assert list(merged) == [fingerprint(first.environment), fingerprint(second.environment)]
     assert status(sweep).states[0].machines == tuple(merged)
