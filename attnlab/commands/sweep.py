@@ -45,7 +45,7 @@ def _kept(command: Callable[..., int]) -> Callable[..., int]:
 
 
 @click.command()
-@click.argument("plan", required=False, type=click.Path(path_type=Path), metavar="[PLAN.toml]")
+@click.argument("plans", nargs=-1, type=click.Path(path_type=Path), metavar="[PLAN.toml]...")
 @click.option(
     "--cluster", default="local", show_default=True, metavar="NAME", help="slurm, or local: this host."
 )
@@ -107,7 +107,7 @@ def _kept(command: Callable[..., int]) -> Callable[..., int]:
 @options.as_json
 @_kept
 def sweep(
-    plan: Path | None,
+    plans: tuple[Path, ...],
     cluster: str,
     out: Path,
     partition: str | None,
@@ -132,19 +132,22 @@ def sweep(
 ) -> int:
     """Measure a plan on many machines: cut into shards of whole workloads, each `attnlab run` in a job of its own.
 
+    Several plans, which may differ in their workloads alone, make one sweep.
+
     A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
     asks the jobs to end and keeps what is done; --resume goes on.
     """
     from attnlab.sweep.cluster import Asked
+    from attnlab.sweep.cutting import joined
     from attnlab.sweep.folder import new_sweep, read_sweep
     from attnlab.sweep.work import work
 
     going_on = only_status or only_report or resume or shard is not None
-    if going_on and plan is not None:
+    if going_on and plans:
         raise ValueError(
             f"--status, --report, --resume and --shard go on with the sweep in {out}, which holds its plan: give none"
         )
-    if not going_on and plan is None:
+    if not going_on and not plans:
         raise ValueError(
             "a sweep needs a plan: attnlab sweep PLAN.toml; --status and --resume go on with one"
         )
@@ -160,9 +163,9 @@ def sweep(
         at_once=at_once,
         further=_named(further),
     )
-    if plan is None:
+    if not plans:
         return _carried_out(_gone_on(out), asked, detach)
-    whole = _read(plan)
+    whole = joined({str(file): _read(file) for file in plans})
     if (machines is not None or price_per_hour is not None) and not only_estimate:
         raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
     for name, number in (("--machines", machines), ("--price-per-hour", price_per_hour)):
