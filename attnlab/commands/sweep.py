@@ -346,12 +346,7 @@ def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
         click.echo(json.dumps({**told, "shards": [asdict(one) for one in now.states]}))
     else:
         click.echo(summary(now))
-        for one in now.states:
-            if one.reason:
-                click.echo(
-                    f"shard {one.number} {one.state} with {one.done} of {one.size} workloads: {one.reason}"
-                )
-        for line in now.clocks():
+        for line in (*now.reasons(), *now.clocks()):
             click.echo(line)
     return 1 if any(one.state in ("killed", "refused", "failed") for one in now.states) else 0
 

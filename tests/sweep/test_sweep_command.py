@@ -287,6 +287,17 @@ def test_a_sweep_whose_races_are_all_done_says_what_it_waits_for() -> None:
     assert summary(Status((half,))) == "3 of 6 workloads; shards: 1 running; about 60 s left"
 
 
+def test_shards_that_ended_for_one_reason_are_one_line() -> None:
+    """A fleet with a wrong version has thousands."""
+    many = [State(number=one, size=4, done=1, state="refused", reason="why") for one in range(7)]
+    other = State(number=9, size=4, done=2, state="killed", reason="3 jobs ended there")
+    assert Status((*many, other)).reasons() == [
+        "7 shards (0, 1, 2, 3, 4, ...) refused with 7 of 28 workloads: why",
+        "shard 9 killed with 2 of 4 workloads: 3 jobs ended there",
+    ]
+    assert Status(tuple(many[:2])).reasons() == ["2 shards (0, 1) refused with 2 of 8 workloads: why"]
+
+
 def test_another_version_is_refused_with_both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
