@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import LEAST_ROUNDS, Limits
+from attnlab.program.environment import fingerprint
 from attnlab.program.execute import resolve
 from attnlab.program.plan import Plan
 from attnlab.program.store import Run
@@ -87,10 +88,13 @@ def _call_seconds(result: Result) -> float | None:
 
 
 class Costs:
-    """What races cost, learned from `races`; `overhead` is what a shard takes beside them, in seconds."""
+    """What races cost, learned from `races`; `overhead` is what a shard takes beside them, in seconds.
 
-    def __init__(self, races: Sequence[Race], overhead: float = 0.0) -> None:
-        self.races, self.overhead = races, overhead
+    machines : the kinds of machines that they were on.
+    """
+
+    def __init__(self, races: Sequence[Race], overhead: float = 0.0, machines: Sequence[str] = ()) -> None:
+        self.races, self.overhead, self.machines = races, overhead, machines
         self._calls = _Calls(races)
         names = sorted({name for race in races for name in race.calls})
         design = np.concatenate([self._design([one.workload], names, one.limits) for one in races])
@@ -226,7 +230,8 @@ def learned(runs: Sequence[Run]) -> Costs:
             f"an estimate needs a run of this version with {LEAST_RACES + 1} races or more, got "
             f"{len(races) + len(raced)}: give further runs with --from"
         )
-    costs, beside = Costs(races), []
+    kinds = dict.fromkeys(fingerprint(run.environment) for run, _ in raced)
+    costs, beside = Costs(races, machines=tuple(kinds)), []
     for run, found in raced:
         account = sum(seconds for activity, seconds in run.account.items() if activity != "numerics")
         first = found[0]
@@ -266,7 +271,15 @@ def wall_seconds(shards: Sequence[float], machines: int) -> float:
 
 
 def sample(plan: Plan, count: int) -> Plan:
-    """So many workloads of `plan`, evenly from the least FLOPs to the most, without the numerical chapter."""
+    """So many workloads of `plan`, evenly from the least FLOPs to the most, without the numerical chapter.
+
+    Raises ValueError for less than `learned` needs.
+    """
+    if min(count, len(plan.workloads)) < LEAST_RACES + 1:
+        raise ValueError(
+            f"an estimate needs {LEAST_RACES + 1} races or more, got a sample of {count} of a plan of "
+            f"{len(plan.workloads)}: give runs to learn from with --from"
+        )
     order = sorted(range(len(plan.workloads)), key=lambda place: plan.workloads[place].flops)
     places = sorted({round(one) for one in np.linspace(0, len(order) - 1, min(count, len(order)))})
     chosen = tuple(plan.workloads[order[place]] for place in places)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from attnlab.contract.result import Measurement, Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
+from attnlab.program.environment import fingerprint
 from attnlab.program.plan import Plan
 from attnlab.program.store import Run
 from attnlab.sweep.cutting import cut
@@ -93,7 +94,9 @@ def test_the_start_of_processes_belongs_to_the_shard() -> None:
     """Which a run's first race shows; the numerical chapter is not repeated and does not count."""
     run = stored(grid(), 10.0, first=30.0)
     assert [one.seconds for one in races_of(run)] == [40.0, *[10.0] * 23]
-    assert learned([run]).overhead == pytest.approx(80, rel=0.02)
+    costs = learned([run])
+    assert costs.overhead == pytest.approx(80, rel=0.02)
+    assert costs.machines == (fingerprint({}),), "for what kind of machine that holds"
 
 
 def test_hours_and_money_follow_from_shards() -> None:
