@@ -99,7 +99,7 @@ def warnings(analysis: Analysis) -> list[str]:
         leave = "leaves" if len(cut_short) == 1 else "leave"
         found.append(
             f"{wording.counted(len(cut_short), 'race')} ended before all planned processes had their turn, and {leave} "
-            f"more undecided. {label}: {note}."
+            f"more undecided. At {label}: {note}."
         )
     if tested.failures:
         text = (
@@ -204,7 +204,8 @@ def _cut_short(analysis: Analysis) -> dict[str, str]:
     for cell in analysis.cells:
         for latency in latencies(cell.measured.values()).values():
             if "cut short" in latency.facts:
-                label = cell.workload.label
+                one_group = len(analysis.groups) == 1
+                label = wording.place(cell.workload) if one_group else cell.workload.label
                 noted[label] = latency.facts["cut short"]
                 slowest[label] = max(slowest.get(label, 0.0), latency.median)
     return dict(sorted(noted.items(), key=lambda one: -slowest[one[0]]))

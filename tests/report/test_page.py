@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from synthetic import synthetic
+
 from attnlab.contract.result import Measurement, Outcome
 from attnlab.figures.labels import settled
 from attnlab.numerics.catalogue import EXPERIMENTS
 from attnlab.numerics.finding import Finding, Row
 from attnlab.program.store import read_run
-from attnlab.report import formats, verdict_text, write
+from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
 from attnlab.report.findings import conditions, left_out
@@ -229,6 +231,28 @@ def test_labels_are_moved_apart_and_no_further():
     places = settled([10, 11, 12, 100], [10, 10, 10, 10], [(0, 5)] * 4)
     assert places == [1, 11, 21, 100]
     assert settled([10, 11], [10, 10], [(0, 5), (6, 9)]) == [10, 11]
+
+
+def test_labels_stay_within_their_panel():
+    """Those of many curves at one height stand below its upper end, and never among the words of the axis."""
+    places = settled([98, 99, 3], [10, 10, 10], [(0, 5)] * 3, (0, 100))
+    assert places == [85, 95, 5]
+    assert settled([50] * 12, [10] * 12, [(0, 5)] * 12, (0, 100))[-1] == 5
+
+
+@pytest.mark.parametrize("contenders", [("torch_eager", "torch_sdpa"), ()])
+def test_the_legend_of_a_trailing_figure_covers_no_words(contenders, tmp_path, monkeypatch):
+    """However few rows there are, and however many head counts."""
+    run = synthetic(tmp_path, contenders=contenders, lengths=(64, 256), heads=(1, 2, 4, 8))
+    drawn = []
+    monkeypatch.setattr(verdict_figures.drawing, "save", lambda figure, file: drawn.append(figure) or file)
+    assert verdict_figures.trailing(analyse(run), tmp_path)
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        legend, words = axes.get_legend().get_window_extent(), axes.xaxis.label.get_window_extent()
+        assert not legend.overlaps(words)
+        assert legend.y0 >= 0 and 0 <= words.y0 - legend.y1 < 20
 
 
 def test_the_verdict_loads_no_plotting_library():
