@@ -73,7 +73,9 @@ def answer_of(analysis: Analysis) -> Answer:
         mine = places(analysis, group)
         choices.append(choose(analysis, mine))
         line = _line(analysis, choices[-1], mine)
-        groups.append(GroupAnswer(group.name, line, table(group, mine), table(group, mine, for_terminal=True)))
+        groups.append(
+            GroupAnswer(group.name, line, table(group, mine), table(group, mine, for_terminal=True))
+        )
     line = _overall(analysis, groups, choices, found)
     return Answer(line, tuple(groups), legend(found), sentences(analysis, found))
 
@@ -147,11 +149,11 @@ def table(group: Group, found: Sequence[Place], *, for_terminal: bool = False) -
     """
     by_place, shown = {one.at: one.won for one in found}, readable(group)
     headers = ["n", *(wording.counted(count, "head") for count in shown.heads)]
-    rows = [[n, *(_cell(by_place.get((count, n))) for count in shown.heads)] for n in shown.lengths]
+    rows = [(str(n), [_cell(by_place.get((count, n))) for count in shown.heads]) for n in shown.lengths]
     if for_terminal:
-        text = in_columns(headers, [[str(n), *("\n  ".join(cell) for cell in cells)] for n, *cells in rows])
+        text = in_columns(headers, [[n, *map("\n  ".join, cells)] for n, cells in rows])
     else:
-        text = markdown(headers, [[n, *map(" ".join, cells)] for n, *cells in rows], left=len(headers))
+        text = markdown(headers, [[n, *map(" ".join, cells)] for n, cells in rows], left=len(headers))
     return text if shown is group else f"{text}\n\nShown are {part_of(group)}; the tables have all."
 
 
@@ -191,7 +193,9 @@ def _twins(found: Collection[Place]) -> str:
     same: dict[str, list[str]] = {}
     for place in found:
         standings = place.cell.ranking.standings if place.cell.ranking is not None else ()
-        by_kernel = {one.implementation: one.contender for one in standings if one.contender in place.won.first}
+        by_kernel = {
+            one.implementation: one.contender for one in standings if one.contender in place.won.first
+        }
         for one in standings:
             shown = by_kernel.get(one.implementation, one.contender)
             if shown != one.contender and one.contender not in same.setdefault(shown, []):

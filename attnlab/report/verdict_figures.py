@@ -154,7 +154,13 @@ def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below:
     axes.add_patch(
         Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=ground, edgecolor=ink, linewidth=0.8)
     )
-    style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "in_layout": False, "linespacing": 1.0}
+    style: dict[str, Any] = {
+        "ha": "center",
+        "va": "center",
+        "color": ink,
+        "in_layout": False,
+        "linespacing": 1.0,
+    }
     axes.text(x, y - 0.16, name, fontsize=_fitting(name, drawing.SIZE - 0.5), fontweight="bold", **style)
     if len(below) > _LETTERS:
         below = below.replace("[", "\n[", 1) if "=" in below else below.replace(", ", ",\n", 1)
@@ -195,7 +201,8 @@ def trailing(analysis: Analysis, folder: Path) -> Picture | None:
         _forest(axes, rows, longest, styles)
         drawing.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
     every[-1].set_xlabel(
-        f"time / time of the fastest, with 95 % intervals (log scale{_dotted(panels)})", fontsize=drawing.SIZE - 1
+        f"time / time of the fastest, with 95 % intervals (log scale{_dotted(panels)})",
+        fontsize=drawing.SIZE - 1,
     )
     says, first = _trailing_says(panels[0][1]), panels[0][0]
     if readable(first).heads != first.heads:

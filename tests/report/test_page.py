@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-
 from synthetic import synthetic
 
 from attnlab.contract.result import Measurement, Outcome
