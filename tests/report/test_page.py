@@ -20,6 +20,7 @@ from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
 from attnlab.report.findings import conditions, left_out
+from attnlab.report.laboratory import overview
 from attnlab.report.page import content_of, render
 from attnlab.report.speed_figures import ceiling, latency, memory
 from attnlab.report.verdict_figures import heat_maps, trailing
@@ -297,3 +298,18 @@ def test_backends_that_were_left_out_are_gathered_by_reason():
     assert conditions({}) == ""
     finding = Finding("x", "", "", "", (), facts)
     assert left_out([finding, finding]) == ["`a` and `b`: no kernel", "`c` in bfloat16: not installed"]
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "shown"),
+    [
+        ("It holds. All 3 comparisons pass.", "It holds."),
+        (f"It is 1 (a, b; c), and so on {'d' * 200}. More.", "It is 1 (a, b; c) …"),
+        (f"It is 1 (a, b {'c' * 200}).", "It is 1 …"),
+    ],
+)
+def test_the_table_of_all_experiments_says_what_was_found(conclusion, shown):
+    """Whole clauses of the first sentence, none cut within brackets."""
+    rows = (Row.compare("variance", {}, 1.0, 1.0), Row.only_measured("told", {}, 1.0))
+    found = Finding("variance_scaling", "The variance", "Does it?", conclusion, rows)
+    assert overview([found]).splitlines()[-1] == f"|The variance|{shown}|1 of 1|"
