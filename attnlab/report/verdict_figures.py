@@ -201,7 +201,7 @@ def trailing(analysis: Analysis, folder: Path) -> Picture | None:
         _forest(axes, rows, longest, styles)
         drawing.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
     every[-1].set_xlabel(
-        f"time / time of the fastest, with 95 % intervals (log scale{_dotted(panels)})",
+        f"time / time of the fastest, log scale, 95 % intervals{_dotted(panels)}",
         fontsize=drawing.SIZE - 1,
     )
     says, first = _trailing_says(panels[0][1]), panels[0][0]
@@ -269,7 +269,7 @@ def _dotted(panels: Sequence[tuple[Group, dict[int, Ranking]]]) -> str:
     """What a dotted line means, where there is one."""
     verdicts = (one.against_best for _, longest in panels for one in _compared(longest))
     wide = any(one is not None and not _tells(one) for one in verdicts)
-    return "; dotted: too wide to tell anything" if wide else ""
+    return " (dotted: too wide)" if wide else ""
 
 
 def _tells(verdict: Verdict) -> bool:
