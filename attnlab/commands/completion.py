@@ -20,8 +20,8 @@ def completion(context: click.Context, shell: str) -> int:
     """Print the script that lets SHELL complete what is typed after `attnlab`.
 
     \b
-    bash, in ~/.bashrc:  eval "$(attnlab completion bash)"
-    zsh, in ~/.zshrc:    eval "$(attnlab completion zsh)"
+    bash, in ~/.bashrc:  source <(attnlab completion bash)
+    zsh, in ~/.zshrc:    source <(attnlab completion zsh)
     fish:                attnlab completion fish > ~/.config/fish/completions/attnlab.fish
     """
     from click.shell_completion import get_completion_class

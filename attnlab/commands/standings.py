@@ -19,6 +19,7 @@ from attnlab.contract.units import bytes_text, interval, ratio, seconds_text
 from attnlab.contract.workload import Workload
 from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import Ranking, entered_once, is_second_entry, rank
+from attnlab.statistics.winner import Lead, winner
 
 if TYPE_CHECKING:
     from attnlab.program.store import Run
@@ -65,14 +66,15 @@ class Standings:
         label = escape(self.workload.label)
         if self.ranking is None:
             return [label, "nobody", *[""] * (len(COLUMNS) - 3), others]
+        won = winner(self.ranking, list(self.answers))
         best = self.ranking.best
         result, (undecided, of) = self.answers[best.contender], self.open
         peak, accuracy = result.peak_bytes, result.accuracy
         return [
             label,
-            escape(" = ".join(_first(self.ranking))),
-            seconds_text(best.seconds),
-            *map(escape, _next(self.ranking)),
+            escape(" ≈ ".join(won.first)),
+            seconds_text(won.seconds),
+            *map(escape, _lead(won.ahead)),
             f"{undecided} of {of}" if undecided else "",
             "" if peak is None else bytes_text(peak),
             "" if accuracy is None else f"{accuracy.relative_error:.1e}",
@@ -80,23 +82,12 @@ class Standings:
         ]
 
 
-def _first(ranking: Ranking) -> list[str]:
-    """Who shares the first place, the best in front; of one kernel under several names the first of them."""
-    found: dict[str, str] = {}
-    for one in ranking.first:
-        lower = "" if one is ranking.best or one.against_best is None else one.against_best.kind
-        sign = "?" if lower == Kind.UNDECIDED else ""
-        found.setdefault(one.implementation, f"{one.contender}{sign}")
-    return list(found.values())
-
-
-def _next(ranking: Ranking) -> tuple[str, str]:
-    """The fastest that is decidedly slower, and its time in times of the first: ``1.53 [1.49, 1.57] ×``."""
-    other = ranking.runner_up
-    if other is None or other.against_best is None:
+def _lead(lead: Lead | None) -> tuple[str, str]:
+    """The fastest other implementation, and its time in times of the first: ``1.53 [1.49, 1.57] ×``."""
+    if lead is None:
         return "", ""
-    verdict = other.against_best
-    return other.contender, f"{ratio(verdict.ratio)} {interval(verdict.low, verdict.high)} ×"
+    span = "" if lead.low is None or lead.high is None else f" {interval(lead.low, lead.high)}"
+    return lead.over, f"{ratio(lead.ratio)}{span} ×"
 
 
 def table(rows: Iterable[Standings], title: str = "") -> Table:
@@ -112,7 +103,7 @@ def table(rows: Iterable[Standings], title: str = "") -> Table:
 
 
 def show_run(run: Run, *, quiet: bool = False) -> None:
-    """Print a run's table and its verdict; with `quiet` the verdict alone. What is open is marked by a question mark.
+    """Print a run's table and its verdict; with `quiet` the verdict alone. Who is tied stands beside who is first.
 
     Of a run that is not complete, what there is.
     """

@@ -57,31 +57,38 @@ def lead(axes: Axes, x: tuple[float, float], y: float, colour: str) -> None:
     axes.plot(x, (y, y), color=colour, linestyle=(0, (1, 3)), linewidth=0.9, zorder=1)
 
 
-def settle(figure: Figure, panels: Sequence[Sequence[Text]]) -> None:
-    """Move the labels of each panel up and down until none covers another: see `settled`."""
+def settle(figure: Figure, panels: Sequence[tuple[Axes, Sequence[Text]]]) -> None:
+    """Move the labels of each panel up and down until none covers another, or leaves the panel: see `settled`."""
     lay_out(figure)
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # the canvas of Agg has one
-    for texts in panels:
+    for axes, texts in panels:
         boxes = [text.get_window_extent(renderer) for text in texts]
         middles = [(box.y0 + box.y1) / 2 for box in boxes]
         sides = [(float(box.x0), float(box.x1)) for box in boxes]
-        places = settled(middles, [box.height + 1.0 for box in boxes], sides)
+        frame = axes.get_window_extent(renderer)
+        places = settled(middles, [box.height + 1.0 for box in boxes], sides, (frame.y0, frame.y1))
         for text, place, middle in zip(texts, places, middles, strict=True):
             x, y = text.xyann  # type: ignore[attr-defined]  # annotations have it, plain texts do not
             text.xyann = (x, y + (place - middle) * 72 / figure.dpi)  # type: ignore[attr-defined]  # as above
 
 
 def settled(
-    middles: Sequence[float], heights: Sequence[float], sides: Sequence[tuple[float, float]]
+    middles: Sequence[float],
+    heights: Sequence[float],
+    sides: Sequence[tuple[float, float]],
+    within: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[float]:
     """Vertical middles, as near to `middles` as lets no two boxes overlap that share some of their width.
 
     `heights` are those of the boxes and `sides` their left and right edges, all in one unit. Boxes that overlap are
-    stacked in order of height, each stack centred on where its members wanted to be; stacks that touch become one.
+    stacked in order of height, each stack centred on where its members wanted to be; stacks that touch become one. A
+    stack stays `within` a lower and an upper limit; one that is higher than that stands on the lower.
     """
 
     def spread(stack: list[int]) -> dict[int, float]:
-        bottom = sum(middles[i] for i in stack) / len(stack) - sum(heights[i] for i in stack) / 2
+        height = sum(heights[i] for i in stack)
+        bottom = sum(middles[i] for i in stack) / len(stack) - height / 2
+        bottom = max(within[0], min(bottom, within[1] - height))
         found = {}
         for i in stack:
             found[i] = bottom + heights[i] / 2

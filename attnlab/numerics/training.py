@@ -290,12 +290,13 @@ def conclusion(rows: Sequence[Row]) -> str:
     shares_at_best = listed(lambda name, dim: f"{100 * at_best(SHARE_AT_BEST, name, dim):.0f}")
     best = "all have learned" if everywhere else f"so many percent have learned: {shares_at_best}"
     return (
-        f"A run has learned where {100 * LEARNED:.0f} % of its answers are right at the end, has diverged where its "
-        f"loss ends above that of guessing, and has stalled otherwise. Of {runs * len(rates)} runs each by {ADAM}, "
+        f"{_differences(rows, ADAM)}A run has learned where {100 * LEARNED:.0f} % of its answers are right at the end, "
+        f"has diverged where its loss ends above that of guessing, and has stalled otherwise. Of {runs * len(rates)} "
+        f"runs each by {ADAM}, "
         f"{runs} at each of {len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}, at d_k = "
         f"{', '.join(str(dim) for dim in dims)}, so many percent have learned: "
         f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim):.0f}')}; and diverged: "
-        f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim, DIVERGED):.0f}')}. {_differences(rows, ADAM)}"
+        f"{listed(lambda name, dim: f'{over_rates(ADAM, name, dim, DIVERGED):.0f}')}. "
         f"At the best learning rate of each, chosen on the other half of the {runs} seeds, {best} (where all {runs} "
         f"have, the 95 % interval is {100 * low:.0f} to 100 %). "
         f"Median steps there until so many are right: {listed(lambda name, dim: f'{at_best(STEPS, name, dim):.0f}')}. "
@@ -313,7 +314,7 @@ def _differences(rows: Sequence[Row], optimiser: str) -> str:
     found = "; ".join(
         f"{one} than with {row.where['instead']}" for one, row in zip(points, compared, strict=True)
     )
-    told = "Over all d_k so many more percent learn with 1/√d_k (± two standard errors, of the seeds)"
+    told = "Over all d_k so many more percent of runs learn with 1/√d_k (± two standard errors, of the seeds)"
     return f"{told}: {found}. " if found else ""
 
 

@@ -27,7 +27,7 @@ def in_words(analysis: Analysis, found: Answer) -> str:
     lines = [found.line, *(f"Warning: {one}" for one in sentences.warnings(analysis))]
     for group in found.groups:
         lines += ["", f"{group.name}: {group.line}"] if group.name else [""]
-        lines += [group.table]
+        lines += [group.text]
     lines += ["", found.legend] if found.legend else []
     lines += [f"- {one}" for one in found.sentences]
     return "\n".join(layout.plain(one) for one in lines)

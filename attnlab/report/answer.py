@@ -14,7 +14,7 @@ from attnlab.contract.result import Outcome
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.crossings import find_crossovers
-from attnlab.report.layout import markdown, shortened
+from attnlab.report.layout import in_columns, markdown, shortened
 from attnlab.report.readable import part_of, readable
 from attnlab.report.winners import Choice, Place, choose, every_place, largest, peaks_of
 from attnlab.statistics.pairing import Kind
@@ -42,11 +42,15 @@ _FAILURES = {
 
 @dataclass(frozen=True)
 class GroupAnswer:
-    """Who is first in one group of workloads: whom to use there, and the table by length and heads."""
+    """Who is first in one group of workloads: whom to use there, and the table by length and heads.
+
+    The table is there as Markdown, and as text for a terminal.
+    """
 
     name: str
     line: str
     table: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,9 @@ def answer_of(analysis: Analysis) -> Answer:
         mine = [one for one in found if one.group is group]
         choices.append(choose(analysis, mine))
         line = _line(analysis, choices[-1], mine)
-        groups.append(GroupAnswer(group.name, line, table(analysis, group, mine)))
+        groups.append(
+            GroupAnswer(group.name, line, table(group, mine), table(group, mine, for_terminal=True))
+        )
     line = _overall(analysis, groups, choices, found)
     return Answer(line, tuple(groups), legend(found), sentences(analysis, found))
 
@@ -135,26 +141,35 @@ def _nothing(analysis: Analysis) -> str:
 # -- the table ---------------------------------------------------------------------------------------
 
 
-def table(analysis: Analysis, group: Group, found: Sequence[Place]) -> str:
+def table(group: Group, found: Sequence[Place], *, for_terminal: bool = False) -> str:
     """Lengths × head counts: who is first, and how many times as fast as the next implementation.
 
-    Of a large group an even part, which is told below.
+    Of a large group an even part, which is told below. For a terminal cells have two lines, so that three head counts
+    fit into about 80 columns.
     """
     by_place, shown = {one.at: one.won for one in found}, readable(group)
     headers = ["n", *(wording.counted(count, "head") for count in shown.heads)]
-    rows = [[n, *(_cell(by_place.get((count, n))) for count in shown.heads)] for n in shown.lengths]
-    text = markdown(headers, rows, left=len(headers))
+    rows = [(str(n), [_cell(by_place.get((count, n))) for count in shown.heads]) for n in shown.lengths]
+    if for_terminal:
+        text = in_columns(headers, [[n, *map("\n  ".join, cells)] for n, cells in rows])
+    else:
+        text = markdown(headers, [[n, *map(" ".join, cells)] for n, cells in rows], left=len(headers))
     return text if shown is group else f"{text}\n\nShown are {part_of(group)}; the tables have all."
 
 
-def _cell(won: Winner | None) -> str:
-    """``● `torch_sdpa` 1.88 [1.60, 2.20]``"""
+def _cell(won: Winner | None) -> list[str]:
+    """``● `torch_sdpa` `` and ``1.88 [1.60, 2.20]``"""
     if won is None:
-        return NONE
-    names = ", ".join(f"`{name}`" for name in won.first[:2])
-    more = f" +{len(won.first) - 2}" if len(won.first) > 2 else ""
-    lead = "" if won.ahead is None else f" {lead_text(won.ahead)}"
-    return f"{MARKS[won.sure]} {names}{more}{lead}"
+        return [NONE]
+    who = f"{MARKS[won.sure]} {first_names(won, code=True)}"
+    return [who] if won.ahead is None else [who, lead_text(won.ahead)]
+
+
+def first_names(won: Winner, skip: int = 0, *, code: bool = False) -> str:
+    """Who shares the first place, from the one of number `skip` on: two names and how many more."""
+    names = [f"`{name}`" if code else name for name in won.first[skip:2]]
+    more = len(won.first) - 2
+    return ", ".join([*names, f"{more} more"] if more > 0 else names)
 
 
 def lead_text(lead: Lead) -> str:
@@ -169,8 +184,24 @@ def legend(found: Sequence[Place]) -> str:
     told = [text for sure, text in LEGEND.items() if any(one.won.sure is sure for one in found)]
     return (
         f"{'; '.join(told)}. The number: how many times as fast as the next implementation, with its 95 % interval in "
-        "brackets. n is the length."
+        f"brackets. n is the length.{_twins(found)}"
     )
+
+
+def _twins(found: Collection[Place]) -> str:
+    """Who ran the kernel of one that is named first, and is therefore not named beside it."""
+    same: dict[str, list[str]] = {}
+    for place in found:
+        standings = place.cell.ranking.standings if place.cell.ranking is not None else ()
+        by_kernel = {
+            one.implementation: one.contender for one in standings if one.contender in place.won.first
+        }
+        for one in standings:
+            shown = by_kernel.get(one.implementation, one.contender)
+            if shown != one.contender and one.contender not in same.setdefault(shown, []):
+                same[shown].append(one.contender)
+    said = [f"{_few(names)} ran the same kernel as `{shown}`" for shown, names in same.items() if names]
+    return f" {wording.listed(said)}: one implementation, named once." if said else ""
 
 
 # -- the sentences -----------------------------------------------------------------------------------

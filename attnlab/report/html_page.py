@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; }
 h1, h2, h3 { line-height: 1.2; margin: 1.6em 0 .5em; }
 h1 { margin-top: .2em; }
-h1 + p { font-size: 1.25rem; }
+h1 + p { font-size: 1.25rem; margin: .5em 0; }
 a { color: var(--link); }
 code { background: var(--pale); padding: .1em .25em; border-radius: 3px; font-size: .92em; }
 pre { background: var(--pale); padding: .7em; overflow-x: auto; }
@@ -36,9 +38,25 @@ p:has(> img) { display: flex; flex-wrap: wrap; gap: 1rem; overflow-x: auto; }
 p > img + img, p:has(> img + img) > img { flex: 1 1 20rem; min-width: 0; }
 img { display: block; background: white; max-width: 100%; height: auto; }
 img.broad { min-width: 46rem; max-width: none; width: 100%; }
+.whole { white-space: nowrap; }
+@media (max-width: 40rem) {
+  body { padding: .75rem; }
+  h1 { font-size: 1.5rem; }
+  h1 + p { font-size: 1.1rem; }
+  ul { padding-left: 1.2em; }
+  table { font-size: .8rem; }
+  td code { padding: 0; background: none; }
+  th, td { padding: .25em .35em; }
+  .left { min-width: 0; }
+  p:has(> img:only-child) > img:not(.broad) { min-width: 34rem; max-width: none; }
+}
 """.strip()
 #: figures wider than this are scrolled on a phone, not shrunk until nobody can read them
 _BROAD = 1400
+#: letters of a cell that is not broken into lines
+_WHOLE = 20
+#: what no line ends within
+_INTERVAL = re.compile(r"\[([\d.∞-]+), ([\d.∞-]+)\]")
 
 
 def html_page(markdown: str, pictures: Mapping[str, Picture]) -> str:
@@ -65,10 +83,14 @@ def html_page(markdown: str, pictures: Mapping[str, Picture]) -> str:
 
 def _calm(tokens: Sequence[Token], pictures: Mapping[str, Picture]) -> None:
     """Put the pictures into the page, and classes in the place of styles, which the policy forbids."""
-    for token in tokens:
+    for token, follower in itertools.zip_longest(tokens, tokens[1:]):
         style = token.attrs.pop("style", None)
         if style is not None:
-            token.attrs["class"] = "right" if "right" in str(style) else "left"
+            side = "right" if "right" in str(style) else "left"
+            whole = follower is not None and len(follower.content) <= _WHOLE
+            token.attrs["class"] = f"{side} whole" if whole else side
+        if token.type == "text":
+            token.content = _INTERVAL.sub("[\\1,\N{NO-BREAK SPACE}\\2]", token.content)
         if token.type == "image":
             shown = pictures.get(str(token.attrs.get("src", "")).rpartition("/")[2])
             token.attrs |= _inside(shown) if shown is not None else {"src": ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,12 @@ from attnlab.numerics.finding import Finding
 from attnlab.report import findings as chapter
 from attnlab.report import layout, table_files
 from attnlab.report.data_tables import finding_rows
-from attnlab.report.layout import markdown, picture_link
+from attnlab.report.layout import markdown, picture_link, shortened
 
 PAGE, STORE, CLAIMS, FIGURES, TABLES = "numerics.md", "numerics.json", "claims.json", "figures", "tables"
 
+#: letters of what is said of an experiment in the table of all
+_MOST = 165
 #: conditions of a row that do not belong to the question: who answered, and what the answer showed
 ANSWERS = ("backend", "precision", "subnormals", "counted", "reason")
 
@@ -95,16 +98,26 @@ def summary(findings: Sequence[Finding]) -> str:
     """How many experiments held, and which did not."""
     failed = [one.title for one in findings if not one.passed]
     if not failed:
-        return f"All {len(findings)} experiments meet their predictions."
+        return f"**All {len(findings)} experiments meet their predictions.**"
     held = len(findings) - len(failed)
-    return f"{held} of {len(findings)} experiments meet every prediction; not so: {', '.join(failed)}."
+    return f"**{held} of {len(findings)} experiments meet every prediction**; not so: {', '.join(failed)}."
 
 
 def overview(findings: Sequence[Finding]) -> str:
-    """A row an experiment."""
+    """A row an experiment: what was found, of which the chapter says all, and how many comparisons passed."""
     rows = [
-        [one.title, one.question, f"{sum(row.passed for row in rows)} of {len(rows)}"]
+        [one.title, _found(one), f"{sum(row.passed for row in rows)} of {len(rows)}"]
         for one in findings
         for rows in [[row for row in one.rows if row.compared]]
     ]
-    return markdown(["experiment", "question", "comparisons passed"], rows, left=2)
+    return markdown(["experiment", "what was found", "passed"], rows, left=2, narrow=True)
+
+
+def _found(finding: Finding) -> str:
+    """The first sentence of the conclusion, up to the last clause of it that ends before `_MOST` letters."""
+    sentence = chapter.first_sentence(finding.conclusion)
+    if len(sentence) <= _MOST:
+        return sentence
+    starts = (sentence[: one.start()] for one in re.finditer(r"[;,:] | \(", sentence[:_MOST]))
+    ends = [len(one) for one in starts if one.count("(") == one.count(")")]  # not within brackets
+    return f"{sentence[: ends[-1]]} …" if ends else shortened(sentence, _MOST)

@@ -57,6 +57,15 @@ def markdown(
     return text
 
 
+def in_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for a terminal, without Markdown; cells may have several lines."""
+    from tabulate import tabulate
+
+    shown = [[plain(cell) for cell in row] for row in rows]
+    text: str = tabulate(shown, headers, tablefmt="simple", disable_numparse=True)
+    return text
+
+
 def table(items: Iterable[T], columns: Mapping[str, Callable[[T], object]], *, left: int = 1) -> str:
     """A Markdown table with a row for each of `items`; a column is its header and what it shows of an item."""
     rows = [[shown(item) for shown in columns.values()] for item in items]

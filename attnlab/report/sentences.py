@@ -99,7 +99,7 @@ def warnings(analysis: Analysis) -> list[str]:
         leave = "leaves" if len(cut_short) == 1 else "leave"
         found.append(
             f"{wording.counted(len(cut_short), 'race')} ended before all planned processes had their turn, and {leave} "
-            f"more undecided. {label}: {note}."
+            f"more undecided. At {label}: {note}."
         )
     if tested.failures:
         text = (
@@ -122,15 +122,14 @@ def warnings(analysis: Analysis) -> list[str]:
 
 def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
     """That a variable held the libraries to fewer threads than there were cores to use, where their pools tell so."""
-    variables, cores = environment.get("variables") or {}, environment.get("cores") or {}
-    counts = (cores.get("physical"), len(environment.get("affinity") or ()))
-    allowed = min((one for one in counts if one), default=0)
+    variables, cores, entries = (
+        _mapping(environment.get(name)) for name in ("variables", "cores", "contenders")
+    )
+    affinity = environment.get("affinity")
+    counts = (cores.get("physical"), len(affinity) if isinstance(affinity, list) else None)
+    allowed = min((one for one in counts if isinstance(one, int)), default=0)
     said = [f"`{name}={variables[name]}`" for name in _THREADS if name in variables]
-    pools = [
-        max((one.get("num_threads") or 0 for one in facts.get("pools") or ()), default=0)
-        for name, facts in (environment.get("contenders") or {}).items()
-        if "threads=" not in name
-    ]
+    pools = [_most_threads(_mapping(facts)) for name, facts in entries.items() if "threads=" not in name]
     held = [one for one in pools if 0 < one < allowed]
     if said and held:
         yield (
@@ -138,6 +137,17 @@ def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
             f"{wording.counted(max(held), 'thread')} where {allowed} cores could be used. What is fastest with all of "
             "them may be another."
         )
+
+
+def _most_threads(facts: Mapping[str, Any]) -> int:
+    """Of the thread pools of a contender's process; 0 where they do not tell."""
+    pools = facts.get("pools")
+    counts = [_mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
+    return max((one for one in counts if isinstance(one, int)), default=0)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def self_test_summary(analysis: Analysis) -> str:
@@ -204,7 +214,8 @@ def _cut_short(analysis: Analysis) -> dict[str, str]:
     for cell in analysis.cells:
         for latency in latencies(cell.measured.values()).values():
             if "cut short" in latency.facts:
-                label = cell.workload.label
+                one_group = len(analysis.groups) == 1
+                label = wording.place(cell.workload) if one_group else cell.workload.label
                 noted[label] = latency.facts["cut short"]
                 slowest[label] = max(slowest.get(label, 0.0), latency.median)
     return dict(sorted(noted.items(), key=lambda one: -slowest[one[0]]))

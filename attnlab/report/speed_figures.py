@@ -102,7 +102,7 @@ def _draw(
     settled = [panel(axes, one) for axes, one in zip(panels, chosen, strict=False)]
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
     figure.suptitle(title + left_out, fontsize=drawing.SIZE + 2)
-    labels.settle(figure, settled)
+    labels.settle(figure, list(zip(panels, settled, strict=False)))
     return Picture(drawing.save(figure, file), _says(title, chosen, written))
 
 

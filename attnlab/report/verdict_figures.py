@@ -13,7 +13,7 @@ from attnlab.figures.palette import MARKERS, Style
 from attnlab.figures.palette import styles as styles_of
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Group
-from attnlab.report.answer import lead_text
+from attnlab.report.answer import first_names, lead_text
 from attnlab.report.readable import part_of, part_of_heads, readable
 from attnlab.report.winners import Place, places
 from attnlab.statistics.pairing import Verdict
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 
 #: of a cell of a heat map, in inches; and part of a tie's colour that is left
 _CELL, _PALE = (1.9, 0.62), 0.16
+#: letters of the smaller size that fit into a line of it
+_LETTERS = 26
 #: groups of workloads that are drawn
 MOST_GROUPS = 3
 #: an interval whose ends are this many times apart is drawn as a dotted line: it tells nothing
 _TELLS_NOTHING = 20.0
+#: points from a panel to its legend, which the words of the axis stand above
+_LEGEND_BELOW = 34
 #: a speedup from which on cells are no darker
 _DARKEST = 8.0
 
@@ -70,7 +74,7 @@ def _winners(analysis: Analysis, group: Group, found: Sequence[Place], file: Pat
         decided = won.sure is Sure.DECIDED
         lead = "" if won.ahead is None else lead_text(won.ahead)
         if won.sure is Sure.TIE:
-            lead = f"≈ {won.first[1]}" + (f" +{len(won.first) - 2}" if len(won.first) > 2 else "")
+            lead = f"≈ {first_names(won, skip=1)}"
         elif not decided:
             lead = "no interval" if won.sure is Sure.NO_INTERVAL else "alone"
         ground = colour if decided else _mixed(colour, _PALE)
@@ -150,10 +154,22 @@ def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below:
     axes.add_patch(
         Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=ground, edgecolor=ink, linewidth=0.8)
     )
-    size = drawing.SIZE - 0.5 if len(name) < 20 else drawing.SIZE - 3
-    style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "in_layout": False}
-    axes.text(x, y - 0.16, name, fontsize=size, fontweight="bold", **style)
-    axes.text(x, y + 0.22, below, fontsize=drawing.SIZE - 2.5, **style)
+    style: dict[str, Any] = {
+        "ha": "center",
+        "va": "center",
+        "color": ink,
+        "in_layout": False,
+        "linespacing": 1.0,
+    }
+    axes.text(x, y - 0.16, name, fontsize=_fitting(name, drawing.SIZE - 0.5), fontweight="bold", **style)
+    if len(below) > _LETTERS:
+        below = below.replace("[", "\n[", 1) if "=" in below else below.replace(", ", ",\n", 1)
+    axes.text(x, y + 0.22, below, fontsize=_fitting(below, drawing.SIZE - 2.5), **style)
+
+
+def _fitting(text: str, most: float) -> float:
+    """The size of letters, in points and at most so many, at which the longest line of `text` fits into a cell."""
+    return min(most, _LETTERS * (drawing.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
 
 
 def _mixed(colour: str, part: float) -> str:
@@ -185,7 +201,8 @@ def trailing(analysis: Analysis, folder: Path) -> Picture | None:
         _forest(axes, rows, longest, styles)
         drawing.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
     every[-1].set_xlabel(
-        "time / time of the fastest, with 95 % intervals (log scale)", fontsize=drawing.SIZE - 1
+        f"time / time of the fastest, log scale, 95 % intervals{_dotted(panels)}",
+        fontsize=drawing.SIZE - 1,
     )
     says, first = _trailing_says(panels[0][1]), panels[0][0]
     if readable(first).heads != first.heads:
@@ -215,6 +232,8 @@ def _rows(analysis: Analysis, longest: dict[int, Ranking]) -> list[str]:
 
 
 def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles: dict[str, Style]) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
     for place, ranking in enumerate(longest.values()):
         label = wording.place(ranking.workload)
         shift = min(0.22, 0.8 / len(longest)) * (place - (len(longest) - 1) / 2)  # within the row
@@ -225,8 +244,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
             y, colour = rows.index(one.contender) + shift, styles[one.contender].colour
             verdict = one.against_best
             if verdict is not None:
-                sure = verdict.high < _TELLS_NOTHING * verdict.low
-                line, width = ("-", 1.6) if sure else (":", 0.8)
+                line, width = ("-", 1.6) if _tells(verdict) else (":", 0.8)
                 axes.plot([verdict.low, verdict.high], [y, y], line, color=colour, linewidth=width)
             ratio = verdict.ratio if verdict is not None else 1.0
             if one is ranking.best or verdict is not None:
@@ -241,7 +259,21 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
     axes.set_yticks(range(len(rows)), rows)
     for text, name in zip(axes.get_yticklabels(), rows, strict=True):
         text.set_color(styles[name].colour)
-    drawing.legend(axes, loc="upper center", bbox_to_anchor=(0.4, -0.13), ncols=min(3, len(longest)))
+    # so many points below the panel, however high it is: below the ticks, and below the last panel's words as well
+    below = ScaledTranslation(0, -_LEGEND_BELOW / 72, axes.figure.dpi_scale_trans)
+    style = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": axes.transAxes + below}
+    drawing.legend(axes, ncols=min(3, len(longest)), **style)
+
+
+def _dotted(panels: Sequence[tuple[Group, dict[int, Ranking]]]) -> str:
+    """What a dotted line means, where there is one."""
+    verdicts = (one.against_best for _, longest in panels for one in _compared(longest))
+    wide = any(one is not None and not _tells(one) for one in verdicts)
+    return " (dotted: too wide)" if wide else ""
+
+
+def _tells(verdict: Verdict) -> bool:
+    return verdict.high < _TELLS_NOTHING * verdict.low
 
 
 def _plain_ticks(axes: Axes) -> None:

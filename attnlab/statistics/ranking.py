@@ -42,13 +42,14 @@ def implementation_of(result: Result) -> str:
 
     Two backends of one library that report the same fused attention kernel are one implementation under two names;
     sharing a matrix product or a BLAS library does not make them one. Settings count: the same kernel with other
-    threads is another choice to a user. Around one kernel two backends may make different blocks, so that these are
-    told apart by backend alone. Where a stored result does not tell its library, the backend is an implementation of
-    its own.
+    threads is another choice to a user. Around one kernel two backends may make different blocks, and send different
+    parts between the ranks of a library ``..._ranks``, so that these are told apart by backend alone. Where a
+    stored result does not tell its library, the backend is an implementation of its own.
     """
     settings = entered_once(result.contender).partition("[")[2]
     fused = result.kernel is not None and "attention" in result.kernel and result.workload.d_model is None
-    ran = f"{result.library}:{result.kernel}" if fused and result.library else result.backend
+    alone = result.library is not None and not result.library.endswith("_ranks")
+    ran = f"{result.library}:{result.kernel}" if fused and alone else result.backend
     return f"{ran}[{settings}" if settings else ran
 
 

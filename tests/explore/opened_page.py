@@ -1,13 +1,31 @@
-"""A page that stands open in a browser."""
+"""A page that stands open in a browser, and what tests of it have in common."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attnlab.program.store import Run
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+#: runs made up by the fixture `made`, and pages of them by `opened`
+Make = Callable[..., Run]
+Open = Callable[..., "Opened"]
+PHONE = {"width": 375, "height": 812, "has_touch": True, "is_mobile": True}
+#: fields of workloads, of which two have two values
+TWO_OF_EACH = (
+    {"dtype": "float32"},
+    {"dtype": "bfloat16", "direction": "training"},
+)
+
+
+def points(page: Any) -> int:
+    """Marks of measured points in the charts of the view."""
+    return int(page.locator('#view .chart [aria-label="dot"] > *').count())
 
 
 def find_browser(playwright: Any) -> str | None:

@@ -9,16 +9,18 @@ import sys
 from dataclasses import replace
 
 import pytest
+from synthetic import synthetic
 
 from attnlab.contract.result import Measurement, Outcome
 from attnlab.figures.labels import settled
 from attnlab.numerics.catalogue import EXPERIMENTS
 from attnlab.numerics.finding import Finding, Row
 from attnlab.program.store import read_run
-from attnlab.report import formats, verdict_text, write
+from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
 from attnlab.report.findings import conditions, left_out
+from attnlab.report.laboratory import overview
 from attnlab.report.page import content_of, render
 from attnlab.report.speed_figures import ceiling, latency, memory
 from attnlab.report.verdict_figures import heat_maps, trailing
@@ -231,6 +233,28 @@ def test_labels_are_moved_apart_and_no_further():
     assert settled([10, 11], [10, 10], [(0, 5), (6, 9)]) == [10, 11]
 
 
+def test_labels_stay_within_their_panel():
+    """Those of many curves at one height stand below its upper end, and never among the words of the axis."""
+    places = settled([98, 99, 3], [10, 10, 10], [(0, 5)] * 3, (0, 100))
+    assert places == [85, 95, 5]
+    assert settled([50] * 12, [10] * 12, [(0, 5)] * 12, (0, 100))[-1] == 5
+
+
+@pytest.mark.parametrize("contenders", [("torch_eager", "torch_sdpa"), ()])
+def test_the_legend_of_a_trailing_figure_covers_no_words(contenders, tmp_path, monkeypatch):
+    """However few rows there are, and however many head counts."""
+    run = synthetic(tmp_path, contenders=contenders, lengths=(64, 256), heads=(1, 2, 4, 8))
+    drawn = []
+    monkeypatch.setattr(verdict_figures.drawing, "save", lambda figure, file: drawn.append(figure) or file)
+    assert verdict_figures.trailing(analyse(run), tmp_path)
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        legend, words = axes.get_legend().get_window_extent(), axes.xaxis.label.get_window_extent()
+        assert not legend.overlaps(words)
+        assert legend.y0 >= 0 and 0 <= words.y0 - legend.y1 < 20
+
+
 def test_the_verdict_loads_no_plotting_library():
     code = "import attnlab.report, sys; sys.exit(any(m in sys.modules for m in ('matplotlib', 'pandas', 'torch')))"
     assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
@@ -274,3 +298,18 @@ def test_backends_that_were_left_out_are_gathered_by_reason():
     assert conditions({}) == ""
     finding = Finding("x", "", "", "", (), facts)
     assert left_out([finding, finding]) == ["`a` and `b`: no kernel", "`c` in bfloat16: not installed"]
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "shown"),
+    [
+        ("It holds. All 3 comparisons pass.", "It holds."),
+        (f"It is 1 (a, b; c), and so on {'d' * 200}. More.", "It is 1 (a, b; c) …"),
+        (f"It is 1 (a, b {'c' * 200}).", "It is 1 …"),
+    ],
+)
+def test_the_table_of_all_experiments_says_what_was_found(conclusion, shown):
+    """Whole clauses of the first sentence, none cut within brackets."""
+    rows = (Row.compare("variance", {}, 1.0, 1.0), Row.only_measured("told", {}, 1.0))
+    found = Finding("variance_scaling", "The variance", "Does it?", conclusion, rows)
+    assert overview([found]).splitlines()[-1] == f"|The variance|{shown}|1 of 1|"

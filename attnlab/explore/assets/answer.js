@@ -9,7 +9,7 @@ const isFirst = (one, contender) => one.first.includes(contender) || one.same.in
 
 /** `from` to `to`, or one of them where they read alike. */
 function span(values, written) {
-  const [from, to] = d3.extent(values).map(written);
+  const [from, to] = d3.extent(values).map((one) => written(one));
   return from === to ? from : `${from} to ${to}`;
 }
 
@@ -73,32 +73,32 @@ function which(some, name) {
   );
 }
 
+/** The lead of the first place, as the report has it: over the next where that is decided, and over the baseline. */
 function howMuch(some, name) {
-  const mine = some.filter((one) => isFirst(one, name) && one.results.get(name)?.baseline_ratio != null);
+  const first = some.filter((one) => isFirst(one, name));
+  const ahead = first.filter((one) => isDecided(one) && one.next_ratio != null);
+  const beside = first.filter((one) => one.baseline_ratio != null);
   const baseline = some[0].run.baseline;
-  if (!mine.length) {
-    const said =
-      name.name === baseline
-        ? "it is the baseline itself"
-        : `${baseline}, the baseline, was not measured beside it`;
-    const ahead = some.filter((one) => isDecided(one) && isFirst(one, name));
-    if (!ahead.length) return card("How much faster", "–", said);
-    const lead = span(
-      ahead.map((one) => one.next_ratio),
-      (value) => figures(value, 2),
+  const at = largest(beside);
+  const over = at
+    ? `${figures(at.baseline_ratio)}${interval(at.baseline_low, at.baseline_high, figures)} × as fast as ${baseline} at ${placeText(at)}`
+    : name.name === baseline
+      ? "it is the baseline itself"
+      : `${baseline}, the baseline, was not measured beside it`;
+  const question = "How much faster";
+  if (ahead.length)
+    return card(
+      question,
+      `${span(ahead.map((one) => one.next_ratio), figures)} ×`,
+      "as fast as the next, where that is decided",
+      over,
     );
-    return card("How much faster", `${lead} ×`, "as fast as the next implementation", said);
-  }
-  const at = largest(mine);
-  const result = at.results.get(name);
+  if (!at) return card(question, "–", over);
   return card(
-    "How much faster",
-    `${span(
-      mine.map((one) => one.results.get(name).baseline_ratio),
-      (value) => figures(value, 2),
-    )} ×`,
+    question,
+    `${span(beside.map((one) => one.baseline_ratio), figures)} ×`,
     `as fast as ${baseline}`,
-    `${figures(result.baseline_ratio)}${interval(result.baseline_low, result.baseline_high, figures)} at ${placeText(at)}`,
+    over,
   );
 }
 
@@ -120,7 +120,7 @@ function howSure(some, name) {
       .filter(Boolean)
       .join("; "),
     turns
-      ? `${percentText(disturbed / turns)} of ${counted(turns)} rounds were disturbed and left out`
+      ? `${counted(disturbed)} of ${counted(turns)} rounds were disturbed and left out`
       : "",
   );
 }

@@ -75,6 +75,9 @@ function showRanking(host, selected) {
       note(
         `Grey band: differences of ±${percentText(workload.margin)} count as none. At the right: the time of one`,
         " call. An interval that leaves the figure goes on.",
+        workload.same.length
+          ? ` Another name of a kernel that is first: ${workload.same.map((one) => one.name).join(", ")}.`
+          : "",
       ),
     );
   }

@@ -30,7 +30,7 @@ function cellText(one, letters) {
   const said = [
     ...lines(one.first[0].name, letters),
     more[one.state],
-    ratio == null ? null : `${figures(ratio, 2)} ×`,
+    ratio == null ? null : `${figures(ratio)} ×`,
   ];
   return said.filter(Boolean).join("\n");
 }
