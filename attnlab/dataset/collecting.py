@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from attnlab.dataset.folder import Dataset, claim_dataset, collecting, open_dataset, read, write
+from attnlab.dataset.folder import Dataset, claim_dataset, collecting, open_dataset, read, read_state, write
 from attnlab.dataset.judging import verdicts
 from attnlab.dataset.rows import race_columns, race_id, row_of, run_id
 from attnlab.dataset.schema import arrow
@@ -129,7 +129,7 @@ def _races(dataset: Dataset, name: str, parts: Sequence[int]) -> set[str]:
 
 def _is_told(state: dict[str, Any], file: Path) -> bool:
     """Whether the last state that was collected is this one."""
-    (last,) = read(file, ["run_json", "numerics_json"])
+    last = read_state(file, ["run_json", "numerics_json"])
     return bool(last == {name: state[name] for name in last})
 
 
