@@ -1,9 +1,10 @@
 """What a plan will take: machine hours and money, from races that were measured.
 
-Two fits, both by non-negative least squares (Lawson and Hanson 1974, chapter 23) of relative errors: the time of one
-call of each contender, from least bytes and FLOPs; and the time of a whole race, from what its budget gives to rounds
-at such calls, from the calls beside the rounds, and from what every contender and every race costs by itself. How far
-that is off is measured on races that were left out of both fits.
+Two fits, both by non-negative least squares (Lawson and Hanson 1974, chapter 23) of relative errors, weighted anew by
+their own predictions (McCullagh and Nelder 1989, chapter 8): the time of one call of each contender, from least bytes
+and FLOPs; and the time of a whole race, from what its budget gives to rounds at such calls, from the calls beside the
+rounds, and from what every contender and every race costs by itself. How far that is off is measured on races that
+were left out of both fits.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from attnlab.program.store import Run
 #: with fewer races there is nothing to leave out
 LEAST_RACES = 4
 _PARTS = 10
+#: fits after the first: by then predictions move by less than they are off
+_FITS = 6
 
 Floats = NDArray[np.float64]
 #: workloads of one kind: contenders decline them alike, and calls of one predict those of another
@@ -205,13 +208,25 @@ def _sizes(workloads: Sequence[Workload]) -> Floats:
 
 
 def _fit(terms: Floats, seconds: Floats) -> Floats:
-    """Weights from 0 up whose relative errors are least, in squares."""
+    """Weights from 0 up whose relative errors are least, in squares.
+
+    Relative to what is predicted, by fits one after the other, each to the last one's predictions: relative to what was
+    measured, races that took long by chance would count for too little, and all of them together come out too low.
+    """
+    weights = _fit_relative_to(seconds, terms, seconds)
+    for _ in range(_FITS):
+        predicted = np.maximum(terms @ weights, seconds.min() / 10)  # never nothing
+        weights = _fit_relative_to(predicted, terms, seconds)
+    return weights
+
+
+def _fit_relative_to(sizes: Floats, terms: Floats, seconds: Floats) -> Floats:
     from scipy.optimize import nnls
 
-    weighted = terms / seconds[:, None]
+    weighted = terms / sizes[:, None]
     scale = np.linalg.norm(weighted, axis=0)  # columns of like size, for the solver's tolerance
     scale[scale == 0] = 1.0
-    weights: Floats = nnls(weighted / scale, np.ones(len(seconds)))[0] / scale
+    weights: Floats = nnls(weighted / scale, seconds / sizes)[0] / scale
     return weights
 
 
