@@ -60,6 +60,16 @@ def test_the_workflow_runs_every_environment_that_tox_runs_alone() -> None:
         assert one["python"] == (f"3.{found[1]}" if found else "3.11")
 
 
+@pytest.mark.parametrize("name", ["report", "report-all"])
+def test_a_job_that_measures_for_a_user_leaves_its_threads_alone(name: str) -> None:
+    """Tests take one thread each; a report of one thread would answer a question that nobody asked."""
+    settings = tox()[f"testenv:{name}"].get("set_env", "{[testenv]set_env}")
+    while found := re.search(r"\{\[(.+?)\]set_env\}", settings):
+        settings = settings.replace(found[0], tox()[found[1]]["set_env"])
+    assert "PIP_CONSTRAINT" in settings
+    assert "THREADS" not in settings
+
+
 def test_every_command_of_the_workflow_is_one_of_tox() -> None:
     """Nothing is tested there by other means than here."""
     (job,) = workflow()["jobs"].values()
