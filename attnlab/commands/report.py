@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from attnlab.commands.stored import stored_runs, without_collector
+from attnlab.commands.stored import stored_runs
+from attnlab.program.garbage_collection import without_garbage_collection
 
 if TYPE_CHECKING:
     from attnlab.program.store import Run
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 @click.option(
     "--summary", is_flag=True, help="Print one line of Markdown instead, as for a job's summary in CI."
 )
-@without_collector()
+@without_garbage_collection()
 def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
     """Write the report of a stored run again, from its results alone; of a dataset, one for every run.
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,21 +10,6 @@ import click
 
 if TYPE_CHECKING:
     from attnlab.program.store import Run
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Reads and judges runs without Python's search for cycles, which are rare in them.
-
-    To look through millions of results again and again takes a sixth of the time of a large run.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def stored_runs(folder: Path) -> Iterator[Run]:

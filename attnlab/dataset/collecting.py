@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +17,7 @@ from attnlab.dataset.rows import race_columns, race_id, row_of, run_id
 from attnlab.dataset.schema import arrow
 from attnlab.libraries.host import required
 from attnlab.program.environment import fingerprint
+from attnlab.program.garbage_collection import without_garbage_collection
 from attnlab.program.store import Run, read_run
 
 
@@ -52,20 +51,8 @@ def collect(folders: Sequence[Path | str], into: Path | str) -> list[Collected]:
     with collecting(path):
         claim_dataset(path)
         dataset = open_dataset(path)
-        with _no_search_for_garbage():
+        with without_garbage_collection():
             return [_one(Path(folder), dataset) for folder in folders]
-
-
-@contextlib.contextmanager
-def _no_search_for_garbage() -> Iterator[None]:
-    """A run goes when it is done with, as nothing in it refers back; to search among its parts took a fifth of all."""
-    searched = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if searched:
-            gc.enable()
 
 
 def _one(folder: Path, dataset: Dataset) -> Collected:
