@@ -21,7 +21,7 @@ from attnlab.contract.text import one_line
 _FAMILIES = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_", "MALLOC_", "TORCH_", "PYTORCH_",
     "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
-    "NPROC", "KERAS_",
+    "NPROC", "NPY_", "KERAS_",
 )  # fmt: skip
 _SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "PYTHONMALLOC")
 _NEVER = (

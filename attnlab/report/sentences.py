@@ -16,6 +16,11 @@ from attnlab.statistics.verdicts import latencies
 BUSY = 0.2
 #: variables that hold libraries to fewer threads than there are cores
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: variables that choose a library's kernels, or keep it from instructions that the processor has
+_KERNELS = (
+    "OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY", "NPY_DISABLE_CPU_FEATURES", "BLIS_ARCH_TYPE",
+)  # fmt: skip
 
 
 def about(analysis: Analysis) -> str:
@@ -85,6 +90,7 @@ def warnings(analysis: Analysis) -> list[str]:
             "The last line of the results was cut off while it was written: that answer is left out."
         )
     found += _fewer_threads(run.environment)
+    found += _other_kernels(run.environment)
     disturbed, turns = _disturbed(analysis)
     if turns and disturbed / turns > BUSY:
         who = _others(analysis)
@@ -136,6 +142,19 @@ def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
             f"{wording.listed(said)} {'was' if len(said) == 1 else 'were'} set: libraries computed with "
             f"{wording.counted(max(held), 'thread')} where {allowed} cores could be used. What is fastest with all of "
             "them may be another."
+        )
+
+
+def _other_kernels(environment: Mapping[str, Any]) -> Iterator[str]:
+    """That a variable chose kernels in a library's place."""
+    variables = _mapping(environment.get("variables"))
+    said = [f"`{name}={variables[name]}`" for name in _KERNELS if name in variables]
+    if said:
+        several = len(said) > 1
+        yield (
+            f"{wording.listed(said)} {'were' if several else 'was'} set: a library took the kernels that "
+            f"{'they choose' if several else 'it chooses'}, perhaps slower ones than its own choice. What is fastest "
+            f"without {'them' if several else 'it'} may be another."
         )
 
 

@@ -135,6 +135,15 @@ def test_threads_and_modes_stand_beside_what_was_asked(tmp_path: Path) -> None:
     assert "float32 matrix products high" in told["precision"]
 
 
+def test_a_variable_that_chooses_kernels_is_warned_of(tmp_path: Path) -> None:
+    """It holds for contenders that asked for no such thing, and for the machine's ceiling."""
+    run = run_of(tmp_path)
+    assert not [one for one in sentences.warnings(analyse(run)) if "kernels" in one]
+    run.environment = {"variables": {"OPENBLAS_CORETYPE": "Haswell", "OMP_PROC_BIND": "true"}}
+    (warned,) = [one for one in sentences.warnings(analyse(run)) if "kernels" in one]
+    assert warned.startswith("`OPENBLAS_CORETYPE=Haswell` was set: ") and "OMP_PROC_BIND" not in warned
+
+
 @pytest.mark.parametrize(
     ("variables", "threads", "said"),
     [
