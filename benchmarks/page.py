@@ -35,7 +35,7 @@ from attnlab.program.store import Run, read_run  # noqa: E402
 
 CONTENDERS = tuple(name for name in COSTS if name != "naive_loop")
 OPENINGS = 5
-#: what is to be reached: seconds of each command, bytes of memory, bytes of the page, seconds until it is interactive
+#: what is to be reached: seconds of both commands, bytes of memory, bytes of the page, seconds until it is interactive
 MOST_SECONDS, MOST_MEMORY, MOST_PAGE, MOST_OPENING = 20, 2**30, 5_000_000, 1.0
 
 
@@ -113,28 +113,29 @@ def row(case: Case) -> list[str]:
         results, measurements = len(run.results), sum(len(one.measurements) for one in run.results)
         rounds = sum(len(one.latency.samples) for one in run.results if one.latency)
         report, report_memory = timed("report", str(folder))
-        page = ["**no page: the command failed**", "", ""]
+        page = ["**no page: the command failed**", "", "", ""]
         memory = report_memory
         # a page that cannot hold all results is not written; the command says why
         with contextlib.suppress(RuntimeError):
             explore, explore_memory = timed("explore", str(folder), "--no-open")
             memory = max(report_memory, explore_memory)
-            page = _of_page(explore, folder / PAGE)
+            page = _of_pages(report, explore, folder / PAGE)
     return [
         case.name,
         *(f"{count:,}" for count in (results, measurements, rounds)),
-        _held(f"{report:.1f} s", report < MOST_SECONDS),
-        page[0],
+        f"{report:.1f} s",
+        *page[:2],
         _held(f"{memory / 2**20:.0f} MiB", memory < MOST_MEMORY),
-        *page[1:],
+        *page[2:],
     ]
 
 
-def _of_page(seconds: float, file: Path) -> list[str]:
-    """What the page took to write, its size, and when it is interactive."""
+def _of_pages(report: float, explore: float, file: Path) -> list[str]:
+    """What the page took to write, and with the report, in seconds; its size, and when it is interactive."""
     size, ready = file.stat().st_size, opened(file)
     return [
-        _held(f"{seconds:.1f} s", seconds < MOST_SECONDS),
+        f"{explore:.1f} s",
+        _held(f"{report + explore:.1f} s", report + explore < MOST_SECONDS),
         _held(f"{size / 1e6:.2f} MB", size < MOST_PAGE),
         "no browser here" if ready is None else _held(f"{ready:.2f} s", ready < MOST_OPENING),
     ]
@@ -151,15 +152,15 @@ def table(rows: Sequence[Sequence[str]]) -> str:
         ("results", "measurements", "rounds"),
         ("peak memory", "size of the page", "interactive"),
     )
-    heads = ["run", *counted, "report", "page", *reached]
+    heads = ["run", *counted, "report", "page", "both", *reached]
     lines = [
         "# What a large run takes to report and to explore",
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {known.get('cpu')}, {known['cores']['logical']} cores, {known.get('python')}. "
         "Made by `python benchmarks/page.py`.",
         "",
-        f"To be reached: report and page in {MOST_SECONDS} s and 1 GiB each, a page of at most 5 MB, interactive "
-        f"within {MOST_OPENING:g} s for a run of 1,000 results. What misses it stands in bold.",
+        f"To be reached: report and page in {MOST_SECONDS} s together and 1 GiB each, a page of at most 5 MB, "
+        f"interactive within {MOST_OPENING:g} s for a run of 1,000 results. What misses it stands in bold.",
         "",
         f"| {' | '.join(heads)} |",
         f"|{' --- |' * len(heads)}",

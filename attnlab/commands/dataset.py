@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import csv
 import datetime
+import itertools
 import json
 import math
+import os
+import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from attnlab.commands.stored import tell_passed_over
+
 if TYPE_CHECKING:
     from attnlab.dataset import Answer
+
+#: a table for a person: so many rows, and so many letters of one cell
+_ROWS, _LETTERS = 1000, 300
 
 
 @click.command()
@@ -48,10 +57,10 @@ def collect(runs: tuple[Path, ...], into: Path) -> int:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", "csv", "json"]),
+    type=click.Choice(["table", "md", "csv", "json"]),
     default="table",
     show_default=True,
-    help="How the answer is printed.",
+    help=f"How the answer is printed: table and md up to {_ROWS} rows, csv and json whole.",
 )
 def query(dataset: Path, sql: str, form: str) -> int:
     """Ask a dataset in SQL: one SELECT over the views results, verdicts, measurements, rounds and runs.
@@ -61,13 +70,43 @@ def query(dataset: Path, sql: str, form: str) -> int:
     """
     from attnlab.dataset import query as ask
 
-    answer = ask(dataset, sql)
-    if answer.foreign:
-        first, count = answer.foreign[0], len(answer.foreign)
-        more = f" and {count - 1} more" if count > 1 else ""
-        click.echo(f"attnlab: passed over, not a file of attnlab's: {_text(str(first))}{more}", err=True)
-    {"table": _table, "csv": _csv, "json": _json}[form](answer)
+    with _ended_by_ctrl_c():
+        answer = ask(dataset, sql)
+        tell_passed_over(answer.foreign)
+        {"table": _table, "md": _markdown, "csv": _csv, "json": _json}[form](answer)
     return 0
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process there and then.
+
+    DuckDB 2.0, interrupted while it computes, waits for its own threads, sometimes for ever. Nothing is lost: a query
+    only reads.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # as in the background of a shell, where it is ignored
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(*_: object) -> None:
+    os.write(sys.stderr.fileno(), b"\nattnlab: interrupted\n")
+    os._exit(130)
+
+
+def _shown(answer: Answer) -> list[list[str]]:
+    """The rows as a person is shown them; whether there are more is told."""
+    rows = [[_cell(one, digits=6) for one in row] for row in itertools.islice(answer.rows, _ROWS)]
+    if next(answer.rows, None) is not None:
+        told = f"attnlab: the first {_ROWS} rows; --format csv and --format json print all"
+        click.echo(told, err=True)
+    return rows
 
 
 def _table(answer: Answer) -> None:
@@ -79,9 +118,21 @@ def _table(answer: Answer) -> None:
     table = Table()
     for name in answer.columns:
         table.add_column(escape(_text(name)), overflow="fold")
-    for row in answer.rows:
-        table.add_row(*(escape(_cell(one, digits=6)) for one in row))
+    for row in _shown(answer):
+        table.add_row(*map(escape, row))
     show(table)
+
+
+def _markdown(answer: Answer) -> None:
+    from attnlab.report.layout import markdown
+    from attnlab.report.neutral import neutral_text
+
+    names = [neutral_text(one).replace("|", "\\|") for one in answer.columns]
+    rows = [list(map(neutral_text, row)) for row in _shown(answer)]
+    if rows:
+        click.echo(markdown(names, rows, left=len(names)))
+    else:
+        click.echo(f"| {' | '.join(names)} |\n|{':--|' * len(names)}")
 
 
 def _csv(answer: Answer) -> None:
@@ -109,13 +160,15 @@ def _cell(value: Any, digits: int | None = None) -> str:
         return ""
     if isinstance(value, float) and digits is not None:
         return f"{value:.{digits}g}"
-    return _text(value if isinstance(value, str) else json.dumps(value))
+    return _text(
+        value if isinstance(value, str) else json.dumps(value), 100_000 if digits is None else _LETTERS
+    )
 
 
-def _text(text: str) -> str:
+def _text(text: str, most: int = 100_000) -> str:
     from attnlab.contract.text import one_line
 
-    return one_line(text, 100_000)
+    return one_line(text, most)
 
 
 def _plain(value: Any) -> Any:

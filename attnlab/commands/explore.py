@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from attnlab.commands.stored import stored_runs, without_collector
+from attnlab.commands.stored import stored_runs
+from attnlab.program.garbage_collection import without_garbage_collection
 
 
 @click.command()
@@ -18,7 +19,7 @@ from attnlab.commands.stored import stored_runs, without_collector
     help="The HTML file to write; explore.html in the first folder by default.",
 )
 @click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
-@without_collector()
+@without_garbage_collection()
 def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
     """Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from attnlab.commands.stored import stored_runs, without_collector
+from attnlab.commands.stored import stored_runs
+from attnlab.program.garbage_collection import without_garbage_collection
+
+if TYPE_CHECKING:
+    from attnlab.program.store import Run
 
 
 @click.command()
@@ -28,20 +33,25 @@ from attnlab.commands.stored import stored_runs, without_collector
 @click.option(
     "--summary", is_flag=True, help="Print one line of Markdown instead, as for a job's summary in CI."
 )
-@without_collector()
+@without_garbage_collection()
 def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
     """Write the report of a stored run again, from its results alone; of a dataset, one for every run.
 
     In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
+    from attnlab import dataset
     from attnlab.report import content_of, formats, in_words, write
 
+    of_many = dataset.is_dataset(folder)
+    if of_many and form in ("json", "csv"):
+        raise ValueError(
+            f"{folder} is a dataset, of many runs: attnlab query {folder} 'from verdicts' --format {form} prints it"
+        )
     if out is not None and (summary or form in ("json", "csv")):
         raise ValueError(f"--out is for md and html; {'the summary' if summary else form} is printed")
     for found in stored_runs(folder):
-        found.folder.mkdir(parents=True, exist_ok=True)  # of a dataset it is not there yet
         if summary:
-            click.echo(formats.summary(found))
+            click.echo(f"{_named(found)}: {formats.summary(found)}" if of_many else formats.summary(found))
         elif form in ("json", "csv"):
             click.echo(
                 formats.json_text(found) if form == "json" else formats.csv_text(found), nl=form == "json"
@@ -50,7 +60,16 @@ def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
             # of a dataset every run has a folder of its own there
             place = out if out is None or found.folder == folder else out / found.folder.name
             content = content_of(found)
+            if of_many:
+                click.echo(f"{_named(found)}:\n")
             page = (write if form == "md" else formats.write_html)(found, place, content)
             click.echo(in_words(content.analysis, content.answer))
-            click.echo(f"\nThe report: {page}")
+            click.echo(f"\nThe report: {page}" + "\n" * of_many)
     return 0
+
+
+def _named(run: Run) -> str:
+    """Which run of a dataset it is: its id, machine and day."""
+    from attnlab.program.environment import fingerprint
+
+    return f"Run {run.folder.name}, {fingerprint(run.environment)}, {run.started[:10]}"

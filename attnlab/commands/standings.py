@@ -108,11 +108,13 @@ def show_run(run: Run, *, quiet: bool = False) -> None:
     Of a run that is not complete, what there is.
     """
     from attnlab.commands.tables import show
-    from attnlab.report import verdict_text
+    from attnlab.report import in_words
     from attnlab.report.analysis import analyse
+    from attnlab.report.answer import answer_of
 
+    analysis = analyse(run)
     if not quiet:
-        cells = [one for one in analyse(run).cells if one.answers]
+        cells = [one for one in analysis.cells if one.answers]
         if cells:
             show(table(Standings(one.workload, one.ranking, one.answers) for one in cells))
-    click.echo(verdict_text(run))
+    click.echo(in_words(analysis, answer_of(analysis)))

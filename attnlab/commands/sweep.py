@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,8 +24,28 @@ _DEFAULT = Path("reports/sweep")
 _TOLD_EVERY = 30.0
 
 
+def _kept(command: Callable[..., int]) -> Callable[..., int]:
+    """The command of a sweep in `out`, one line where the disk is full or the folder has become unreachable."""
+
+    @functools.wraps(command)
+    def carried_out(**given: Any) -> int:
+        from attnlab.contract.errors import NotStored
+
+        try:
+            return command(**given)
+        except BrokenPipeError:  # of whoever reads what is printed
+            raise
+        except OSError as fault:
+            where = "" if fault.filename is None else f" ({fault.filename})"
+            raise NotStored(
+                f"the sweep in {given['out']} stops: {fault.strerror}{where}; what is done is kept, --resume goes on"
+            ) from None
+
+    return carried_out
+
+
 @click.command()
-@click.argument("plan", required=False, type=click.Path(path_type=Path), metavar="[PLAN.toml]")
+@click.argument("plans", nargs=-1, type=click.Path(path_type=Path), metavar="[PLAN.toml]...")
 @click.option(
     "--cluster", default="local", show_default=True, metavar="NAME", help="slurm, or local: this host."
 )
@@ -83,8 +105,9 @@ _TOLD_EVERY = 30.0
 )
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: jobs for all that is left.")
 @options.as_json
+@_kept
 def sweep(
-    plan: Path | None,
+    plans: tuple[Path, ...],
     cluster: str,
     out: Path,
     partition: str | None,
@@ -109,19 +132,22 @@ def sweep(
 ) -> int:
     """Measure a plan on many machines: cut into shards of whole workloads, each `attnlab run` in a job of its own.
 
+    Several plans, which may differ in their workloads alone, make one sweep.
+
     A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
     asks the jobs to end and keeps what is done; --resume goes on.
     """
     from attnlab.sweep.cluster import Asked
+    from attnlab.sweep.cutting import joined
     from attnlab.sweep.folder import new_sweep, read_sweep
     from attnlab.sweep.work import work
 
     going_on = only_status or only_report or resume or shard is not None
-    if going_on and plan is not None:
+    if going_on and plans:
         raise ValueError(
             f"--status, --report, --resume and --shard go on with the sweep in {out}, which holds its plan: give none"
         )
-    if not going_on and plan is None:
+    if not going_on and not plans:
         raise ValueError(
             "a sweep needs a plan: attnlab sweep PLAN.toml; --status and --resume go on with one"
         )
@@ -137,9 +163,14 @@ def sweep(
         at_once=at_once,
         further=_named(further),
     )
-    if plan is None:
+    if not plans:
         return _carried_out(_gone_on(out), asked, detach)
-    whole = _read(plan)
+    whole = joined({str(file): _read(file) for file in plans})
+    if (machines is not None or price_per_hour is not None) and not only_estimate:
+        raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
+    for name, number in (("--machines", machines), ("--price-per-hour", price_per_hour)):
+        if number is not None:
+            options.positive(name, number)
     costs = None
     if only_estimate or learned_from or hours_per_shard is not None:
         costs = _costs(whole, learned_from, out, sample)
@@ -147,7 +178,7 @@ def sweep(
     if only_estimate and costs is not None:
         return _estimated(whole, costs, number, machines, price_per_hour, as_json)
     found = new_sweep(whole, out, number, None if costs is None else costs.of_plan(whole))
-    click.echo(f"{sum(found.told.sizes)} workloads in {len(found.told.sizes)} shards: {out}", err=True)
+    click.echo(f"{_sizes(sum(found.told.sizes), len(found.told.sizes))}: {out}", err=True)
     return 0 if only_cut else _carried_out(found, asked, detach)
 
 
@@ -160,6 +191,12 @@ def _read(file: Path) -> Plan:
         return Plan.grid(**said)
     except ValueError as fault:
         raise ValueError(f"{file}: {fault}") from None
+
+
+def _sizes(workloads: int, shards: int) -> str:
+    from attnlab.report.wording import counted
+
+    return f"{counted(workloads, 'workload')} in {counted(shards, 'shard')}"
 
 
 def _number(plan: Plan, costs: Costs | None, shards: int | None, hours: float | None) -> int:
@@ -185,15 +222,21 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
 
     if runs:
         return learned([read_run(one) for one in runs])
-    place = out.with_name(f"{out.name}-sample")
-    if (place / RUN_FILE).is_file() and read_run(place).complete:
-        return learned([read_run(place)])
-    click.echo(f"No --from: {count} workloads of the plan are measured here, into {place}", err=True)
+    place, asked = out.with_name(f"{out.name}-sample"), sample(plan, int(options.positive("--sample", count)))
+    there = read_run(place) if (place / RUN_FILE).is_file() else None
+    if there is not None and there.plan != execute.resolve(asked)[0]:
+        raise ValueError(
+            f"{place} holds a sample of another plan: give another --out, or learn from it with --from {place}"
+        )
+    if there is not None and there.complete:
+        return learned([there])
+    click.echo(
+        f"No --from: {len(asked.workloads)} workloads of the plan are measured here, into {place}", err=True
+    )
     with host_held(wait=False), live_progress() as progress:
-        if (place / RUN_FILE).is_file():
+        if there is not None:
             found = execute.resume(place, progress=progress)
         else:
-            asked = sample(plan, int(options.positive("--sample", count)))
             found = execute.run(asked, place, command="attnlab sweep --estimate", progress=progress)
     if not found.complete:
         raise KeyboardInterrupt
@@ -205,6 +248,7 @@ def _estimated(
 ) -> int:
     """Print what the plan will take."""
     from attnlab.program.execute import resolve
+    from attnlab.report.wording import counted
     from attnlab.sweep.cutting import cut
     from attnlab.sweep.estimate import estimate
     from attnlab.sweep.following import duration
@@ -214,14 +258,16 @@ def _estimated(
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return 0
-    error, money = found.error, "" if price is None else f", {found.money:.2f} at {price:g} an hour"
+    error = found.error
+    money = "" if found.money is None else f", which cost {found.money:.3g} at {price:g} an hour"
     click.echo(
-        f"{len(plan.workloads)} workloads in {len(parts)} shards: {found.hours:.2f} machine hours{money}; "
-        f"on {found.machines} machines like this one about {duration(3600 * found.wall_hours)}"
+        f"{_sizes(len(plan.workloads), len(parts))}: {found.hours:.3g} machine hours{money}; "
+        f"on {counted(found.machines, 'machine')} of that kind about {duration(3600 * found.wall_hours)}"
     )
     click.echo(
-        f"Learned from {error.races} races; one that was left out is predicted to within {error.median:.0%} "
-        f"(median; nine of ten {error.worst_of_ten:.0%}), all of them together to within {abs(error.total):.0%}. "
+        f"Learned from {error.races} races on {' and '.join(costs.machines)}. A race that the fit has not seen is "
+        f"predicted to within {error.median:.0%} (median; nine of ten to within {error.worst_of_ten:.0%}); all of "
+        f"them together come out {abs(error.total):.0%} too {'high' if error.total > 0 else 'low'}. "
         f"A shard takes {costs.overhead:.0f} s beside its races."
     )
     return 0
@@ -244,7 +290,11 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     following = Following(Cluster(found, asked))
     if detach:
         following.submit()
-        click.echo(f"Submitted. How far it is: attnlab sweep --status --out {found.folder}", err=True)
+        click.echo(
+            f"Submitted. How far it is: attnlab sweep --status --out {found.folder}; "
+            f"to see it through to its report: {asked.resume(found.folder)}",
+            err=True,
+        )
         return 0
     try:
         with sweep_progress(_TOLD_EVERY) as tell:
@@ -253,8 +303,7 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     except KeyboardInterrupt:
         _told(found, as_json=False)
         click.echo(
-            f"Interrupted; all that is done is kept. Go on with: attnlab sweep --resume --out {found.folder}",
-            err=True,
+            f"Interrupted; all that is done is kept. Go on with: {asked.resume(found.folder)}", err=True
         )
         return 130
     return _told(found, as_json=False, report=True)
@@ -297,12 +346,7 @@ def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
         click.echo(json.dumps({**told, "shards": [asdict(one) for one in now.states]}))
     else:
         click.echo(summary(now))
-        for one in now.states:
-            if one.reason:
-                click.echo(
-                    f"shard {one.number} {one.state} with {one.done} of {one.size} workloads: {one.reason}"
-                )
-        for line in now.clocks():
+        for line in (*now.reasons(), *now.clocks()):
             click.echo(line)
     return 1 if any(one.state in ("killed", "refused", "failed") for one in now.states) else 0
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from attnlab.dataset.folder import Dataset, claim_dataset, collecting, open_dataset, read, write
+from attnlab.dataset.folder import Dataset, claim_dataset, collecting, open_dataset, read, read_state, write
 from attnlab.dataset.judging import verdicts
 from attnlab.dataset.rows import race_columns, race_id, row_of, run_id
 from attnlab.dataset.schema import arrow
 from attnlab.libraries.host import required
 from attnlab.program.environment import fingerprint
+from attnlab.program.garbage_collection import without_garbage_collection
 from attnlab.program.store import Run, read_run
 
 
@@ -52,20 +51,8 @@ def collect(folders: Sequence[Path | str], into: Path | str) -> list[Collected]:
     with collecting(path):
         claim_dataset(path)
         dataset = open_dataset(path)
-        with _no_search_for_garbage():
+        with without_garbage_collection():
             return [_one(Path(folder), dataset) for folder in folders]
-
-
-@contextlib.contextmanager
-def _no_search_for_garbage() -> Iterator[None]:
-    """A run goes when it is done with, as nothing in it refers back; to search among its parts took a fifth of all."""
-    searched = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if searched:
-            gc.enable()
 
 
 def _one(folder: Path, dataset: Dataset) -> Collected:
@@ -129,7 +116,7 @@ def _races(dataset: Dataset, name: str, parts: Sequence[int]) -> set[str]:
 
 def _is_told(state: dict[str, Any], file: Path) -> bool:
     """Whether the last state that was collected is this one."""
-    (last,) = read(file, ["run_json", "numerics_json"])
+    last = read_state(file, ["run_json", "numerics_json"])
     return bool(last == {name: state[name] for name in last})
 
 

@@ -95,15 +95,16 @@ def open_dataset(path: Path | str) -> Dataset:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{found.path / MARKER} cannot be read: it does not tell the version") from None
     _require(version, found.path)
-    for folder, _, names in os.walk(found.path):
+    for folder, folders, names in os.walk(found.path):
+        folders.sort()
         inside = Path(folder).relative_to(found.path)
         if inside.parts[:1] == (REPORTS,):
             continue
-        for name in names:
+        for name in sorted(names):
             if (not inside.parts and name in (MARKER, LOCK)) or name.endswith(".new"):
                 continue
             table, part = _read_place(inside, name)
-            if part is None:
+            if part is None or part in found.files[table]:  # a copy at another machine or day counts once
                 found.foreign.append(Path(folder, name))
             else:
                 found.files[table][part] = Path(folder, name)
@@ -115,11 +116,11 @@ def claim_dataset(path: Path | str) -> None:
     place = Path(path)
     if is_dataset(place):
         return
-    if place.is_file() or (place.is_dir() and any(one.name != LOCK for one in place.iterdir())):
+    fresh = place / f"{MARKER}.new"  # may be left of a collection that was killed
+    if place.is_file() or (place.is_dir() and {one.name for one in place.iterdir()} - {LOCK, fresh.name}):
         raise ValueError(f"{place} holds something else than a dataset; give a new folder with --into")
     with _stored(place):
         place.mkdir(parents=True, exist_ok=True)
-        fresh = place / f"{MARKER}.new"
         fresh.write_text(json.dumps({VERSION_KEY: VERSION}) + "\n", encoding="utf-8")
         fresh.replace(place / MARKER)
 
@@ -129,15 +130,19 @@ def collecting(path: Path) -> Iterator[None]:
     """Hold the dataset, so that one collection at a time adds to it; others wait. Raises ValueError, NotStored."""
     from filelock import FileLock, Timeout
 
+    lock = FileLock(path / LOCK, timeout=_PATIENCE)
     with _stored(path):
         path.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ValueError(
+                f"others have been collecting into {path} for {_PATIENCE:.0f} s; try again"
+            ) from None
     try:
-        with FileLock(path / LOCK, timeout=_PATIENCE):
-            yield
-    except Timeout:
-        raise ValueError(
-            f"others have been collecting into {path} for {_PATIENCE:.0f} s; try again"
-        ) from None
+        yield
+    finally:
+        lock.release()
 
 
 def write(table: Any, file: Path) -> None:
@@ -146,7 +151,7 @@ def write(table: Any, file: Path) -> None:
     fresh = file.with_name(f".{file.name}.new")
     with _stored(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, fresh, compression="zstd")
+        pq.write_table(table, fresh, compression="zstd", write_page_checksum=True)
         with fresh.open("rb") as handle:
             os.fsync(handle.fileno())
         fresh.replace(file)
@@ -157,11 +162,26 @@ def read(file: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
     """The rows of a file, all columns that it has or those named. Raises ValueError where it is damaged."""
     pq = required("pyarrow.parquet", "pyarrow", extra="dataset")
     try:
-        rows: list[dict[str, Any]] = pq.ParquetFile(file).read(columns=columns).to_pylist()
+        found = pq.ParquetFile(file, page_checksum_verification=True).read(columns=columns)
+        for name in columns or ():
+            if name not in found.schema.names:
+                raise ValueError(f"it has no column {name}")
+        rows: list[dict[str, Any]] = found.to_pylist()
     except (OSError, ValueError) as fault:
-        said = one_line(str(fault), 120)
-        raise ValueError(f"{file} is damaged: {said}; remove it, and collect its run again") from None
+        raise _damaged(file, one_line(str(fault), 120)) from None
     return rows
+
+
+def read_state(file: Path, columns: list[str] | None = None) -> dict[str, Any]:
+    """The one row of a file of the runs. Raises ValueError where it is damaged."""
+    rows = read(file, columns)
+    if len(rows) != 1:
+        raise _damaged(file, f"it has {len(rows)} rows in place of one")
+    return rows[0]
+
+
+def _damaged(file: Path, why: str) -> ValueError:
+    return ValueError(f"{file} is damaged: {why}; remove it, and collect its run again")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.contract.text import one_line
-from attnlab.dataset.folder import Dataset, open_dataset
+from attnlab.dataset.folder import Dataset, open_dataset, read
 from attnlab.dataset.schema import (
     PARTITIONS,
     RACE,
@@ -98,14 +98,14 @@ def query(path: Path | str, sql: str) -> Answer:
                 asked.execute(f"create view {name} as {made}")
     asked.execute("set enable_external_access = false")
     asked.execute("set lock_configuration = true")
-    with _told(duckdb):
+    with _told(duckdb, dataset):
         found = asked.extract_statements(sql)
         reading = {duckdb.StatementType.SELECT, duckdb.StatementType.MULTI}
         if len(found) != 1 or found[0].type not in reading:  # MULTI is what PIVOT is made into
             raise ValueError(f"the query must be one SELECT, got {_said(found)}")
         asked.execute(sql)
     columns = tuple(one[0] for one in asked.description or ())
-    return Answer(columns, _rows(duckdb, asked), tuple(dataset.foreign))
+    return Answer(columns, _rows(duckdb, asked, dataset), tuple(dataset.foreign))
 
 
 def _needed(sql: str) -> tuple[str, ...]:
@@ -187,20 +187,36 @@ def _listed(files: list[str]) -> str:
     return ", ".join("'" + file.replace("'", "''") + "'" for file in files)
 
 
-def _rows(duckdb: Any, asked: Any) -> Iterator[tuple[Any, ...]]:
-    with contextlib.closing(asked), _told(duckdb):
+def _rows(duckdb: Any, asked: Any, dataset: Dataset) -> Iterator[tuple[Any, ...]]:
+    with contextlib.closing(asked), _told(duckdb, dataset):
         while some := asked.fetchmany(_MANY):
             yield from some
 
 
 @contextlib.contextmanager
-def _told(duckdb: Any) -> Iterator[None]:
-    """DuckDB's errors as a ValueError of one line."""
+def _told(duckdb: Any, dataset: Dataset) -> Iterator[None]:
+    """DuckDB's errors as a ValueError of one line; it does not say which file is damaged, where one is."""
     try:
         yield
     except duckdb.InterruptException:
         raise KeyboardInterrupt from None
+    except RuntimeError as fault:  # as it tells of Ctrl-C while it computes
+        if str(fault) != "Query interrupted":
+            raise
+        raise KeyboardInterrupt from None
     except duckdb.Error as fault:
+        of_the_query = (
+            duckdb.ParserException,
+            duckdb.BinderException,
+            duckdb.CatalogException,
+            duckdb.PermissionException,
+            duckdb.DataError,
+            duckdb.OutOfMemoryException,
+        )
+        if not isinstance(fault, of_the_query):
+            for table in TABLES:
+                for file in dataset.counted(table):
+                    read(file)
         raise ValueError(f"the query cannot be answered: {one_line(str(fault))}") from None
 
 

@@ -169,9 +169,10 @@ def nested_sizes(count: int) -> list[float]:
 
 def lay_out(figure: Figure) -> None:
     """Give panels, ticks and titles their places, once: to find them takes longer than to draw them."""
-    if figure.get_layout_engine() is not None:
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)  # with the placeholder that "none" leaves, each file is drawn twice
 
 
 def save(figure: Figure, file: Path) -> Path:

@@ -35,7 +35,7 @@ class CuPy(NumPyNames):
     cache = "cold"
 
     def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
+        self.namespace = cupy
         self._flush: Any = None
 
     def declines(self, dtype: str) -> str | None:
@@ -43,24 +43,20 @@ class CuPy(NumPyNames):
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
         held = array if array.dtype == np.bool_ else round_to(array, dtype)
-        return self._cupy.asarray(np.ascontiguousarray(held))
+        return self.namespace.asarray(np.ascontiguousarray(held))
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
-        return np.asarray(self._cupy.asnumpy(array))
-
-    @property
-    def namespace(self) -> Any:
-        return self._cupy
+        return np.asarray(self.namespace.asnumpy(array))
 
     def finish(self) -> None:
-        self._cupy.cuda.Device().synchronize()
+        self.namespace.cuda.Device().synchronize()
 
     def time_calls(self, call: Call, iterations: int) -> float:
         """Device time by events around every call, the L2 cache overwritten before each; all is waited for once."""
-        cuda = self._cupy.cuda
+        cuda = self.namespace.cuda
         if self._flush is None:
             cache_bytes = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())["l2CacheSize"]
-            self._flush = self._cupy.empty(2 * max(cache_bytes, 2**22), dtype=np.int8)
+            self._flush = self.namespace.empty(2 * max(cache_bytes, 2**22), dtype=np.int8)
         pairs = [(cuda.Event(), cuda.Event()) for _ in range(iterations)]
         for start, end in pairs:
             self._flush.fill(0)
@@ -73,22 +69,22 @@ class CuPy(NumPyNames):
     def peak_bytes(self, call: Call) -> int:
         """What a call takes at most of CuPy's pool of memory; what a library takes beside the pool is not in it."""
         self.finish()
-        with _held(self._cupy.cuda.MemoryHook) as taken:
+        with _held(self.namespace.cuda.MemoryHook) as taken:
             result = call()
             self.finish()
         del result
         return int(taken.most)
 
     def free_bytes(self) -> int:
-        return int(self._cupy.cuda.runtime.memGetInfo()[0])
+        return int(self.namespace.cuda.runtime.memGetInfo()[0])
 
     def trim(self) -> None:
         self._flush = None
-        self._cupy.get_default_memory_pool().free_all_blocks()
+        self.namespace.get_default_memory_pool().free_all_blocks()
 
     def attest(self, call: Call) -> str:
         """The library of its matrix products: CuPy does not tell which kernels a call ran."""
-        cuda = self._cupy.cuda
+        cuda = self.namespace.cuda
         return f"cuBLAS {cuda.cublas.getVersion(cuda.get_cublas_handle())} and CuPy's own kernels"
 
     def set_threads(self, count: int) -> None:
@@ -98,8 +94,8 @@ class CuPy(NumPyNames):
         return {"TF32 in cuBLAS": "allowed" if int(os.environ.get("CUPY_TF32", "0")) > 0 else "off"}
 
     def versions(self) -> dict[str, str]:
-        cuda = self._cupy.cuda.runtime.runtimeGetVersion()
-        return {"cupy": self._cupy.__version__, "cuda": str(cuda), "numpy": np.__version__}
+        cuda = self.namespace.cuda.runtime.runtimeGetVersion()
+        return {"cupy": self.namespace.__version__, "cuda": str(cuda), "numpy": np.__version__}
 
 
 def _held(hook: Any) -> Any:

@@ -26,6 +26,7 @@ class NumPy(NumPyNames):
     """See `attnlab.contract.library.Library`."""
 
     name = "numpy"
+    namespace = np
 
     def declines(self, dtype: str) -> str | None:
         return "NumPy has no bfloat16" if dtype == "bfloat16" else None
@@ -45,10 +46,6 @@ class NumPy(NumPyNames):
         found = wide[0] @ wide[1].T
         found += wide[2]
         return found.astype(x.dtype, copy=False)
-
-    @property
-    def namespace(self) -> Any:
-        return np
 
     def versions(self) -> dict[str, str]:
         return {"numpy": np.__version__}

@@ -14,9 +14,7 @@ from attnlab.libraries.host import HostLibrary
 class NumPyNames(HostLibrary):
     """A part of `attnlab.contract.library.Library`, on the arrays of the module `namespace`."""
 
-    @property
-    def namespace(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} must name its module")
+    namespace: Any
 
     def dtype_of(self, array: Any) -> str:
         return str(self.namespace.asarray(array).dtype)

@@ -83,9 +83,10 @@ class Team:
         return answers
 
     def tell(self, *word: Any) -> None:
-        """One word to every rank, which does not answer it."""
+        """One word to every rank, which does not answer it. One that has ended is found by the next."""
         for pipe in self._pipes:
-            pipe.send(word)
+            with contextlib.suppress(OSError):
+                pipe.send(word)
 
     def end(self) -> None:
         """End all ranks, whatever they do."""

@@ -72,9 +72,9 @@ def _copy_rate(library: Library) -> float:
 def best(device: str, dtype: str, found: dict[str, dict[str, float] | None]) -> Ceiling | None:
     """The best of what `measure` found, by library name; None where no library has the dtype, or none a copy."""
     there = {name: one for name, one in found.items() if one is not None}
-    products = [(one["matmul_flops"], name) for name, one in there.items()]
+    rates = [(one["matmul_flops"], name) for name, one in there.items()]
     copies = [(one["copy_bytes"], name) for name, one in there.items() if "copy_bytes" in one]
-    return Ceiling(device, dtype, *max(products), *max(copies)) if copies else None
+    return Ceiling(device, dtype, *max(rates), *max(copies)) if copies else None
 
 
 def _least_seconds(library: Library, call: Callable[[], Any]) -> float:

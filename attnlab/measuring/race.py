@@ -197,13 +197,18 @@ class Race:
 
         Threads of JAX do, and the ranks of attention over processes: that is part of their time, and no disturbance.
         """
+        waiting = {}
         for one in self.participants:
             mine = [turn for turn in one.turns if turn["process"] == crew]
             waited = [turn for turn in mine if turn["waited"] > self.limits.run_delay]
-            if 2 * len(waited) > len(mine) and not self.others().notable:
-                one.crowded = True
-                for turn in waited:
-                    turn["disturbed"] = float(_fault_share(one, turn) > self.limits.run_delay)
+            if 2 * len(waited) > len(mine):
+                waiting[one.name] = one, waited
+        if not waiting or self.others().notable:
+            return
+        for one, waited in waiting.values():
+            one.crowded = True
+            for turn in waited:
+                turn["disturbed"] = float(_fault_share(one, turn) > self.limits.run_delay)
 
     def _may_retake(self) -> bool:
         return self._retaken < _RETAKEN_SHARE * max(self.spent, self.limits.workload_seconds)

@@ -22,8 +22,8 @@ from attnlab.program.presets import preset_workloads
 
 #: stands for every backend, those that race only where they are named included
 EVERYBODY = "all"
-#: of a plan file
-_MOST_BYTES = 2**20
+#: of a plan file: a sweep lists its workloads one by one, some hundred bytes each
+_MOST_BYTES = 2**25
 #: what a plan file calls the fields of `Plan` that have another name there
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 

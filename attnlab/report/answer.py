@@ -16,7 +16,7 @@ from attnlab.report.analysis import Analysis, Cell
 from attnlab.report.crossings import find_crossovers
 from attnlab.report.layout import shortened
 from attnlab.report.verdict_table import legend, table
-from attnlab.report.winners import Choice, Place, choose, every_place, largest, peaks_of, places
+from attnlab.report.winners import Choice, Place, choose, every_place, largest, peaks_of
 from attnlab.statistics.pairing import Kind
 from attnlab.statistics.ranking import decidable
 from attnlab.statistics.winner import Sure
@@ -62,7 +62,7 @@ def answer_of(analysis: Analysis) -> Answer:
         return Answer(_nothing(analysis), (), "", tuple(_failed(analysis)))
     groups, choices = [], []
     for group in analysis.groups:
-        mine = places(analysis, group)
+        mine = [one for one in found if one.group is group]
         choices.append(choose(analysis, mine))
         line = _line(analysis, choices[-1], mine)
         groups.append(

@@ -78,9 +78,10 @@ def _smaller(analysis: Analysis, fits: Sequence[Fits]) -> dict[str, Table]:
 
 def even(rows: Table) -> Table:
     """The rows with the same columns each, in the order in which they first come; None where one has no such."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    if all(list(row) == columns for row in rows):
+    kinds = dict.fromkeys(map(tuple, rows))
+    if len(kinds) < 2:
         return rows
+    columns = list(dict.fromkeys(name for kind in kinds for name in kind))
     return [{name: row.get(name) for name in columns} for row in rows]
 
 

@@ -14,6 +14,7 @@ from attnlab.report.data_tables import Table
 
 #: what a spreadsheet would compute instead of show, at the beginning of a cell
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+Columns = Mapping[str, list[Any]]
 
 
 def write(found: Iterable[tuple[str, Table]], folder: Path) -> list[str]:
@@ -27,11 +28,12 @@ def write(found: Iterable[tuple[str, Table]], folder: Path) -> list[str]:
     written = []
     for name, rows in found:
         file = folder / f"{_file_name(name)}.csv"
+        columns = _columns(rows)
         with file.open("w", encoding="utf-8", newline="") as out:
-            write_csv(rows, out)
+            _csv(columns, out)
         written.append(name)
         if with_parquet():
-            _parquet(rows, file.with_suffix(".parquet"))
+            _parquet(columns, file.with_suffix(".parquet"))
     return written
 
 
@@ -41,19 +43,27 @@ def with_parquet() -> bool:
 
 
 def csv_text(rows: Table) -> str:
-    """What `write_csv` writes."""
+    """The rows under their columns' names. A text that a spreadsheet would take for a formula has a ' before it."""
     out = io.StringIO()
-    write_csv(rows, out)
+    _csv(_columns(rows), out)
     return out.getvalue()
 
 
-def write_csv(rows: Table, out: TextIO) -> None:
-    """The rows under their columns' names. A text that a spreadsheet would take for a formula has a ' before it."""
+def _columns(rows: Table) -> Columns:
+    """A large table is read by column: whether there is anything to change in one is asked of all of it at once."""
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _csv(columns: Columns, out: TextIO) -> None:
     # every text in quotes: with this line end the writer would leave a carriage return without
     writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    if rows:
-        writer.writerow([_cell(name) for name in rows[0]])
-    writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    if columns:
+        writer.writerow(map(_cell, columns))
+    shown = [
+        list(map(_cell, some)) if any(issubclass(kind, str) for kind in _types(some)) else some
+        for some in columns.values()
+    ]
+    writer.writerows(zip(*shown, strict=True))
 
 
 def plain(value: Any) -> Any:
@@ -76,23 +86,22 @@ def _file_name(name: str) -> str:
     return "".join(one if one.isalnum() or one in "-_" else "_" for one in name)[:80]
 
 
-def _parquet(rows: Table, file: Path) -> None:
+def _parquet(columns: Columns, file: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
     # conditions of an experiment hold numbers in one row and texts in another
-    mixed = {
-        name for name, some in columns.items() if len({_kind(one) for one in some if one is not None}) > 1
-    }
     table = pyarrow.table(
         {
-            name: [None if one is None else str(one) for one in some] if name in mixed else some
+            name: [None if one is None else str(one) for one in some]
+            if len({float if kind is int else kind for kind in _types(some)}) > 1
+            else some
             for name, some in columns.items()
         }
     )
     pyarrow.parquet.write_table(table, file)
 
 
-def _kind(value: Any) -> type:
-    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
+def _types(some: Iterable[Any]) -> set[type]:
+    """Those of the values that are there."""
+    return set(map(type, some)) - {type(None)}

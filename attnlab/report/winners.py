@@ -6,6 +6,7 @@ are all made of these.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,13 +34,14 @@ class Place:
 
     def shares_first(self, name: str) -> bool:
         """Whether `name`, or another name of its kernel, is first here or tied for it."""
-        mine = self.standing(name)
-        return mine is not None and mine.implementation in self._first
+        return name in self.first
 
     @cached_property
-    def _first(self) -> set[str]:
-        """The implementations in first place."""
-        return {one.implementation for one in map(self.standing, self.won.first) if one is not None}
+    def first(self) -> frozenset[str]:
+        """Everybody who is first here or tied for it, under every name of a kernel."""
+        standings = self.cell.ranking.standings if self.cell.ranking is not None else ()
+        kernels = {one.implementation for one in standings if one.contender in self.won.first}
+        return frozenset(one.contender for one in standings if one.implementation in kernels)
 
     def behind(self, name: str) -> float:
         """How many times as long as the fastest `name` takes: 1 where it shares the first place, inf without a time."""
@@ -67,17 +69,17 @@ class Choice:
         """As it stands in a sentence."""
         return f"`{self.name}`"
 
-    @property
+    @cached_property
     def won(self) -> list[Place]:
         """Where it is first, and nobody is tied with it."""
         return [one for one in self._first() if one.won.sure is Sure.DECIDED]
 
-    @property
+    @cached_property
     def tied(self) -> list[Place]:
         """Where it shares the first place."""
         return [one for one in self._first() if one.won.sure is Sure.TIE]
 
-    @property
+    @cached_property
     def behind(self) -> list[Place]:
         """Where another one is decidedly faster."""
         return [
@@ -86,7 +88,7 @@ class Choice:
             if 1 < one.behind(self.name) < float("inf") and one.won.sure is not Sure.NO_INTERVAL
         ]
 
-    @property
+    @cached_property
     def absent(self) -> list[Place]:
         """Where others have a time and it has none."""
         return [one for one in self.places if one.behind(self.name) == float("inf")]
@@ -112,8 +114,8 @@ def choose(analysis: Analysis, found: Sequence[Place]) -> Choice | None:
     Of several such the one that needs the least memory at the largest workload, and of those that need about as much
     the first of the plan.
     """
-    counts = {name: sum(one.shares_first(name) for one in found) for name in analysis.names}
-    best = [name for name, count in counts.items() if count and count == max(counts.values())]
+    counts = Counter(name for one in found for name in one.first)
+    best = [name for name in analysis.names if name in counts and counts[name] == max(counts.values())]
     if not best:
         return None
     peaks = peaks_of(found, best)

@@ -17,6 +17,7 @@ from attnlab.contract import units
 from attnlab.contract.workload import Workload
 from attnlab.program.environment import environment
 from attnlab.program.store import Run, read_run
+from attnlab.report.wording import counted, listed
 from attnlab.routing.question import Kind, Outside, kind_of, sizes_of, workload_of
 from attnlab.routing.routes import OWN, Route, Routes, bound
 from attnlab.statistics.pairing import Verdict
@@ -27,6 +28,7 @@ _REMEMBERED = 8192
 _MACHINE = ("cpu", "cpu_features", "cores")
 
 _compiling = torch.compiler.is_compiling
+_tracing = torch._C._get_tracing_state
 _grad_enabled = torch.is_grad_enabled
 _autocast = torch.is_autocast_enabled
 _threads = torch.get_num_threads
@@ -44,7 +46,7 @@ class Choice:
     backend : its name; "torch_sdpa" is PyTorch's own function.
     fell_back : whether it answers because the run does not say who is faster.
     why : that in one sentence.
-    workload : the nearest that was measured, None where none is of the kind of the call.
+    workload : the nearest that was measured, None where none is of the kind of the call, or near enough.
     distance : the factor, 1 or more, by which the size that differs most from it differs.
     against : whom the choice is held against there.
     verdict : its time as a ratio to that of the choice, with the interval; None where there is none.
@@ -81,12 +83,17 @@ class Fastest:
     def __init__(self, run: Run, *, factor: float, compiled: bool, elsewhere: bool) -> None:
         if not factor >= 1:
             raise ValueError(f"factor must be 1 or more, got {factor:g}")
+        self._made_of = run, factor, compiled, elsewhere
         self._routes, self._factor = Routes(run, compiled=compiled), factor
         self._not_here = None if elsewhere else _not_here(run)
         self._measured_threads = _threads_of(run)
         self._remembered: dict[Any, _Found] = {}
         if self._not_here:
             warnings.warn(f"{self._not_here}: every call goes to PyTorch's own", stacklevel=3)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made anew where it is loaded, which may be another machine."""
+        return _again, self._made_of
 
     def __call__(
         self,
@@ -105,7 +112,7 @@ class Fastest:
         query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (batch, kv_heads, n_k, d_v), attn_mask
         broadcastable to (batch, heads, n_q, n_k): booleans, True keeps, or numbers that are added to the scores.
         """
-        if not _compiling():
+        if not _compiling() and _tracing() is None and not query.is_nested:
             kept = self._remembered.get(
                 _question(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
             )
@@ -200,8 +207,8 @@ class Fastest:
         factor = nearest.sizes.factor(sizes)
         if factor > self._factor:
             raise Outside(
-                f"its sizes are up to {units.figures(factor)} times those of the nearest measured workload, "
-                f"{nearest.workload.label}, and {units.figures(self._factor)} times are allowed"
+                f"its sizes differ by a factor of up to {units.figures(factor)} from those of the nearest measured "
+                f"workload, {nearest.workload.label}, and {units.figures(self._factor)} is allowed"
             )
         return nearest, factor
 
@@ -211,6 +218,10 @@ class Fastest:
             raise Outside(self._not_here)
         if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors if one is not None):
             raise Outside("only plain tensors were measured, no subclasses")
+        if any(one.is_nested for one in tensors if one is not None):
+            raise Outside("nested tensors were not measured")
+        if _tracing() is not None:
+            raise Outside("within torch.jit.trace nothing was measured")
         if _transforms() is not None or forward_mode._current_level >= 0:
             raise Outside("within torch.func and forward-mode differentiation nothing was measured")
         if _autocast("cpu") or _autocast("cuda"):
@@ -220,7 +231,8 @@ class Fastest:
         if _precision() != "highest":
             raise Outside(f'float32 matrix products were "highest" when measured, and are "{_precision()}"')
         if self._measured_threads not in (None, _threads()):
-            raise Outside(f"it was measured with {self._measured_threads} threads, and {_threads()} are set")
+            measured = counted(self._measured_threads or 0, "thread")
+            raise Outside(f"it was measured with {measured}, and {counted(_threads(), 'thread')} are set")
 
 
 def fastest(
@@ -324,7 +336,7 @@ _SAID: dict[str, Callable[[Any], str]] = {
     "mask": _MASKS.__getitem__,
     "head_dim": "head_dim {}".format,
     "value_dim": "value_dim {}".format,
-    "grouped": lambda value: f"{value} heads a key head",
+    "grouped": lambda value: f"{counted(value, 'head')} a key head",
     "one_query": lambda value: "one query" if value else "several queries",
 }
 
@@ -333,13 +345,30 @@ def _why(route: Route, found: _Found, against: str | None, verdict: Verdict | No
     """The sentence on a choice that the run made."""
     standing = route.ranking.of(found.backend) if route.ranking else None
     seconds = "" if standing is None else f", {units.seconds_text(standing.seconds)} a call"
-    lead = f"the fastest that is right, on tensors{seconds}"
+    lead = f"{_place(route, found.backend)}, on tensors{seconds}"
     if verdict is not None:
         ratio = f"{units.ratio(verdict.ratio)} {units.interval(verdict.low, verdict.high)}"
         lead += f" and {ratio} times as fast as {against}"
     factor = found.factor or 1.0
     near = "this very shape" if factor == 1 else f"sizes within a factor of {units.figures(factor)}"
     return f"{lead}, at {route.workload.label} ({near})"
+
+
+def _place(route: Route, chosen: str) -> str:
+    """Whether the choice is alone first, one of several, or the first of those that take the call."""
+    first = [one.contender for one in route.ranking.first] if route.ranking else [chosen]
+    if chosen not in first:
+        return "the fastest that is right and takes this call"
+    others = [name for name in first if name != chosen]
+    if not others:
+        return "the fastest that is right"
+    peaks = [route.results[name].peak_bytes for name in first]
+    why = "" if None in peaks or route.order[0] != chosen else ", chosen of them by memory"
+    return f"right, shares the first place with {listed(others)}{why}"
+
+
+def _again(run: Run, factor: float, compiled: bool, elsewhere: bool) -> Fastest:
+    return Fastest(run, factor=factor, compiled=compiled, elsewhere=elsewhere)
 
 
 def _not_here(run: Run) -> str | None:

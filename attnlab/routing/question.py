@@ -98,6 +98,9 @@ def workload_of(
     query: (batch, heads, queries, head_dim), key: (batch, kv_heads, keys, head_dim), value: (batch, kv_heads, keys,
     value_dim). differentiable : whether its gradients may be asked for.
     """
+    for name, number in (("dropout_p", dropout_p), ("scale", scale)):
+        if number is not None and not isinstance(number, int | float):
+            raise Outside(f"{name} is no number of Python's, but {type(number).__name__}")
     if dropout_p != 0:
         raise Outside(f"dropout was not measured, and dropout_p is {dropout_p:g}")
     tensors = query, key, value

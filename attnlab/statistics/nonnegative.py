@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ def solve(terms: Floats, values: Floats) -> Floats:
     scale[scale == 0] = 1.0
     columns = terms / scale[:, None]
     try:
-        best = _free(columns, values, np.ones(columns.shape[2], bool), _products(columns))
+        best = _free(columns, values, range(columns.shape[2]), _products(columns))
         rest = np.flatnonzero((best < 0).any(axis=1))
         few = len(rest) <= _FEW
         best[rest] = (_one_by_one if few else _best_of_fewer)(columns[rest], values[rest])
@@ -48,16 +49,13 @@ def _one_by_one(columns: Floats, values: Floats) -> Floats:
 
 def _best_of_fewer(columns: Floats, values: Floats) -> Floats:
     """The best solution without a negative part by fewer than all columns, of each problem."""
-    count = columns.shape[2]
-    best = np.zeros((len(columns), count))
+    best = np.zeros(columns.shape[::2])
     least = (values**2).sum(axis=1)
     products = _products(columns)
     there = np.flatnonzero(columns.any(axis=(0, 1))).tolist()  # a column of zeros adds nothing to a set
-    for size in range(1, count):
+    for size in range(1, len(there)):
         for taken in itertools.combinations(there, size):
-            used = np.zeros(count, bool)
-            used[list(taken)] = True
-            solution = _free(columns, values, used, products)
+            solution = _free(columns, values, taken, products)
             error = (_residual(columns, values, solution) ** 2).sum(axis=1)
             better = (solution >= 0).all(axis=1) & (error < least)
             best[better], least[better] = solution[better], error[better]
@@ -70,17 +68,16 @@ def _products(columns: Floats) -> Floats:
     return found
 
 
-def _free(columns: Floats, values: Floats, used: NDArray[np.bool_], products: Floats) -> Floats:
+def _free(columns: Floats, values: Floats, used: Sequence[int], products: Floats) -> Floats:
     """The least squares solutions by the columns `used`, 0 for the others and for columns of zeros."""
     turned = columns.transpose(0, 2, 1)
-    matrix = products * (used & used[:, None])
+    matrix = products[:, used][:, :, used]
     diagonal = np.einsum("bii->bi", matrix)
     diagonal[diagonal == 0] = 1.0
     solution = np.zeros(columns.shape[::2])
     for _ in range(1 + _CORRECTIONS):
         left = turned @ _residual(columns, values, solution)[..., None]
-        left[:, ~used] = 0.0
-        solution += np.linalg.solve(matrix, left)[..., 0]
+        solution[:, used] += np.linalg.solve(matrix, left[:, used])[..., 0]
     return solution
 
 

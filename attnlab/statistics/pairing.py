@@ -89,8 +89,7 @@ def compare(
     ratio, left_out = math.exp(center), len(shared) - kept
     if len(figures) < 2:
         return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, kept, left_out, len(figures))
-    # `statistics.stdev` counts in fractions, which took half of the time of ranking a large run
-    spread = math.sqrt(math.fsum((one - center) ** 2 for one in figures) / (len(figures) - 1))
+    spread = deviation(figures, center)
     alpha = LOOK_ALPHA / max(1, comparisons)
     half = half_width(spread, len(figures), alpha)
     low, high = math.exp(center - half), math.exp(min(center + half, 700.0))
@@ -108,6 +107,14 @@ def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[
         if index in other and index not in left_out:
             pairs.setdefault(processes[index], []).append(math.log(other[index] / base[index]))
     return pairs
+
+
+def deviation(figures: Sequence[float], mean: float) -> float:
+    """The sample standard deviation of two figures or more whose mean is known.
+
+    `statistics.stdev` counts in fractions, which took half of the time of ranking a large run.
+    """
+    return math.sqrt(math.fsum((one - mean) ** 2 for one in figures) / (len(figures) - 1))
 
 
 def half_width(spread: float, pairs: int, alpha: float) -> float:

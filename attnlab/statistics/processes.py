@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from attnlab.contract.result import Measurement
-from attnlab.statistics.pairing import ALPHA, half_width
+from attnlab.statistics.pairing import ALPHA, deviation, half_width
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def estimate(figures: Sequence[float], comparisons: int = 1) -> Estimate:
     mean = statistics.fmean(figures)
     if len(figures) < 2:
         return Estimate(mean, math.nan, math.nan, 1)
-    half = half_width(statistics.stdev(figures), len(figures), ALPHA / comparisons)
+    half = half_width(deviation(figures, mean), len(figures), ALPHA / comparisons)
     return Estimate(mean, mean - half, mean + half, len(figures))
 
 

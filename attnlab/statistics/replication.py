@@ -85,12 +85,13 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
     gaps = [math.log(later / earlier) for earlier, later in pairwise(medians)]
     cut = max(range(len(gaps)), key=lambda at: gaps[at]) + 1
     groups = medians[:cut], medians[cut:]
+    if min(map(len, groups)) < _MET:
+        return whole
     scatter = max(math.log(group[-1] / group[0]) / max(1, len(group) - 1) for group in groups)
     apart = math.log(statistics.median(groups[1]) / statistics.median(groups[0]))
-    turns = sum(before != after for before, after in pairwise(one >= groups[1][0] for one in timed))
-    if turns < _TURNS:
+    if apart < math.log1p(_APART) or gaps[cut - 1] < _SCATTERS * scatter:
         return whole
-    if min(map(len, groups)) < _MET or apart < math.log1p(_APART) or gaps[cut - 1] < _SCATTERS * scatter:
+    if sum(before != after for before, after in pairwise(one >= groups[1][0] for one in timed)) < _TURNS:
         return whole
     return tuple(Speed(statistics.median(group), len(group)) for group in groups)
 

@@ -63,6 +63,7 @@ class Levels:
         return np.stack([np.median(one, axis=1) for one in parts], axis=1)
 
 
+@lru_cache(maxsize=8)
 def _places(counts: Counts) -> list[Drawn]:
     """Every sample once, where it lies among all."""
     flat = [count for group in counts for count in group]

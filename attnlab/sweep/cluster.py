@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,9 +20,9 @@ from typing import Any
 from attnlab.contract.errors import Unavailable
 from attnlab.contract.text import one_line
 from attnlab.libraries.host import required
-from attnlab.sweep.folder import Sweep
+from attnlab.sweep.folder import Sweep, append_line
 from attnlab.sweep.progress import worked_on
-from attnlab.sweep.work import stop, work
+from attnlab.sweep.work import refuse, stop, work
 
 CLUSTERS = ("slurm", "local")
 JOBS, SUBMITTED = "jobs", "submitted.jsonl"
@@ -36,6 +38,8 @@ _ENDING_SECONDS = 60.0
 class Job:
     """What submitit pickles and a job calls. On Slurm's signal before the time is over it stops and is requeued.
 
+    What a person must mend, another version of attnlab on that host before all, is the shard's outcome at once.
+
     variables : to be set, or for None unset: on this host submitit hides graphics cards that were not asked of it.
     """
 
@@ -46,7 +50,10 @@ class Job:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        return work(folder, number)
+        try:
+            return work(folder, number)
+        except ValueError as fault:
+            return refuse(folder, number, str(fault))
 
     def checkpoint(self, folder: str, number: int) -> Any:
         """What is to be begun again: the same, which goes on where it stopped."""
@@ -74,6 +81,21 @@ class Asked:
                 raise ValueError(f"{name} is for Slurm: give --cluster slurm too")
         if not self.hours > 0:
             raise ValueError(f"--job-hours must be above 0, got {self.hours:g}")
+        if self.at_once < 1:
+            raise ValueError(f"--at-once must be above 0, got {self.at_once}")
+
+    def resume(self, folder: Path) -> str:
+        """The command that goes on with the sweep in `folder` on the same cluster, with the same options."""
+        words = ["attnlab", "sweep", "--resume"]
+        if self.cluster == "slurm":
+            words += ["--cluster", "slurm"]
+        for name in ("partition", "constraint"):
+            words += [f"--{name}", getattr(self, name)] if getattr(self, name) else []
+        words += ["--job-hours", f"{self.hours:g}"] if self.hours != Asked.hours else []
+        words += ["--at-once", str(self.at_once)] if self.at_once != Asked.at_once else []
+        for name, value in self.further.items():
+            words += ["--sbatch", f"{name}={value}"]
+        return shlex.join([*words, "--out", str(folder)])
 
 
 @dataclass
@@ -119,7 +141,12 @@ class Cluster:
             lines = (self.sweep.folder / SUBMITTED).read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return {}
-        return {int(shard): str(job) for shard, job in map(json.loads, lines)}
+        found = {}
+        for line in lines:
+            with contextlib.suppress(ValueError):  # one that was cut off, by a full disk
+                shard, job = json.loads(line)
+                found[int(shard)] = str(job)
+        return found
 
     def end(self) -> None:
         """Ask all jobs of the sweep to end, and wait for those that run: they keep what they have done."""
@@ -145,17 +172,17 @@ class Cluster:
         )
         executor.update_parameters(**self._parameters(len(numbers)))
         try:
-            with _deaf_to_the_terminal():
+            # what sbatch says is in the fault too, which is told in one line
+            with _deaf_to_the_terminal(), contextlib.redirect_stderr(io.StringIO()):
                 jobs = executor.map_array(self._job(), [folder] * len(numbers), numbers)
         except (self._submitit.core.utils.FailedJobError, RuntimeError) as fault:
             said = [line for line in str(fault).splitlines() if "error" in line] or str(fault).splitlines()
             raise ValueError(
                 f"Slurm takes no such job: {one_line('; '.join(dict.fromkeys(said)))}; nothing is lost, "
-                f"go on with: attnlab sweep --resume --out {self.sweep.folder}"
+                f"go on with: {Asked(cluster=self.asked.cluster).resume(self.sweep.folder)}"
             ) from None
-        with (self.sweep.folder / SUBMITTED).open("a", encoding="utf-8") as handle:
-            for number, job in zip(numbers, jobs, strict=True):
-                handle.write(json.dumps([number, job.job_id]) + "\n")
+        lines = [json.dumps([number, job.job_id]) for number, job in zip(numbers, jobs, strict=True)]
+        append_line(self.sweep.folder / SUBMITTED, "\n".join(lines))
         if self.asked.cluster == "local":
             self._local = dict(zip(numbers, jobs, strict=True))
 

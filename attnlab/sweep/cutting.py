@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +20,26 @@ WORKLOADS_A_SHARD = 16
 #: what may differ between two lengths of one kind
 _SIZES = ("queries", "keys", "key_lengths", "seed")
 _KIND = tuple(one.name for one in dataclasses.fields(Workload) if one.name not in _SIZES)
+
+
+def joined(plans: Mapping[str, Plan]) -> Plan:
+    """The workloads of all `plans`, each once, as one plan. Raises ValueError, naming it, for one that differs else."""
+    (named, first), *others = plans.items()
+    for name, other in others:
+        for one in dataclasses.fields(Plan):
+            if one.name not in ("workloads", "origins") and getattr(other, one.name) != getattr(
+                first, one.name
+            ):
+                raise ValueError(
+                    f"plans of one sweep may differ in their workloads alone, and {name} has other {one.name} than "
+                    f"{named}: make them alike, or two sweeps"
+                )
+    origins: dict[Workload, str] = {}
+    for plan in plans.values():
+        for workload, origin in zip(plan.workloads, plan.origins or ("",) * len(plan.workloads), strict=True):
+            origins.setdefault(workload, origin)
+    told = tuple(origins.values()) if any(origins.values()) else ()
+    return dataclasses.replace(first, workloads=tuple(origins), origins=told)
 
 
 def cut(plan: Plan, shards: int, seconds: Sequence[float] | None = None) -> list[Plan]:

@@ -1,9 +1,10 @@
 """What a plan will take: machine hours and money, from races that were measured.
 
-Two fits, both by non-negative least squares (Lawson and Hanson 1974, chapter 23) of relative errors: the time of one
-call of each contender, from least bytes and FLOPs; and the time of a whole race, from what its budget gives to rounds
-at such calls, from the calls beside the rounds, and from what every contender and every race costs by itself. How far
-that is off is measured on races that were left out of both fits.
+Two fits, both by non-negative least squares (Lawson and Hanson 1974, chapter 23) of relative errors, weighted anew by
+their own predictions (McCullagh and Nelder 1989, chapter 8): the time of one call of each contender, from least bytes
+and FLOPs; and the time of a whole race, from what its budget gives to rounds at such calls, from the calls beside the
+rounds, and from what every contender and every race costs by itself. How far that is off is measured on races that
+were left out of both fits.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from attnlab.contract.result import Outcome, Result
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import LEAST_ROUNDS, Limits
+from attnlab.program.environment import fingerprint
 from attnlab.program.execute import resolve
 from attnlab.program.plan import Plan
 from attnlab.program.store import Run
@@ -26,6 +28,8 @@ from attnlab.program.store import Run
 #: with fewer races there is nothing to leave out
 LEAST_RACES = 4
 _PARTS = 10
+#: fits after the first: by then predictions move by less than they are off
+_FITS = 6
 
 Floats = NDArray[np.float64]
 #: workloads of one kind: contenders decline them alike, and calls of one predict those of another
@@ -87,10 +91,13 @@ def _call_seconds(result: Result) -> float | None:
 
 
 class Costs:
-    """What races cost, learned from `races`; `overhead` is what a shard takes beside them, in seconds."""
+    """What races cost, learned from `races`; `overhead` is what a shard takes beside them, in seconds.
 
-    def __init__(self, races: Sequence[Race], overhead: float = 0.0) -> None:
-        self.races, self.overhead = races, overhead
+    machines : the kinds of machines that they were on.
+    """
+
+    def __init__(self, races: Sequence[Race], overhead: float = 0.0, machines: Sequence[str] = ()) -> None:
+        self.races, self.overhead, self.machines = races, overhead, machines
         self._calls = _Calls(races)
         names = sorted({name for race in races for name in race.calls})
         design = np.concatenate([self._design([one.workload], names, one.limits) for one in races])
@@ -201,13 +208,25 @@ def _sizes(workloads: Sequence[Workload]) -> Floats:
 
 
 def _fit(terms: Floats, seconds: Floats) -> Floats:
-    """Weights from 0 up whose relative errors are least, in squares."""
+    """Weights from 0 up whose relative errors are least, in squares.
+
+    Relative to what is predicted, by fits one after the other, each to the last one's predictions: relative to what was
+    measured, races that took long by chance would count for too little, and all of them together come out too low.
+    """
+    weights = _fit_relative_to(seconds, terms, seconds)
+    for _ in range(_FITS):
+        predicted = np.maximum(terms @ weights, seconds.min() / 10)  # never nothing
+        weights = _fit_relative_to(predicted, terms, seconds)
+    return weights
+
+
+def _fit_relative_to(sizes: Floats, terms: Floats, seconds: Floats) -> Floats:
     from scipy.optimize import nnls
 
-    weighted = terms / seconds[:, None]
+    weighted = terms / sizes[:, None]
     scale = np.linalg.norm(weighted, axis=0)  # columns of like size, for the solver's tolerance
     scale[scale == 0] = 1.0
-    weights: Floats = nnls(weighted / scale, np.ones(len(seconds)))[0] / scale
+    weights: Floats = nnls(weighted / scale, seconds / sizes)[0] / scale
     return weights
 
 
@@ -226,7 +245,8 @@ def learned(runs: Sequence[Run]) -> Costs:
             f"an estimate needs a run of this version with {LEAST_RACES + 1} races or more, got "
             f"{len(races) + len(raced)}: give further runs with --from"
         )
-    costs, beside = Costs(races), []
+    kinds = dict.fromkeys(fingerprint(run.environment) for run, _ in raced)
+    costs, beside = Costs(races, machines=tuple(kinds)), []
     for run, found in raced:
         account = sum(seconds for activity, seconds in run.account.items() if activity != "numerics")
         first = found[0]
@@ -266,7 +286,15 @@ def wall_seconds(shards: Sequence[float], machines: int) -> float:
 
 
 def sample(plan: Plan, count: int) -> Plan:
-    """So many workloads of `plan`, evenly from the least FLOPs to the most, without the numerical chapter."""
+    """So many workloads of `plan`, evenly from the least FLOPs to the most, without the numerical chapter.
+
+    Raises ValueError for less than `learned` needs.
+    """
+    if min(count, len(plan.workloads)) < LEAST_RACES + 1:
+        raise ValueError(
+            f"an estimate needs {LEAST_RACES + 1} races or more, got a sample of {count} of a plan of "
+            f"{len(plan.workloads)}: give runs to learn from with --from"
+        )
     order = sorted(range(len(plan.workloads)), key=lambda place: plan.workloads[place].flops)
     places = sorted({round(one) for one in np.linspace(0, len(order) - 1, min(count, len(order)))})
     chosen = tuple(plan.workloads[order[place]] for place in places)

@@ -12,6 +12,7 @@ Nothing but files: any number of hosts that see the folder can work on it, and a
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from attnlab.contract.errors import NotStored
 from attnlab.contract.plain import decode
 from attnlab.contract.workload import Workload
 from attnlab.program.execute import resolve
@@ -86,13 +88,7 @@ class Shard:
 
     def note(self, event: str, **told: Any) -> None:
         """Append an event to the journal, on the disk before this returns."""
-        line = json.dumps({"event": event, **told}) + "\n"
-        handle = os.open(self.folder / JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(handle, line.encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        append_line(self.folder / JOURNAL, json.dumps({"event": event, **told}))
 
     def journal(self) -> list[dict[str, Any]]:
         """All events, the first one first; a line that was cut off by a kill is passed over."""
@@ -185,6 +181,24 @@ def new_sweep(
     except OSError as fault:
         raise ValueError(f"the output folder {folder} cannot be written to: {fault.strerror}") from None
     return sweep
+
+
+def append_line(file: Path, text: str) -> None:
+    """Append `text` as a line of its own, on the disk before this returns: also behind one that was cut off.
+
+    Raises NotStored where it cannot be written, as on a full disk.
+    """
+    line = f"{text}\n".encode()
+    try:
+        with file.open("a+b", buffering=0) as handle:
+            size = handle.tell()
+            if size and os.pread(handle.fileno(), 1, size - 1) != b"\n":
+                line = b"\n" + line
+            if handle.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(handle.fileno())
+    except OSError as fault:
+        raise NotStored(f"{file} cannot be written to: {fault.strerror}") from None
 
 
 def read_sweep(folder: Path | str) -> Sweep:

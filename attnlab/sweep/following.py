@@ -96,15 +96,19 @@ def summary(found: Status) -> str:
         for name in (*OUTCOMES, "running", "waiting", "stopped", "open")
         if (number := found.count(name))
     ]
-    left = found.seconds_left
-    time_left = (
-        ""
-        if found.over
-        else "; time left not known yet"
-        if left is None
-        else f"; about {duration(left)} left"
-    )
-    return f"{found.done} of {found.size} workloads; shards: {', '.join(counted)}{time_left}"
+    return f"{found.done} of {found.size} workloads; shards: {', '.join(counted)}{_time_left(found)}"
+
+
+def _time_left(found: Status) -> str:
+    if found.over:
+        return ""
+    if found.seconds_left is None:
+        return "; time left not known yet"
+    if found.seconds_left == 0:  # of races: what a run does behind its last one, nobody has foretold
+        return (
+            f"; all is raced, the last runs {'are ending' if found.count('running') else 'have yet to end'}"
+        )
+    return f"; about {duration(found.seconds_left)} left"
 
 
 def duration(seconds: float) -> str:

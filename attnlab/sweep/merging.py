@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from typing import Any
 import msgspec
 
 from attnlab.contract.result import Result
+from attnlab.contract.text import without_home
 from attnlab.program.environment import fingerprint
 from attnlab.program.results_file import RESULTS
 from attnlab.program.store import RUN_FILE, Run, read_run
-from attnlab.sweep.folder import Sweep
+from attnlab.sweep.folder import PLAN_FILE, Sweep
 
 #: where the runs of kinds of machines are written, made from the shards' runs
 MACHINES = "machines"
@@ -32,11 +34,15 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _Stored:
-    """A run as it lies on the disk: ``run.json``, and the lines of each workload that all contenders have one of."""
+    """A run as it lies on the disk: ``run.json``, and the lines of each workload that all contenders have one of.
+
+    last : of its shard; what an earlier one was cut off in, a later one has.
+    """
 
     folder: Path
     told: dict[str, Any]
     lines: Mapping[str, Sequence[bytes]]
+    last: bool
 
 
 def results(sweep: Sweep) -> Iterator[Result]:
@@ -49,6 +55,7 @@ def results(sweep: Sweep) -> Iterator[Result]:
 def by_machine(sweep: Sweep) -> dict[str, Run]:
     """One run for every kind of machine, by its fingerprint, over the workloads that were raced there.
 
+    Of a sweep that is not complete, those are in its plan too that the last run of a shard is yet to race.
     Raises ValueError as `results`.
     """
     return {machine: read_run(folder) for machine, folder in write_machines(sweep).items()}
@@ -64,14 +71,19 @@ def write_machines(sweep: Sweep) -> dict[str, Path]:
     for stored in _all(sweep):
         if stored.lines:
             found.setdefault(fingerprint(stored.told["environment"]), []).append(stored)
-    return {machine: _merge(sweep.folder / MACHINES / machine, runs) for machine, runs in found.items()}
+    plan, shards = str(sweep.folder / PLAN_FILE), str(len(sweep.told.sizes))
+    command = without_home(shlex.join(["attnlab", "sweep", plan, "--shards", shards]))
+    return {
+        machine: _merge(sweep.folder / MACHINES / machine, runs, command) for machine, runs in found.items()
+    }
 
 
 def _all(sweep: Sweep) -> Iterator[_Stored]:
     for shard in sweep.shards:
         answered: set[str] = set()
-        for folder in shard.runs():
-            stored = _read(folder)
+        runs = shard.runs()
+        for folder in runs:
+            stored = _read(folder, last=folder == runs[-1])
             doubled = answered & stored.lines.keys()
             if doubled:
                 raise ValueError(
@@ -81,7 +93,7 @@ def _all(sweep: Sweep) -> Iterator[_Stored]:
             yield stored
 
 
-def _read(folder: Path) -> _Stored:
+def _read(folder: Path, *, last: bool) -> _Stored:
     try:
         told = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
         expected = Counter(told["contenders"])
@@ -93,7 +105,7 @@ def _read(folder: Path) -> _Stored:
             lines[key] = [line for *_, line in some]
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise ValueError(f"the run {folder} cannot be read: {type(fault).__name__}: {fault}") from None
-    return _Stored(folder, told, lines)
+    return _Stored(folder, told, lines, last)
 
 
 def _lines(file: Path) -> Iterator[tuple[str, str, bytes]]:
@@ -112,15 +124,16 @@ def _key(workload: Mapping[str, Any]) -> str:
     return json.dumps(workload, sort_keys=True)
 
 
-def _merge(folder: Path, runs: Sequence[_Stored]) -> Path:
-    """The runs as one, in `folder`."""
+def _merge(folder: Path, runs: Sequence[_Stored], command: str) -> Path:
+    """The runs as one, in `folder`; `command` repeats them."""
     folder.mkdir(parents=True, exist_ok=True)
     told = dict(runs[0].told)
     plan, workloads, origins = dict(told["plan"]), [], []
     for run in runs:
         asked = run.told["plan"]
         named = asked["origins"] or [""] * len(asked["workloads"])
-        pairs = [pair for pair in zip(asked["workloads"], named, strict=True) if _key(pair[0]) in run.lines]
+        asked_of_it = zip(asked["workloads"], named, strict=True)
+        pairs = [pair for pair in asked_of_it if run.last or _key(pair[0]) in run.lines]
         workloads += [one for one, _ in pairs]
         origins += [one for _, one in pairs] if asked["origins"] else []
     plan |= {"workloads": workloads, "origins": origins}
@@ -134,9 +147,9 @@ def _merge(folder: Path, runs: Sequence[_Stored]) -> Path:
         "account": dict(account),
         "ceilings": list(ceilings.values()),
         "invariance": max((run.told["invariance"] for run in runs), key=len),
-        "command": "attnlab sweep",
+        "command": command,
         "started": min(run.told["started"] for run in runs),
-        "complete": all(run.told["complete"] for run in runs),
+        "complete": all(run.told["complete"] or not run.last for run in runs),
     }
     with (folder / RESULTS).open("wb") as handle:
         for run in runs:

@@ -13,6 +13,8 @@ from attnlab.sweep.folder import Shard, Sweep
 
 #: a host whose clock is further from the files' than this, in seconds, is named: no duration is taken over two clocks
 CLOCK_APART = 5.0
+#: of shards that ended for one reason, so many are named
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class Status:
             return 0.0
         return None if pace is None else pace * left / max(1, self.count("running"))
 
+    def reasons(self) -> list[str]:
+        """A line for every reason why shards ended without being complete, with those that it ended."""
+        alike: dict[tuple[str, str], list[State]] = {}
+        for one in self.states:
+            if one.reason:
+                alike.setdefault((one.state, one.reason), []).append(one)
+        return [f"{_named(some)} {state} with {_done(some)}: {why}" for (state, why), some in alike.items()]
+
     def clocks(self) -> list[str]:
         """A line for every host whose clock is far from that of the files."""
         apart = {one.host: one.clock_s for one in self.states if abs(one.clock_s) > CLOCK_APART}
@@ -84,6 +94,18 @@ class Status:
             "dates of its runs are off by that, durations are not"
             for host, found in apart.items()
         ]
+
+
+def _named(some: Sequence[State]) -> str:
+    """``shard 3``, ``12 shards (3, 5, 6, 9, 10, ...)``."""
+    if len(some) == 1:
+        return f"shard {some[0].number}"
+    first = [str(one.number) for one in some[:_NAMED]]
+    return f"{len(some)} shards ({', '.join(first + ['...'] * (len(some) > _NAMED))})"
+
+
+def _done(some: Sequence[State]) -> str:
+    return f"{sum(one.done for one in some)} of {sum(one.size for one in some)} workloads"
 
 
 OUTCOMES = ("complete", "killed", "refused", "failed")

@@ -154,6 +154,12 @@ class _Job:
         return end(self.shard, self.sweep.told.series, outcome, reason)
 
 
+def refuse(folder: Path | str, number: int, reason: str) -> str:
+    """Note that a job could not even begin with the shard, on which host and why: the outcome ``refused``."""
+    sweep = read_sweep(folder)
+    return end(sweep.shard(number), sweep.told.series, "refused", f"on {platform.node()}: {reason}")
+
+
 def note_end(shard: Shard, status: int, said: str) -> None:
     """Note that an attempt ended with that exit status, and what it said last."""
     shard.note("ended", status=status, said=one_line(said), done=_done(shard), time=time.time())

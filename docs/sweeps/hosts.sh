@@ -1,8 +1,8 @@
 #!/bin/bash
 # A sweep over hosts that one can log in to and that share a folder: no cluster, no daemon.
 #   docs/sweeps/hosts.sh PLAN.toml SWEEP HOST...
-# The plan is cut into three shards a host; each host takes every so manieth. What is interrupted goes on when the same
-# is called again; a host that another sweep measures on is waited for.
+# The plan is cut into three shards a host; of N hosts each takes every Nth shard. What is interrupted goes on when the
+# same is called again; a host that another sweep measures on is waited for.
 set -eu
 plan=$1 sweep=$2
 shift 2

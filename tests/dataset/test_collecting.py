@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strategies import blocks, workloads
 
 from attnlab.__main__ import main
-from attnlab.contract.errors import Unavailable
+from attnlab.contract.errors import NotStored, Unavailable
 from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
 from attnlab.program import results_file
 from attnlab.program.environment import fingerprint
@@ -208,6 +208,32 @@ def test_runs_without_an_id_are_told_apart_by_what_does_not_change(made: Made, t
     assert run_id(replace(run, id="../../../../x")) == early  # what is no id makes no file's name
 
 
+def test_what_a_collection_killed_at_its_first_step_leaves_is_no_hindrance(
+    made: Made, tmp_path: Path
+) -> None:
+    """The marker is written under another name first."""
+    into = tmp_path / "all"
+    into.mkdir()
+    (into / "dataset.json.new").write_text("{")
+    (into / "dataset.lock").touch()
+    (found,) = dataset.collect([made().folder], into)
+    assert (found.added, found.fault) == (4, None)
+    assert not list(into.rglob("*.new"))
+
+
+def test_a_copy_of_a_file_at_another_machine_counts_once(made: Made, tmp_path: Path) -> None:
+    """The first by its name is read, the other one passed over and told."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    file = next((into / "results").rglob("*.parquet"))
+    copy = into / "results" / "machine=z" / file.parent.name / file.name
+    copy.parent.mkdir(parents=True)
+    shutil.copy(file, copy)
+    strange: list[Path] = []
+    (stored,) = dataset.runs(into, passed_over=strange)
+    assert same(stored, run) and strange == [copy]
+
+
 # -- machines ----------------------------------------------------------------------------------------
 
 
@@ -312,6 +338,90 @@ def test_a_damaged_file_is_told_and_collected_anew_when_it_is_removed(made: Made
     (found,) = dataset.collect([run.folder], into)
     assert (found.added, found.fault) == (4, None)
     assert same(back(into)[run.id], run)
+
+
+def test_a_flipped_bit_in_the_data_is_told(made: Made, tmp_path: Path) -> None:
+    """A page that unpacks to other numbers all the same: each carries a checksum."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    file = next((into / "results").rglob("*.parquet"))
+    pq = pytest.importorskip("pyarrow.parquet")
+    metadata = pq.ParquetFile(file).metadata.row_group(0)
+    column = next(
+        metadata.column(at)
+        for at in range(len(arrow("results")))
+        if "latency" in metadata.column(at).path_in_schema
+    )
+    data = bytearray(file.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=r"is damaged: .*remove it, and collect its run again"):
+        list(dataset.runs(into))
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_run_of_which_results_are_gone_is_not_read_as_an_empty_one(
+    gone: bool, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or damaged. The others are reported, one line tells of it, and collecting again mends it."""
+    first, second, into = made(), made(), tmp_path / "all"
+    dataset.collect([first.folder, second.folder], into)
+    file = next((into / "results").rglob(f"{first.id}*.parquet"))
+    if gone:
+        file.unlink()
+    else:
+        file.write_bytes(b"")
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(into), "--summary"])
+    told = capsys.readouterr()
+    assert end.value.code == 2
+    assert told.out.startswith(f"Run {second.id}, ") and told.out.count("\n") == 1
+    said = f"attnlab: {into} holds 0 of the 4 races that it had of run {first.id}: a file of it is damaged or gone"
+    assert said in told.err
+    assert (f"passed over, not a file of attnlab's, or damaged: {file}\n" in told.err) is not gone
+    file.unlink(missing_ok=True)
+    dataset.collect([first.folder], into)
+    assert same(back(into)[first.id], first)
+
+
+def test_a_file_of_another_table_is_one_line(made: Made, tmp_path: Path) -> None:
+    """Where a file of the results, or of the runs, should be."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    (told,) = (into / "runs").rglob("*.parquet")
+    (file,) = (into / "results").rglob("*.parquet")
+    kept = told.read_bytes()
+    shutil.copy(told, file)
+    (found,) = dataset.collect([run.folder], into)
+    assert found.fault == f"{file} is damaged: it has no column race; remove it, and collect its run again"
+    file.unlink()
+    dataset.collect([run.folder], into)
+    told.write_bytes(kept)
+    last = told.with_name(f"{run.id}-0002.parquet")
+    shutil.copy(next((into / "results").rglob("*.parquet")), last)
+    (found,) = dataset.collect([run.folder], into)
+    assert (
+        found.fault == f"{last} is damaged: it has no column run_json; remove it, and collect its run again"
+    )
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is the lock that cannot be made."""
+    import filelock
+
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+
+    def refuse(self: filelock.FileLock) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(filelock.FileLock, "_acquire", refuse)
+    with pytest.raises(
+        NotStored, match="all cannot be written: Permission denied; what the dataset holds stays"
+    ):
+        dataset.collect([run.folder], into)
 
 
 def test_without_the_library_the_line_that_installs_it_is_told(

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from attnlab.__main__ import main
+from attnlab.program.environment import fingerprint
 from attnlab.program.store import Run
 from attnlab.report.analysis import analyse
 
@@ -334,9 +337,51 @@ def test_foreign_files_are_passed_over_and_told(
         main(["query", str(path), "select 1 as one"])
     told = capsys.readouterr()
     assert end.value.code == 0
-    assert told.err.startswith("attnlab: passed over, not a file of attnlab's: ")
+    assert told.err.startswith("attnlab: passed over, not a file of attnlab's, or damaged: ")
     assert told.err.count("\n") == 1
     assert all(file.exists() for file in foreign)
+
+
+def test_a_damaged_file_is_named(two: tuple[Path, list[Run]]) -> None:
+    """DuckDB does not say which of them it is."""
+    path, runs = two
+    file = next((path / "results").rglob(f"{runs[0].id}-*.parquet"))
+    data = bytearray(file.read_bytes())
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")  # what follows says where the columns lie
+    for at in range(100, end):
+        data[at] ^= 0xFF
+    file.write_bytes(data)
+    with pytest.raises(ValueError, match=r"is damaged: .*remove it, and collect") as told:
+        list(dataset.query(path, "select * from stored_results").rows)
+    assert str(file) in str(told.value)
+
+
+ENDLESS = """
+import os, signal, sys, threading
+from attnlab.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+main(["query", sys.argv[1], "select sum(a.range * b.range) from range(10000000) a, range(10000000) b"])
+"""
+
+
+def test_ctrl_c_ends_a_query_whenever_it_comes(two: tuple[Path, list[Run]]) -> None:
+    """While DuckDB computes, or before: status 130 and one line."""
+    asked = [sys.executable, "-c", ENDLESS, str(two[0])]
+    told = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+    assert (told.returncode, told.stdout, told.stderr.strip()) == (130, "", "attnlab: interrupted")
+
+
+def test_a_query_from_python_is_interrupted_as_any_call_is(two: tuple[Path, list[Run]]) -> None:
+    """Where DuckDB tells of it as a RuntimeError."""
+    import duckdb
+
+    from attnlab.dataset.folder import open_dataset
+
+    told = import_module("attnlab.dataset.query")._told
+    for raised, fault in (("Query interrupted", KeyboardInterrupt), ("something else", RuntimeError)):
+        with pytest.raises(fault), told(duckdb, open_dataset(two[0])):
+            raise RuntimeError(raised)
 
 
 # -- the command -------------------------------------------------------------------------------------
@@ -361,8 +406,44 @@ def test_the_formats_hold_the_same(two: tuple[Path, list[Run]], capsys: pytest.C
     assert [(one["contender"], float(one["ratio"]), one["causal"]) for one in lines] == [
         (one["contender"], one["ratio"], "") for one in rows
     ]
-    table = output(capsys, "query", str(path), sql)
-    assert all(f"{one['ratio']:.6g}" in table for one in rows)
+    for form in ("table", "md"):
+        table = output(capsys, "query", str(path), sql, "--format", form)
+        assert all(f"{one['ratio']:.6g}" in table for one in rows)
+    first = [line.split("|")[1].strip() for line in table.splitlines()]
+    assert [first[0], *first[2:]] == ["contender", *(one["contender"] for one in rows)]
+
+
+def test_a_table_for_a_person_ends_where_nobody_reads_on(
+    two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a thousand rows, and some letters of a cell, and says so; CSV and JSON are whole."""
+    sql = "select range as number, repeat('x', 5000) as long from range(1001)"
+    for form, whole in (("table", False), ("md", False), ("csv", True), ("json", True)):
+        with pytest.raises(SystemExit):
+            main(["query", str(two[0]), sql, "--format", form])
+        told = capsys.readouterr()
+        assert ("x" * 5000 in told.out, "1000" in told.out) == (whole, whole)
+        assert "999" in told.out
+        said = "attnlab: the first 1000 rows; --format csv and --format json print all\n"
+        assert told.err == ("" if whole else said)
+    assert output(capsys, "query", str(two[0]), f"{sql} where false", "--format", "md") == (
+        "| number | long |\n|:--|:--|\n"
+    )
+
+
+def test_a_report_says_of_which_run_it_is_and_needs_no_folder_to_print(
+    two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Machine and day; JSON and CSV of many runs come from a query."""
+    path, runs = two
+    lines = output(capsys, "report", str(path), "--summary").splitlines()
+    assert {tuple(line.split(": ")[0].split(", ")) for line in lines} == {
+        (f"Run {run.id}", fingerprint(run.environment), run.started[:10]) for run in runs
+    }
+    assert not (path / "reports").exists()
+    with pytest.raises(SystemExit):
+        main(["report", str(path), "--format", "json"])
+    assert "is a dataset, of many runs: attnlab query" in capsys.readouterr().err
 
 
 def test_what_a_terminal_would_act_on_is_not_shown(

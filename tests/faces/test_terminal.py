@@ -286,6 +286,17 @@ def test_a_stored_run_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "holds no run" in capsys.readouterr().err
 
 
+def test_to_show_a_run_it_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes longest of all, of a large run."""
+    from attnlab.report import analysis
+
+    judged = []
+    monkeypatch.setattr(analysis, "judge", lambda run, judge=analysis.judge: judged.append(run) or judge(run))
+    synthetic(tmp_path, lengths=(64, 128), heads=(4,))
+    assert status("show", str(tmp_path)) == 0
+    assert len(judged) == 1
+
+
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_of_an_interrupted_run_there_is_shown_what_there_is(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

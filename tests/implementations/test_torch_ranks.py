@@ -208,6 +208,20 @@ def test_a_rank_that_fails_is_told_and_the_next_call_has_new_ones() -> None:
     assert backend.library == "torch_ranks"
 
 
+def test_a_rank_that_has_ended_is_named_also_where_something_is_to_be_freed(ulysses: Backend) -> None:
+    """A word that is not answered goes before that of the call."""
+    library = ulysses.open("cpu")
+    assert isinstance(library, TorchRanks)
+    call = ulysses.bind(WORKLOAD)
+    call()
+    process = library.team._processes[1]
+    process.kill()
+    process.wait()
+    assert library._forgotten
+    with pytest.raises(RuntimeError, match=r"rank 1 of 2 ended, with status -9|rank 0 of 2: "):
+        call()
+
+
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
     """A worker with two ranks, prepared and stopped."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from raced_runs import DIRECTIONS, TENSORS, raced, tensors
@@ -17,8 +20,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
+from attnlab.contract.backend import Backend
 from attnlab.contract.result import Result
+from attnlab.contract.workload import Workload
 from attnlab.program.store import Run
+from attnlab.report.wording import counted
 from attnlab.routing.dispatch import Choice, Fastest
 
 #: a backend that cannot be differentiated, and one that answers wrongly
@@ -94,6 +100,88 @@ def test_ties_go_to_the_least_memory(
 ) -> None:
     """And where that is equal too not to the one that forces a kernel. Those decidedly slower are no tie."""
     assert winner(raced(tmp_path, seconds, memory=memory)).backend == chosen
+
+
+def test_a_tie_is_not_called_a_win(tmp_path: Path) -> None:
+    """Who shares the first place is told, and how one of them was chosen."""
+    run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 10.0, "torch_sdpa_math": 20.0}, memory=True)
+    said = (
+        "torch_sdpa: right, shares the first place with torch_eager, chosen of them by memory, on tensors, "
+    )
+    assert str(winner(run)).startswith(said)
+    run.results = [
+        replace(one, measurements=tuple(kept for kept in one.measurements if kept.quantity != "peak_memory"))
+        for one in run.results
+    ]
+    assert "first place" in winner(run).why and "by memory" not in winner(run).why
+    alone = winner(raced(tmp_path / "alone", {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    assert str(alone).startswith("torch_eager: the fastest that is right, on tensors, ")
+
+
+def test_who_takes_a_call_that_the_first_declines_is_not_called_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kernel may for a size near the measured one."""
+    found = attnlab.fastest(
+        raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa_math": 15.0, "torch_sdpa": 20.0})
+    )
+    declines = Backend.declines
+
+    def declined(self: Backend, workload: Workload) -> str | None:
+        return "not this one" if self.name == "torch_eager" else declines(self, workload)
+
+    monkeypatch.setattr(Backend, "declines", declined)
+    said = str(found.explain(*tensors()))
+    assert said.startswith("torch_sdpa_math: the fastest that is right and takes this call, on tensors, ")
+
+
+def test_it_is_pickled_before_and_after_a_call(tmp_path: Path) -> None:
+    """For another process; loaded, it looks at its machine again."""
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    for _ in range(2):
+        again = pickle.loads(pickle.dumps(found))
+        assert sent(again, *tensors()) == "torch_eager"
+        found(*tensors())
+    found._made_of[0].environment = {"cpu": "Another CPU"}
+    with pytest.warns(UserWarning, match="another machine"):
+        again = pickle.loads(pickle.dumps(found))
+    assert again.explain(*tensors()).fell_back
+
+
+def test_numbers_that_are_tensors_are_pytorchs_own_to_answer(tmp_path: Path) -> None:
+    """They may change between two calls, and PyTorch takes them; so does it take NumPy's."""
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    arrays = tensors()
+    for scale in (torch.tensor(0.5), np.float32(0.25), np.float64(2.0)):
+        assert torch.allclose(found(*arrays, scale=scale), own_function(*arrays, scale=scale), atol=1e-5)
+    assert "scale is no number of Python's, but Tensor" in found.explain(*arrays, scale=torch.tensor(0.5)).why
+    dropout = torch.tensor(0.0)
+    assert found(*arrays, dropout_p=dropout).any()
+    dropout.fill_(1.0)
+    assert not found(*arrays, dropout_p=dropout).any()
+    with pytest.raises(TypeError, match="scale"):
+        found(*arrays, scale="much")
+
+
+def test_nested_tensors_and_traces_are_pytorchs_own_to_answer(tmp_path: Path) -> None:
+    """Which have no shape that could be compared."""
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they are a prototype
+        nested = torch.nested.nested_tensor([torch.ones(2, 16, 64), torch.ones(2, 16, 64)])
+    assert torch.equal(found(nested, nested, nested).to_padded_tensor(0.0), torch.ones(2, 2, 16, 64))
+    assert "nested tensors" in found.explain(nested, nested, nested).why
+    reasons: list[str] = []
+
+    def traced(*arrays: Tensor) -> Tensor:
+        reasons.append(found.explain(*arrays).why)
+        return found(*arrays)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit itself
+        function = torch.jit.trace(traced, tensors(), check_trace=False)  # type: ignore[no-untyped-call]
+    assert torch.allclose(function(*tensors(seed=1)), own_function(*tensors(seed=1)), atol=1e-5)
+    assert reasons == ["within torch.jit.trace nothing was measured"]
 
 
 def test_what_was_found_wrong_never_answers(tmp_path: Path) -> None:
@@ -185,7 +273,10 @@ def test_other_threads_are_outside(tmp_path: Path) -> None:
     torch.set_num_threads(threads + 1)
     try:
         assert sent(found, *tensors()) == "torch_sdpa"
-        assert f"measured with {threads} threads, and {threads + 1} are set" in found.explain(*tensors()).why
+        assert (
+            f"measured with {counted(threads, 'thread')}, and {threads + 1} threads are set"
+            in found.explain(*tensors()).why
+        )
     finally:
         torch.set_num_threads(threads)
     assert sent(found, *tensors()) == "torch_eager"
@@ -228,10 +319,15 @@ OUTSIDE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "learned": ("gradients of attn_mask", {}, {"attn_mask": torch.zeros(16, 16, requires_grad=True)}),
     "both": ("beside is_causal", {}, {"is_causal": True, "attn_mask": torch.zeros(16, 16)}),
     "head_dim": ("head_dim 32 was not measured, but head_dim 64", {"dim": 32}, {}),
-    "groups": ("2 heads a key head was not", {"kv_heads": 1}, {"enable_gqa": True}),
+    "groups": (
+        "2 heads a key head was not measured, but 1 head a key head",
+        {"kv_heads": 1},
+        {"enable_gqa": True},
+    ),
     "one query": ("one query was not measured, but several", {"queries": 1, "keys": 16}, {}),
-    "long": ("up to 3.12 times those of the nearest measured workload", {"queries": 100}, {}),
-    "many heads": ("up to 4.00 times those of", {"heads": 8, "batch": 2}, {}),
+    "long": ("factor of up to 3.12 from those of the nearest measured workload", {"queries": 100}, {}),
+    "short": ("factor of up to 4.00 from those of the nearest measured workload", {"queries": 2}, {}),
+    "many heads": ("up to 4.00 from those of", {"heads": 8, "batch": 2}, {}),
     "negative": ("only a scale above 0", {}, {"scale": -0.5}),
 }
 

@@ -13,7 +13,7 @@ from strategies import workloads
 from attnlab.contract.workload import Workload
 from attnlab.measuring.limits import Limits
 from attnlab.program.plan import Plan, read_plan
-from attnlab.sweep.cutting import cut, shards_of, side_by_side
+from attnlab.sweep.cutting import cut, joined, shards_of, side_by_side
 from attnlab.sweep.folder import new_sweep, read_sweep
 from attnlab.sweep.plan_file import plan_text
 
@@ -71,6 +71,20 @@ def test_the_numerical_chapter_is_done_once() -> None:
     assert all(part.origins == tuple(origin[one] for one in part.workloads) for part in parts)
 
 
+def test_several_plans_make_one_of_all_their_workloads() -> None:
+    """Each once, with what asks for it; whatever else differs is named."""
+    forward, twice = many(4), many(6, origins=tuple("abcdef"))
+    training = dataclasses.replace(
+        forward, workloads=tuple(dataclasses.replace(one, direction="training") for one in forward.workloads)
+    )
+    assert joined({"a": forward}) == forward
+    both = joined({"a": forward, "b": training, "c": twice})
+    assert both.workloads == (*forward.workloads, *training.workloads, *twice.workloads[4:])
+    assert both.origins == ("",) * 8 + ("e", "f") and both.contenders == forward.contenders
+    with pytest.raises(ValueError, match="and b has other contenders than a: make them alike, or two sweeps"):
+        joined({"a": forward, "b": many(4, contenders=("torch_sdpa",))})
+
+
 def test_what_cannot_be_cut_is_refused() -> None:
     """With what was expected."""
     with pytest.raises(ValueError, match="one shard or more, got 0"):
@@ -99,6 +113,14 @@ def test_a_plan_survives_as_a_plan_file(
     )
     file = tmp_path_factory.mktemp("plan") / "plan.toml"
     file.write_text(plan_text(plan), encoding="utf-8")
+    assert Plan.grid(**read_plan(file)) == plan
+
+
+def test_a_plan_of_a_great_sweep_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Of more than a megabyte: whoever has the sweep's plan can repeat it."""
+    plan, file = many(20_000), tmp_path / "plan.toml"
+    file.write_text(plan_text(plan), encoding="utf-8")
+    assert file.stat().st_size > 2**20
     assert Plan.grid(**read_plan(file)) == plan
 
 

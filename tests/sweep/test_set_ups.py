@@ -21,6 +21,7 @@ from sweeping import PLAN, cells, plan_file
 
 from attnlab.commands.app import app
 from attnlab.program.plan import Plan, read_plan
+from attnlab.sweep.cutting import joined
 from attnlab.sweep.folder import read_sweep
 from attnlab.sweep.merging import results
 from attnlab.sweep.progress import status
@@ -65,8 +66,12 @@ def test_a_command_with_a_slip_is_seen() -> None:
 
 
 def test_the_plan_is_one() -> None:
-    """Of 36 workloads."""
-    assert len(Plan.grid(**read_plan(DOCS / "sweeps" / "plan.toml")).workloads) == 36
+    """Of 36 workloads; with the other one of both directions."""
+    forward, training = (
+        Plan.grid(**read_plan(DOCS / "sweeps" / f"{one}.toml")) for one in ("plan", "training")
+    )
+    assert len(forward.workloads) == 36
+    assert len(joined({"plan": forward, "training": training}).workloads) == 72
 
 
 def test_kubernetes_has_one_pod_a_shard_and_one_a_node() -> None:
@@ -138,6 +143,40 @@ def test_hosts_take_every_so_manieth_shard(tmp_path: Path) -> None:
     sweep = read_sweep(tmp_path / "sweep")
     assert [one.state for one in status(sweep).states] == ["complete", "complete"]
     assert cells(results(sweep)).total() == 4
+
+
+#: stands for the library, where it is not installed: it has one worker, on this host, for which nothing is pickled
+_DISTRIBUTED = """
+class Task:
+    def __init__(self, told): self.told = told
+    def result(self): return self.told
+class Client:
+    def __init__(self, address): assert address == "tcp://here:8786"
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def submit(self, function, *words, pure): return Task(function(*words))
+as_completed = list
+"""
+
+
+def test_dask_does_every_shard(tmp_path: Path) -> None:
+    """A task each; a shard that is not complete is its exit status."""
+    (tmp_path / "distributed.py").write_text(_DISTRIBUTED, encoding="utf-8")
+    plan = plan_file(tmp_path, PLAN.replace("[8, 16, 32]", "[8]"))
+    words = [sys.executable, str(DOCS / "sweeps" / "dask_shards.py"), "tcp://here:8786", "sweep"]
+    there = {**environment(tmp_path), "PYTHONPATH": str(tmp_path)}
+    for line in (shlex.split(f"attnlab sweep {plan} --shards 2 --cut --out sweep"), words):
+        done = subprocess.run(line, cwd=tmp_path, env=there, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert sorted(one for one in done.stdout.splitlines() if "exit status" in one) == [
+        "shard 0: exit status 0",
+        "shard 1: exit status 0",
+    ]
+    sweep = read_sweep(tmp_path / "sweep")
+    assert status(sweep).over and cells(results(sweep)).total() == 4
+    file = tmp_path / "sweep" / "sweep.json"
+    file.write_text(file.read_text(encoding="utf-8").replace(sweep.told.attnlab, "99.0"), encoding="utf-8")
+    assert subprocess.run(words, cwd=tmp_path, env=there, capture_output=True, check=False).returncode == 2
 
 
 @pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))

@@ -119,7 +119,7 @@ def test_what_slurm_refuses_is_one_line_and_nothing_is_lost(slurm: Slurm, tmp_pa
     out = tmp_path / "sweep"
     words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--out", str(out)]
     found = attnlab(slurm, *words, "--partition", "nowhere")
-    (line,) = [one for one in found.stderr.splitlines() if one.startswith("attnlab:")]
+    _, line = found.stderr.splitlines()
     assert found.returncode == 2 and "invalid partition specified: nowhere" in line
     assert "Traceback" not in found.stderr
     again = ["sweep", "--resume", "--cluster", "slurm", "--out", str(out)]

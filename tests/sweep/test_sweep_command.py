@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +21,14 @@ from sweeping import PLAN, cells, plan_file
 from attnlab import dataset
 from attnlab.__main__ import main
 from attnlab.contract.result import Result
-from attnlab.program.execute import run
+from attnlab.program.execute import resolve, run
 from attnlab.program.plan import Plan, read_plan
+from attnlab.program.store import Run
 from attnlab.sweep import cluster, folder
 from attnlab.sweep.folder import read_sweep
+from attnlab.sweep.following import summary
 from attnlab.sweep.merging import results
-from attnlab.sweep.progress import status
+from attnlab.sweep.progress import State, Status, status
 
 needs_submitit = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None,
@@ -59,7 +63,8 @@ def test_a_sweep_here_ends_with_a_report_and_the_results_of_one_run(tmp_path: Pa
     unbroken = run(Plan.grid(**read_plan(file)), tmp_path / "unbroken")
     assert cells(results(read_sweep(out))) == cells(unbroken.results)
     (report,) = (out / "machines").glob("*/report.md")
-    assert "on 6 workloads" in report.read_text(encoding="utf-8")
+    text = report.read_text(encoding="utf-8")
+    assert "on 6 workloads" in text and f"\nattnlab sweep {out / 'plan.toml'} --shards 2\n" in text
     assert {one.relative_to(out).as_posix() for one in read_sweep(out).runs()} == {
         "shards/0000/run-1",
         "shards/0001/run-1",
@@ -145,6 +150,14 @@ def test_a_plan_is_cut_and_a_shard_done_without_a_cluster(
         (["{plan}", "--shards", "0"], "--shards must be above 0, got 0"),
         (["{plan}", "--shards", "2", "--hours-per-shard", "1", "--from", "{out}"], "holds no run"),
         (["{plan}", "--job-hours", "0"], "--job-hours must be above 0, got 0"),
+        (["{plan}", "--at-once", "0"], "--at-once must be above 0, got 0"),
+        (["{plan}", "--machines", "3"], "--machines and --price-per-hour are for --estimate"),
+        (["{plan}", "--estimate", "--machines", "0"], "--machines must be above 0, got 0"),
+        (["{plan}", "--estimate", "--price-per-hour", "nan"], "--price-per-hour must be above 0, got nan"),
+        (
+            ["{plan}", "--estimate", "--sample", "4"],
+            "needs 5 races or more, got a sample of 4 of a plan of 6",
+        ),
         (["{plan}", "--sbatch", "qos"], "--sbatch takes NAME=VALUE"),
         (["{plan}", "--estimate", "--from", "{out}"], "holds no run"),
         (["{plan}", "--status"], "which holds its plan: give none"),
@@ -190,6 +203,99 @@ def test_without_slurm_one_line_says_so_and_the_cut_sweep_is_kept(
         "attnlab: no Slurm here: there is no sbatch; run this where sbatch works, or give --cluster local"
     )
     assert read_sweep(out).told.sizes == (6,)
+
+
+@needs_submitit
+def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same cluster: without --cluster slurm the sweep would go on on the host of whoever reads it."""
+    for name in ("sbatch", "srun", "squeue", "scancel"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            "#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n", encoding="utf-8"
+        )
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    out = tmp_path / "sweep"
+    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--partition", "no", "--out", str(out)]
+    exit_status, printed, (cut, line) = said(capsys, *words)
+    assert (exit_status, printed, cut) == (2, "", f"6 workloads in 1 shard: {out}")
+    assert line == (
+        "attnlab: Slurm takes no such job: sbatch: error: no such partition; nothing is lost, "
+        f"go on with: attnlab sweep --resume --cluster slurm --out {out}"
+    )
+
+
+@needs_submitit
+def test_a_disk_that_is_full_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the sweep stays as it is."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "a file"))
+
+    monkeypatch.setattr(cluster.Cluster, "_submit", full)
+    out = tmp_path / "sweep"
+    exit_status, printed, errors = said(capsys, "sweep", str(plan_file(tmp_path)), "--out", str(out))
+    assert (exit_status, printed) == (1, "")
+    assert errors[1:] == [
+        f"attnlab: the sweep in {out} stops: No space left on device ({tmp_path / 'a file'}); what is done is kept, "
+        "--resume goes on"
+    ]
+    assert read_sweep(out).told.sizes == (6,)
+
+
+def test_to_go_on_is_said_with_the_options_that_were_given() -> None:
+    """Those of their defaults left out."""
+    asked = cluster.Asked(
+        cluster="slurm", partition="main", constraint="epyc&bigmem", hours=2, further={"account": "lab"}
+    )
+    assert asked.resume(Path("a sweep")) == (
+        "attnlab sweep --resume --cluster slurm --partition main --constraint 'epyc&bigmem' --job-hours 2 "
+        "--sbatch account=lab --out 'a sweep'"
+    )
+    assert cluster.Asked().resume(Path("b")) == "attnlab sweep --resume --out b"
+
+
+def test_a_sample_of_another_plan_is_not_learned_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it says would be of other workloads."""
+    (tmp_path / "out-sample").mkdir()
+    plan = resolve(Plan.grid(**read_plan(plan_file(tmp_path, PLAN.replace("[8, 16, 32]", "[9, 17, 33]")))))[0]
+    Run(tmp_path / "out-sample", plan, {}, plan.contenders, str(plan.baseline)).save()
+    words = ["sweep", str(plan_file(tmp_path)), "--estimate", "--out", str(tmp_path / "out")]
+    exit_status, printed, (line,) = said(capsys, *words)
+    assert (exit_status, printed) == (2, "")
+    assert (
+        "out-sample holds a sample of another plan: give another --out, or learn from it with --from" in line
+    )
+
+
+def test_a_sweep_whose_races_are_all_done_says_what_it_waits_for() -> None:
+    """A run measures ceilings and writes its report after its last race: that is not no time."""
+    running = State(number=0, size=6, done=6, state="running", seconds=60.0)
+    assert summary(Status((running,))) == (
+        "6 of 6 workloads; shards: 1 running; all is raced, the last runs are ending"
+    )
+    stopped = replace(running, state="stopped")
+    assert summary(Status((stopped,))).endswith("1 stopped; all is raced, the last runs have yet to end")
+    half = replace(running, done=3)
+    assert summary(Status((half,))) == "3 of 6 workloads; shards: 1 running; about 60 s left"
+
+
+def test_shards_that_ended_for_one_reason_are_one_line() -> None:
+    """A fleet with a wrong version has thousands."""
+    many = [State(number=one, size=4, done=1, state="refused", reason="why") for one in range(7)]
+    other = State(number=9, size=4, done=2, state="killed", reason="3 jobs ended there")
+    assert Status((*many, other)).reasons() == [
+        "7 shards (0, 1, 2, 3, 4, ...) refused with 7 of 28 workloads: why",
+        "shard 9 killed with 2 of 4 workloads: 3 jobs ended there",
+    ]
+    assert Status(tuple(many[:2])).reasons() == ["2 shards (0, 1) refused with 2 of 8 workloads: why"]
 
 
 def test_another_version_is_refused_with_both(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from sweeping import cells, plan_file
 
+from attnlab.contract.errors import NotStored
 from attnlab.contract.result import Measurement, Outcome, Result
 from attnlab.program import environment as environments
 from attnlab.program.environment import fingerprint
@@ -22,7 +23,8 @@ from attnlab.program.plan import Plan, read_plan
 from attnlab.program.store import Run, read_run
 from attnlab.sweep import folder as folders
 from attnlab.sweep import work as works
-from attnlab.sweep.folder import Shard, Sweep, new_sweep, read_sweep
+from attnlab.sweep.cluster import SUBMITTED, Asked, Cluster, Job
+from attnlab.sweep.folder import Shard, Sweep, append_line, new_sweep, read_sweep
 from attnlab.sweep.merging import by_machine, results
 from attnlab.sweep.progress import status
 from attnlab.sweep.work import deaths, run_command, work
@@ -150,6 +152,8 @@ def test_another_kind_of_machine_does_what_is_left_in_a_run_of_its_own(
     fake.torn = b'{"contender": "numpy_vec'
     assert work(sweep.folder, 0, carry=fake) == "interrupted"
     assert status(sweep).states[0].state == "stopped"
+    (cut_off,) = by_machine(sweep).values()
+    assert not cut_off.complete and (len(cut_off.results), len(cut_off.plan.workloads)) == (4, 6)
     here["cpu"] = "another"
     assert work(sweep.folder, 0, carry=fake) == "complete"
     assert fake.commands == ["run --plan", "run --plan"]
@@ -159,6 +163,7 @@ def test_another_kind_of_machine_does_what_is_left_in_a_run_of_its_own(
     left_alone(sweep)
     merged = by_machine(sweep)
     assert sorted(len(one.plan.workloads) for one in merged.values()) == [2, 4]
+    assert all(one.complete for one in merged.values()), "nothing that the first was cut off in is missing"
     assert [one.environment["cpu"] for one in merged.values()] == ["this one", "another"]
     assert list(merged) == [fingerprint(first.environment), fingerprint(second.environment)]
     assert status(sweep).states[0].machines == tuple(merged)
@@ -206,6 +211,11 @@ def test_a_job_of_another_version_is_refused_with_both(
     ):
         work(sweep.folder, 0, carry=fake)
     assert not fake.commands and not sweep.shard(0).journal()
+    assert Job()(str(sweep.folder), 0) == "refused", "by a job of a cluster it is the outcome, not a failure"
+    (state,) = status(sweep).states
+    assert state.state == "refused" and f"is of attnlab {cut_by}, and this is attnlab 99.0" in str(
+        state.reason
+    )
 
 
 def test_clocks_that_differ_are_told_and_measure_nothing(
@@ -245,6 +255,23 @@ def test_a_journal_that_was_cut_off_is_read_up_to_there(sweep: Sweep) -> None:
     with (shard.folder / "journal.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"event": "end')
     assert [one["event"] for one in shard.journal()] == ["started"]
+    shard.note("ended", status=130)
+    assert [one["event"] for one in shard.journal()] == ["started", "ended"], "glued to what was cut off"
+
+
+def test_a_list_of_jobs_that_was_cut_off_is_read_and_gone_on_with(sweep: Sweep) -> None:
+    """A disk may be full while it is written."""
+    pytest.importorskip("submitit", reason="submitit is not installed; pip install 'attnlab[sweep]'")
+    (sweep.folder / SUBMITTED).write_text('[0, "17_0"]\n[1, "17', encoding="utf-8")
+    append_line(sweep.folder / SUBMITTED, '[2, "18"]')
+    assert Cluster(sweep, Asked()).submitted() == {0: "17_0", 2: "18"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_by_the_name_of_the_file() -> None:
+    """As for results."""
+    with pytest.raises(NotStored, match="/dev/full cannot be written to: No space left on device"):
+        append_line(Path("/dev/full"), "a line")
 
 
 def test_two_runs_with_one_workload_are_told_apart_from_a_whole_sweep(
