@@ -150,7 +150,7 @@ def share_axis(axes: Axes, most: float = 1.0) -> None:
     from matplotlib.ticker import PercentFormatter
 
     axes.set_ylim(0, max(1.08 * max(most, 1.0), axes.get_ylim()[1]))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
 
 
 def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:

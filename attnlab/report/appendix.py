@@ -102,6 +102,6 @@ def account_summary(analysis: Analysis) -> str:
         return "The run's time was not recorded."
     working = sum(spent.get(name, 0.0) for name in AT_WORK)
     return (
-        f"Timed, warm-up and memory calls took {working / total:.0%} of {total:.0f} s; "
+        f"Timed, warm-up and memory calls took {units.percent(working / total)} of {total:.0f} s; "
         "the rest is start-up, checking, and changing from one contender's process to the next."
     )

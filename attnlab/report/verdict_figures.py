@@ -13,8 +13,8 @@ from attnlab.figures.palette import MARKERS, Style
 from attnlab.figures.palette import styles as styles_of
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Group
-from attnlab.report.answer import first_names, lead_text
 from attnlab.report.readable import part_of, part_of_heads, readable
+from attnlab.report.verdict_table import first_names, lead_text
 from attnlab.report.winners import Place, places
 from attnlab.statistics.pairing import Verdict
 from attnlab.statistics.ranking import Ranking, Standing
