@@ -132,8 +132,9 @@ def main() -> None:
         "# A fleet, simulated",
         "",
         *paragraph(
-            f"Made by `python benchmarks/fleet_simulation.py {' '.join(sys.argv[1:])}`. No machine was timed for this page "
-            f"but where it says so: 1,000 machines are simulated, and {WORKLOADS:,} workloads whose lengths are drawn again from "
+            f"Made by `python benchmarks/fleet_simulation.py {' '.join(sys.argv[1:])}`. No machine was timed for this "
+            f"page but where it says so: 1,000 machines are simulated, and {WORKLOADS:,} workloads whose lengths are "
+            "drawn again from "
             f"{len(lengths)} measured races (median {np.median(lengths):.1f} s, least {min(lengths):.1f} s, longest "
             f"{max(lengths):.1f} s; {overhead:.0f} s a shard beside its races)."
         ),
