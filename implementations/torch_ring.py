@@ -7,7 +7,8 @@ to the next rank, and merges what it finds by ln Z; on the way back their gradie
 
 PyTorch's ``context_parallel`` itself takes its CUDA operators alone (2.13 says of the CPU's that it "does not have a
 sharding strategy registered"), so its ring is called here with the flash operator of the device, as it calls it on
-CUDA. It sends by all-to-all, where a rank holds two parts at a time, not all keys as its other way does.
+CUDA. It sends by all-to-all, where a rank holds two parts at a time, not all keys as its other way does. Parts are
+merged here: PyTorch's own merging loses an answer beside larger values without weight (see `_Merged`).
 
 A causal mask is balanced as there: of 2N stretches of the length rank r holds r and 2N - 1 - r, so that all ranks see
 as many pairs.
@@ -39,6 +40,8 @@ LIBRARY = "torch_ranks"
 ON_REQUEST = "it starts processes of its own"
 SETTINGS = {"processes": ("2", "1", "3", "4", "6", "8", "16")}
 PROCESSES = 2
+#: two stretches of the length on every rank
+PARTS = 2 * PROCESSES
 
 _kernel = ForcedKernel("flash")
 _LENGTH = 2
@@ -48,8 +51,9 @@ _KEPT = ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offs
 
 def configure(processes: str) -> None:
     """So many ranks."""
-    global PROCESSES
+    global PARTS, PROCESSES
     PROCESSES = int(processes)
+    PARTS = 2 * PROCESSES if PROCESSES > 1 else 1
     use(PROCESSES)
 
 
@@ -145,6 +149,38 @@ class _Ring(torch.autograd.Function):
         return *found[:3], None, None
 
 
+class _Merged:
+    """A rank's output and ln Z over the keys that it has seen, in float32 at least; for PyTorch's class of this use.
+
+    With w the share of the new part, o becomes (1 − w)·o + w·o', 1 − w by its own sigmoid. PyTorch takes
+    o − w·(o − o'): at w = 1 what is left of o' is what the difference held of it, and beside an o that is 10^8 times as
+    large, of float32, that is nothing.
+    """
+
+    def __init__(self, convert_to_f32: bool, seq_dim: int) -> None:
+        self._along = seq_dim
+        self._found: tuple[Tensor, Tensor] | None = None
+
+    def step(self, output: Tensor, log_sum: Tensor, partial: bool) -> None:
+        """Take in a part; one that is `partial` is of the second half of the queries."""
+        self._dtypes = output.dtype, log_sum.dtype
+        output, log_sum = (one.to(torch.promote_types(one.dtype, torch.float32)) for one in (output, log_sum))
+        if self._found is None:
+            self._found = output, log_sum
+            return
+        rows = output.shape[self._along]
+        held, total = (one.narrow(self._along, one.shape[self._along] - rows, rows) for one in self._found)
+        share, rest = (torch.sigmoid(one).unsqueeze(-1) for one in (log_sum - total, total - log_sum))
+        held.mul_(rest).addcmul_(output, share)
+        torch.logaddexp(total, log_sum, out=total)
+
+    def results(self) -> tuple[Tensor, Tensor]:
+        """Output and ln Z, in the precision in which they came."""
+        assert self._found is not None
+        output, log_sum = (one.to(dtype) for one, dtype in zip(self._found, self._dtypes, strict=True))
+        return output, log_sum
+
+
 def _context_parallel(causal: bool, dtype: torch.dtype) -> ModuleType:
     """PyTorch's module, whose options are the process's, set for one call."""
     module = _module()
@@ -158,4 +194,5 @@ def _module() -> ModuleType:
     from torch.distributed.tensor.experimental._context_parallel import _attention
 
     _attention.set_rotate_method("alltoall")
+    _attention._SDPAMerger = _Merged
     return _attention

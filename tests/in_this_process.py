@@ -30,6 +30,7 @@ class InThisProcess:
         self._contender, self._folders = contender, [str(Path(folder).resolve()) for folder in folders]
         self._worker = Worker()
         self.computes_in: str | None = None
+        self.parts = 1
 
     def start(self) -> None:
         """Nothing is there to be started."""
@@ -38,7 +39,7 @@ class InThisProcess:
         """Import the backend."""
         with _refusing():
             backend = load(self._contender.backend, self._folders, dict(self._contender.settings))
-        self._worker.backend, self.computes_in = backend, backend.computes_in
+        self._worker.backend, self.computes_in, self.parts = backend, backend.computes_in, backend.parts
 
     def begin(
         self, op: str, *, seconds: float, arrays: Sequence[NDArray[Any]] = (), **arguments: Any

@@ -33,6 +33,8 @@ from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 _NO_BETTER = 0.01
 #: calls of one question, to meet a fault that strikes once in ten
 _OFTEN = 20
+#: who declines so many of the first questions, the plainest ones of several shapes, has no gradients, or no ln Z
+_PLAINEST = 4
 #: what is asked about: the output, and the gradients of query, key and value; and where it is named, ln Z
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
 EVERYTHING = (FORWARD, LOG_SUM, BACKWARD)
@@ -86,9 +88,15 @@ class _Examination:
     """One black box under examination in one dtype and one direction."""
 
     def __init__(
-        self, budget: QuestionBudget[Question, Answers], dtype: str, seed: int, direction: str
+        self,
+        budget: QuestionBudget[Question, Answers],
+        dtype: str,
+        seed: int,
+        direction: str,
+        parts: int = 1,
     ) -> None:
         self.budget, self.dtype, self.seed, self.direction = budget, dtype, seed, direction
+        self.parts = parts
         self.precision: Accuracy | None = None
         self.narrow = False
         self.drawn = 0
@@ -97,8 +105,8 @@ class _Examination:
         """What is wrong with each answer in turn."""
         for question in _QUESTIONS[self.direction](self.dtype, self.seed):
             yield self._judge(question)
-            if not self.budget.asked and self.budget.declined and self.direction != FORWARD:
-                return  # what has no gradients, or no ln Z, for the plainest question has none
+            if not self.budget.asked and self.budget.declined == _PLAINEST and self.direction != FORWARD:
+                return
         self.budget.all_set_up()
         if self.direction == LOG_SUM:
             return
@@ -124,7 +132,7 @@ class _Examination:
         if found is None or isinstance(found, str):
             return found
         accuracy, rows = [], question.problem.shape.queries
-        for name in question.references:
+        for name, reference in question.references_of(self.parts).items():
             said = f"{name}: " if question.kind != FORWARD else ""
             malformed = _malformed(question, name, found.get(name))
             if malformed:
@@ -132,14 +140,13 @@ class _Examination:
             judged = found[name]
             if name in (OUTPUT, LOG_SUM) and question.rows is not None:
                 judged = judged[:, :, question.rows]
-            weighed = weigh(question.references[name], judged, **question.weighing(name))
+            weighed = weigh(reference, judged, **question.weighing(name))
             if weighed.fault:
                 if self.dtype == "float64" and self.budget.asked == 1 and question.kind == FORWARD:
                     self.narrow = _as_float32(question, judged)
                 if name != OUTPUT:
                     return said + weighed.fault
-                exact = question.references[name]
-                return said + explained(question.problem, judged, exact, weighed.fault, question.rows)
+                return said + explained(question.problem, judged, reference, weighed.fault, question.rows)
             accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
         if question.name in _CLASS_FORMS:
             judged_of = accuracy[-1:] if question.log_sum else accuracy[-3:]
@@ -239,18 +246,20 @@ def examine(
     on_event: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.perf_counter,
     setup: Callable[[], float] = lambda: 0.0,
+    parts: int = 1,
 ) -> GateResult:
     """Put every question, relation and sequence in `dtype` to `ask`, up to the first fault; outputs, then gradients.
 
     directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock, setup : see
-    `attnlab.accuracy.question_budget`. Whatever else `ask` raises comes through. Who answers the first question in
-    float64 as if it were in float32 is right but does not have float64: that counts as declined.
+    `attnlab.accuracy.question_budget`. parts : into how many the black box cuts the keys, see `Backend`. Whatever
+    else `ask` raises comes through. Who answers the first question in float64 as if it were in float32 is right but
+    does not have float64: that counts as declined.
     """
     done: dict[str, _Examination] = {}
     fault = None
     for direction in directions:
         budget = QuestionBudget(ask, on_event, clock, setup)
-        one = done[direction] = _Examination(budget, dtype, seed, direction)
+        one = done[direction] = _Examination(budget, dtype, seed, direction, parts)
         fault = next(filter(None, one.faults()), None)
         if one.narrow:
             return GateResult(
@@ -263,7 +272,7 @@ def examine(
         if fault or (direction == directions[0] and not budget.asked):
             break
     budgets = {direction: one.budget for direction, one in done.items()}
-    # the one question about gradients that is declined by what has none is no question that it declined
+    # the first questions about gradients that are declined by what has none are no questions that it declined
     counted = [one for direction, one in budgets.items() if one.asked or direction == directions[0]]
     refusals = {direction: None if one.asked else one.refusal for direction, one in budgets.items()}
     precisions = {direction: one.precision for direction, one in done.items()}

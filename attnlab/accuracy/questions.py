@@ -120,6 +120,12 @@ class Question:
         known = None if self.forward is None else self.forward.reference
         return refer(self.problem, self.rows, output=known, log_sum=self.log_sum, splits=self.splits)
 
+    def references_of(self, parts: int) -> dict[str, Reference]:
+        """The same for who cuts the keys into so many parts, and rounds and merges their outputs."""
+        if parts == 1 or self.splits > 1:
+            return self.references
+        return refer(self.problem, self.rows, output=self.reference, log_sum=self.log_sum, splits=parts)
+
     @property
     def reference(self) -> Reference:
         """That of the output."""

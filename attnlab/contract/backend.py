@@ -33,7 +33,7 @@ class Backend:
 
     `options` are the keywords that `attend` takes, or `block` where it computes whole multi-head blocks; `settings` its
     own settings with the values they have; `computes_in` the number format in which it computes, where that is not its
-    inputs'.
+    inputs'; `parts` how many parts of the keys it rounds to the inputs' before it merges them.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Backend:
     block: Callable[..., Callable[[Any, Any], Any]] | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     computes_in: str | None = None
+    parts: int = 1
 
     def open(self, device: str) -> Library:
         """This backend's array library on `device`. Raises Unavailable."""

@@ -35,6 +35,9 @@ A backend file needs no import from attnlab. It holds
 ``COMPUTES_IN``, optional
     the number format in which it computes, where that is a lower one than its inputs': its answers are held against
     the truth of inputs rounded to that format, and whatever ranks it says so.
+``PARTS``, optional
+    into how many parts, of about equal length, it cuts the keys itself where each part's output is rounded to the
+    inputs' format before they are merged, as by a ring of processes: the gate then allows for these roundings too.
 ``SETTINGS`` and ``configure(**settings)``, optional
     settings of its own, ``{"precision": ("f32", "bf16")}``, written out: names with their values, the first of which is
     the default. A contender ``name[precision=bf16]`` asks for one. `configure` is called with a value for each, once,
@@ -87,8 +90,15 @@ def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None
         memory=getattr(module, "MEMORY", None),
         settings=dict(settings or {}),
         computes_in=computes_in,
+        parts=_parts(name, getattr(module, "PARTS", 1)),
         block=block,
     )
+
+
+def _parts(name: str, said: object) -> int:
+    if isinstance(said, bool) or not isinstance(said, int) or said < 1:
+        raise ValueError(f"{name}: PARTS must be a whole number from 1 on, got {said!r}")
+    return said
 
 
 def _no_core(*arrays: Any, **options: Any) -> Any:

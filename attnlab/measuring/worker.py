@@ -118,7 +118,8 @@ class Worker:
         gc.collect()
         gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
         one = self.backend
-        return {"library": one.library, "kernel": one.kernel, "computes_in": one.computes_in}, ()
+        told = ("library", "kernel", "computes_in", "parts")
+        return {name: getattr(one, name) for name in told}, ()
 
     def describe(self, backend: str, folders: list[str], workload: dict[str, Any]) -> Reply:
         """Import a backend in place of the one before: its library, its summary, and why it declines `workload`."""

@@ -105,9 +105,11 @@ class WorkerProcess:
         self._start_deadline = self._asked = math.inf
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
-        #: the operator that its backend asks for by name, and the number format that it computes in; see `Backend`
+        #: the operator that its backend asks for by name, the number format that it computes in, and the parts that it
+        #: merges; see `Backend`
         self.asked_kernel: str | None = None
         self.computes_in: str | None = None
+        self.parts = 1
         self._folders = [str(Path(folder).resolve()) for folder in folders]
         self._process: subprocess.Popen[bytes] | None = None
         self._handle: psutil.Process | None = None
@@ -213,6 +215,7 @@ class WorkerProcess:
         answer, _ = self._answer(deadline)
         self.library = answer.get("library")
         self.asked_kernel, self.computes_in = answer.get("kernel"), answer.get("computes_in")
+        self.parts = answer.get("parts", 1)
         return answer
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> protocol.Message:

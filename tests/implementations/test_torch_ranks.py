@@ -8,8 +8,11 @@ import numpy as np
 import psutil
 import pytest
 
+from attnlab.accuracy.gate import EVERYTHING, Answers, examine
+from attnlab.accuracy.questions import Question
 from attnlab.contract.backend import Backend
 from attnlab.contract.discovery import load
+from attnlab.contract.dtypes import DTYPES
 from attnlab.contract.errors import Declined
 from attnlab.contract.inputs import problem_of
 from attnlab.contract.workload import Workload
@@ -18,6 +21,8 @@ from attnlab.libraries.torch_ranks_library import TorchRanks
 from attnlab.measuring import system
 from attnlab.measuring.contender import Contender
 from attnlab.measuring.instruments import PEAK_MEMORY
+from attnlab.measuring.pace import Pace
+from attnlab.measuring.probe import Probe
 from attnlab.measuring.worker_process import Refused, WorkerProcess
 
 distributed = pytest.importorskip("torch.distributed")
@@ -104,6 +109,38 @@ def test_every_cut_gives_what_one_process_gives(
         assert over_ranks.declines(workload) is not None or over_ranks.settings["processes"] == "1"
     else:
         agrees(over_ranks, workload.with_(direction=direction))
+
+
+def test_a_part_without_weight_takes_no_digit_however_large_its_values(over_ranks: Backend) -> None:
+    """All queries ask for the first key alone, whose value is a small one."""
+    asked = WORKLOAD.with_(scale=1.0)
+    problem = problem_of(asked)
+    query, key, value = (np.zeros_like(one) for one in (problem.query, problem.key, problem.value))
+    query[..., 0], key[..., 0, 0], value[..., 1:, :], value[..., 0, :] = 256, 1, 1e30, 0.5
+    call = over_ranks.bind(asked, problem.with_(query=query, key=key, value=value))
+    assert np.unique(over_ranks.named(asked, call())["output"]) == [0.5]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gate_finds_nothing_wrong(over_ranks: Backend, dtype: str) -> None:
+    probe, pace = Probe(over_ranks), Pace()
+
+    def ask(question: Question) -> Answers:
+        layouts = question.layout, question.gradient_layout
+        return pace.timed(lambda: probe.answer(question.problem, question.workload(), *layouts))
+
+    found = examine(
+        ask,
+        dtype,
+        seed=0,
+        directions=EVERYTHING,
+        clock=lambda: pace.seconds,
+        setup=lambda: pace.setup,
+        parts=over_ranks.parts,
+    )
+    assert found.fault is None
+    assert found.asked > 20 or found.refusal
 
 
 def test_an_earlier_answer_stays_as_it_was(over_ranks: Backend) -> None:
