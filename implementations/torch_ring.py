@@ -194,5 +194,5 @@ def _module() -> ModuleType:
     from torch.distributed.tensor.experimental._context_parallel import _attention
 
     _attention.set_rotate_method("alltoall")
-    _attention._SDPAMerger = _Merged
+    vars(_attention)["_SDPAMerger"] = _Merged
     return _attention

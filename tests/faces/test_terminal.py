@@ -290,8 +290,14 @@ def test_to_show_a_run_it_is_judged_once(tmp_path: Path, monkeypatch: pytest.Mon
     """That takes longest of all, of a large run."""
     from attnlab.report import analysis
 
-    judged = []
-    monkeypatch.setattr(analysis, "judge", lambda run, judge=analysis.judge: judged.append(run) or judge(run))
+    judged: list[Run] = []
+    judge = analysis.judge
+
+    def counted(run: Run) -> object:
+        judged.append(run)
+        return judge(run)
+
+    monkeypatch.setattr(analysis, "judge", counted)
     synthetic(tmp_path, lengths=(64, 128), heads=(4,))
     assert status("show", str(tmp_path)) == 0
     assert len(judged) == 1

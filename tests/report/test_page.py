@@ -245,7 +245,12 @@ def test_the_legend_of_a_trailing_figure_covers_no_words(contenders, tmp_path, m
     """However few rows there are, and however many head counts."""
     run = synthetic(tmp_path, contenders=contenders, lengths=(64, 256), heads=(1, 2, 4, 8))
     drawn = []
-    monkeypatch.setattr(verdict_figures.drawing, "save", lambda figure, file: drawn.append(figure) or file)
+
+    def kept(figure, file):
+        drawn.append(figure)
+        return file
+
+    monkeypatch.setattr(verdict_figures.drawing, "save", kept)
     assert verdict_figures.trailing(analyse(run), tmp_path)
     (figure,) = drawn
     figure.draw_without_rendering()

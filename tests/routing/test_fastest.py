@@ -150,10 +150,11 @@ def test_it_is_pickled_before_and_after_a_call(tmp_path: Path) -> None:
 
 def test_numbers_that_are_tensors_are_pytorchs_own_to_answer(tmp_path: Path) -> None:
     """They may change between two calls, and PyTorch takes them; so does it take NumPy's."""
-    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    found: Any = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    own: Any = own_function
     arrays = tensors()
     for scale in (torch.tensor(0.5), np.float32(0.25), np.float64(2.0)):
-        assert torch.allclose(found(*arrays, scale=scale), own_function(*arrays, scale=scale), atol=1e-5)
+        assert torch.allclose(found(*arrays, scale=scale), own(*arrays, scale=scale), atol=1e-5)
     assert "scale is no number of Python's, but Tensor" in found.explain(*arrays, scale=torch.tensor(0.5)).why
     dropout = torch.tensor(0.0)
     assert found(*arrays, dropout_p=dropout).any()
@@ -173,13 +174,13 @@ def test_nested_tensors_and_traces_are_pytorchs_own_to_answer(tmp_path: Path) ->
     assert "nested tensors" in found.explain(nested, nested, nested).why
     reasons: list[str] = []
 
-    def traced(*arrays: Tensor) -> Tensor:
-        reasons.append(found.explain(*arrays).why)
-        return found(*arrays)
+    def traced(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        reasons.append(found.explain(query, key, value).why)
+        return found(query, key, value)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit itself
-        function = torch.jit.trace(traced, tensors(), check_trace=False)  # type: ignore[no-untyped-call]
+        function = torch.jit.trace(traced, tensors(), check_trace=False)
     assert torch.allclose(function(*tensors(seed=1)), own_function(*tensors(seed=1)), atol=1e-5)
     assert reasons == ["within torch.jit.trace nothing was measured"]
 
