@@ -1,8 +1,8 @@
 """What this machine can do at most: matrix-multiply rate and copy bandwidth of one array library.
 
 A ceiling is the best over the libraries that are installed, each measured in a fresh worker, because libraries
-differ: no single one's matrix product is the most that the machine can do. On one AMD EPYC OpenVINO's took a third of
-the time of NumPy's.
+differ: no single one's matrix product is the most that the machine can do. Where `OMP_NUM_THREADS` and
+`OPENBLAS_CORETYPE` held NumPy back, OpenVINO's took a third of the time of NumPy's.
 """
 
 from __future__ import annotations
