@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import FOUR
 from synthetic import synthetic
 
 from attnlab.program.store import Run
@@ -30,3 +31,15 @@ def made(tmp_path: Path) -> Callable[..., Run]:
         return run
 
     return make
+
+
+@pytest.fixture
+def two(made: Callable[..., Run], tmp_path: Path) -> tuple[Path, list[Run]]:
+    """A dataset of two runs, of two machines."""
+    from attnlab import dataset
+
+    runs = [made(contenders=FOUR), made(contenders=FOUR, wrong=("torch_sdpa_math",))]
+    runs[1].environment = {**runs[1].environment, "cpu": "Another CPU"}
+    runs[1].save()
+    dataset.collect([run.folder for run in runs], tmp_path / "all")
+    return tmp_path / "all", runs

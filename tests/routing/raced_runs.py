@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from synthetic import synthetic
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as own_function
 
+import attnlab
 from attnlab.program.store import Run
+from attnlab.routing.dispatch import Choice, Fastest
 
 TENSORS = ("torch_eager", "torch_sdpa", "torch_sdpa_math", "torch_sdpa_flash")
 DIRECTIONS = ("forward", "training")
@@ -51,3 +55,35 @@ def tensors(
         for count, length in zip(counts, lengths, strict=True)
     ]
     return found[0], found[1], found[2]
+
+
+def winner(run: Run, *arrays: Any, **asked: Any) -> Choice:
+    """Who answers this call by `run`."""
+    return attnlab.fastest(run).explain(*(arrays or tensors()), **asked)
+
+
+def sent(found: Fastest, *arrays: Any, **asked: Any) -> str:
+    """The backend that is really called, which is the one that `explain` tells."""
+    called: list[str] = []
+    backends = dict(found._routes.backends)
+
+    def noting(name: str, attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*given: Any, **options: Any) -> Tensor:
+            called.append(name)
+            return attend(*given, **options)
+
+        return call
+
+    remembered, found._remembered = found._remembered, {}
+    try:
+        for name, backend in backends.items():
+            found._routes.backends[name] = replace(backend, attend=noting(name, backend.attend))
+        found(*arrays, **asked)
+    finally:
+        found._remembered = remembered
+        found._routes.backends.update(backends)
+    answer = found(*arrays, **asked)  # by what is remembered
+    told = found.explain(*arrays, **asked).backend
+    assert called == ([] if told == "torch_sdpa" else [told])
+    assert answer.shape == own_function(*arrays, **asked).shape
+    return told
