@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
@@ -14,3 +17,10 @@ threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
 
 settings.register_profile("attnlab", deadline=None)
 settings.load_profile("attnlab")
+
+
+@pytest.fixture(autouse=True)
+def no_end_of_a_process() -> Iterator[None]:
+    """A command that ends its process leaves garbage to the system; the process of tests goes on."""
+    yield
+    gc.unfreeze()

@@ -19,14 +19,14 @@ from attnlab.program.garbage_collection import without_garbage_collection
     help="The HTML file to write; explore.html in the first folder by default.",
 )
 @click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
-@without_garbage_collection()
+@without_garbage_collection(last=True)
 def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
     """Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
 
     The page is one file without any link to the network: send it, keep it, open it from disk.
     """
+    from attnlab.explore import PAGE, write
     from attnlab.explore.opening import open_page
-    from attnlab.explore.page import PAGE, write
 
     file = write([run for folder in folders for run in stored_runs(folder)], out or folders[0] / PAGE)
     unopened = None if closed else open_page(file)

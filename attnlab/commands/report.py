@@ -31,15 +31,18 @@ if TYPE_CHECKING:
     help="Where to write; by default RUN_DIR, of a dataset its reports/RUN.",
 )
 @click.option(
+    "--page", "with_page", is_flag=True, help="Write the page to explore beside it too; nothing is opened."
+)
+@click.option(
     "--summary", is_flag=True, help="Print one line of Markdown instead, as for a job's summary in CI."
 )
-@without_garbage_collection()
-def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
+@without_garbage_collection(last=True)
+def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: bool) -> int:
     """Write the report of a stored run again, from its results alone; of a dataset, one for every run.
 
     In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
-    from attnlab import dataset
+    from attnlab import dataset, explore
     from attnlab.report import content_of, formats, in_words, write
 
     of_many = dataset.is_dataset(folder)
@@ -47,8 +50,9 @@ def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
         raise ValueError(
             f"{folder} is a dataset, of many runs: attnlab query {folder} 'from verdicts' --format {form} prints it"
         )
-    if out is not None and (summary or form in ("json", "csv")):
-        raise ValueError(f"--out is for md and html; {'the summary' if summary else form} is printed")
+    if (out is not None or with_page) and (summary or form in ("json", "csv")):
+        given = "--out" if out is not None else "--page"
+        raise ValueError(f"{given} is for md and html; {'the summary' if summary else form} is printed")
     for found in stored_runs(folder):
         if summary:
             click.echo(f"{_named(found)}: {formats.summary(found)}" if of_many else formats.summary(found))
@@ -64,7 +68,12 @@ def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
                 click.echo(f"{_named(found)}:\n")
             page = (write if form == "md" else formats.write_html)(found, place, content)
             click.echo(in_words(content.analysis, content.answer))
-            click.echo(f"\nThe report: {page}" + "\n" * of_many)
+            click.echo(f"\nThe report: {page}")
+            if with_page:
+                beside = page.with_name(explore.PAGE)
+                click.echo(f"The page: {explore.write([found], beside, [content.analysis])}")
+            if of_many:
+                click.echo()
     return 0
 
 

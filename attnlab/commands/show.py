@@ -11,7 +11,7 @@ from attnlab.program.garbage_collection import without_garbage_collection
 
 @click.command()
 @click.argument("folder", metavar="RUN_DIR", type=click.Path(path_type=Path))
-@without_garbage_collection()
+@without_garbage_collection(last=True)
 def show(folder: Path) -> int:
     """Print the table and the verdict of a stored run, as `attnlab run` did at its end. Writes nothing.
 

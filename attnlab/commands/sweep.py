@@ -311,19 +311,20 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
 
 def _report(found: Sweep) -> None:
     """A report for every kind of machine and a page of all, from the shards' runs, which are collected in a dataset."""
-    from attnlab import dataset
+    from attnlab import dataset, explore
     from attnlab.contract.errors import Unavailable
-    from attnlab.explore.page import PAGE
-    from attnlab.explore.page import write as write_page
-    from attnlab.report import write
+    from attnlab.report import content_of, write
     from attnlab.sweep.merging import by_machine
 
-    machines = by_machine(found)
+    machines, known = by_machine(found), []
     for machine, run in machines.items():
-        click.echo(f"The report of machine {machine}: {write(run)}")
+        content = content_of(run)
+        known.append(content.analysis)
+        click.echo(f"The report of machine {machine}: {write(run, content=content)}")
     if not machines:
         return
-    click.echo(f"The page to explore: {write_page(list(machines.values()), found.folder / PAGE)}")
+    page = explore.write(list(machines.values()), found.folder / explore.PAGE, known)
+    click.echo(f"The page to explore: {page}")
     place = found.folder / "dataset"
     try:
         added = sum(one.added for one in dataset.collect(found.runs(), place))

@@ -184,7 +184,10 @@ class Result:
 
     def measurement(self, quantity: str) -> Measurement | None:
         """The measurement of `quantity`, or None."""
-        return next((one for one in self.measurements if one.quantity == quantity), None)
+        for one in self.measurements:  # of a large run it is asked a million times
+            if one.quantity == quantity:
+                return one
+        return None
 
     @cached_property
     def latency(self) -> Measurement | None:

@@ -6,6 +6,6 @@ JavaScript (``assets/*.js``) only selects and draws. It draws with Observable Pl
 
 from __future__ import annotations
 
-from attnlab.explore.page import LIMIT, render, write
+from attnlab.explore.page import LIMIT, PAGE, render, write
 
-__all__ = ["LIMIT", "render", "write"]
+__all__ = ["LIMIT", "PAGE", "render", "write"]

@@ -11,8 +11,11 @@ import gzip
 import json
 from typing import Any
 
+#: of gzip: a page that is a fiftieth larger than at its highest takes half as long to pack
+_LEVEL = 7
+
 
 def packed(data: Any) -> str:
     """`data` as such a block, the same for equal data. Raises ValueError for a number that is not finite."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return base64.b64encode(gzip.compress(text.encode(), _LEVEL, mtime=0)).decode()

@@ -19,6 +19,7 @@ from attnlab.explore import rounds
 from attnlab.explore.data import page_data
 from attnlab.explore.packed import packed
 from attnlab.program.store import Run
+from attnlab.report.analysis import Analysis
 
 PAGE = "explore.html"
 #: bytes that a page takes at most
@@ -48,9 +49,12 @@ _SCRIPTS = (
 )
 
 
-def write(runs: Sequence[Run], file: Path) -> Path:
-    """Write the page of `runs` into `file`, which is replaced, and return its path. Raises NotStored, in one line."""
-    text = render(runs)
+def write(runs: Sequence[Run], file: Path, known: Sequence[Analysis] = ()) -> Path:
+    """Write the page of `runs` into `file`, which is replaced, and return its path. Raises NotStored, in one line.
+
+    known : reports' analyses of some of the runs, which then need not be judged again.
+    """
+    text = render(runs, known=known)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -59,14 +63,14 @@ def write(runs: Sequence[Run], file: Path) -> Path:
     return file
 
 
-def render(runs: Sequence[Run], limit: int = LIMIT) -> str:
+def render(runs: Sequence[Run], limit: int = LIMIT, known: Sequence[Analysis] = ()) -> str:
     """The page of one run or several, in at most `limit` bytes where all but the raw rounds take less.
 
     Raises ValueError for no run, and where a page without any raw round would be larger than `limit`.
     """
     if not runs:
         raise ValueError("a page needs at least one run, got none")
-    data, every = page_data(runs)
+    data, every = page_data(runs, known)
     block = packed(data)
     rest = len(_fill(block, "").encode())
     page = _fill(block, rounds.fitting(every, limit - rest))

@@ -1,7 +1,9 @@
-"""One piece of work on several parts side by side: the first part here, each other in a lane, a process of its own.
+"""Work in lanes: processes of their own, beside the one that asked for it.
 
-What the work tells in any lane arrives here, in the thread that asked for it. A lane ends with the process that
-started it, and ends what it started itself. Its interpreter is a fresh one, as a worker's is: nothing is forked.
+`work_in_lanes` does one piece of work on several parts side by side, the first part here, each other in a lane.
+`Aside` is a piece of work in a lane while the caller goes on with another. What is told in any lane arrives here, in
+the thread that asked for it. A lane ends with the process that started it, and ends what it started itself. Its
+interpreter is a fresh one, as a worker's is: nothing is forked.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import signal
 import subprocess
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attnlab.measuring.system import die_with_parent
 
@@ -22,6 +25,7 @@ from attnlab.measuring.system import die_with_parent
 _ENDING_SECONDS = 5.0
 
 Part = TypeVar("Part")
+Found = TypeVar("Found")
 Tell = Callable[[Any], None]
 #: works on a part and tells what it finds. In a lane all of it is pickled: the function, the part and what is told
 Work = Callable[[Part, Tell], None]
@@ -65,6 +69,33 @@ def work_in_lanes(work: Work[Part], parts: Sequence[Part], tell: Tell) -> None:
             lane.end()
 
 
+class Aside(Generic[Part, Found]):
+    """``function(part)`` in a lane, from now on, while the caller does something else.
+
+    The function, the part and what comes of it are pickled. The lane ends with this object at the latest, also where
+    nobody asks for the result.
+    """
+
+    def __init__(self, function: Callable[[Part], Found], part: Part) -> None:
+        self._lane = _Lane(_tell_result, (function, part))
+        self._end = weakref.finalize(self, _Lane.end, self._lane)
+
+    def result(self) -> Found:
+        """What came of it, once it is there; to be asked for once. Raises Broken."""
+        told: list[Found] = []
+        try:
+            while self._lane.working:
+                self._lane.pass_on(told.append)
+        finally:
+            self._end()
+        return told[0]
+
+
+def _tell_result(asked: tuple[Callable[[Part], Any], Part], tell: Tell) -> None:
+    function, part = asked
+    tell(function(part))
+
+
 class _Lane:
     """A process that works on one part; `reports` is what it tells, until it is no longer `working`."""
 
@@ -103,7 +134,8 @@ class _Lane:
         self._process.terminate()
 
     def end(self) -> None:
-        """Wait until it has ended; one that does not is killed."""
+        """Ask it to end, where it was not asked, and wait until it has; one that does not is killed."""
+        self.ask_to_end()
         try:
             self._process.wait(_ENDING_SECONDS)
         except subprocess.TimeoutExpired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,6 +15,7 @@ from attnlab.contract.workload import Workload
 from attnlab.program.store import Run
 from attnlab.report import wording
 from attnlab.report.neutral import neutral
+from attnlab.statistics.growth import calibration_of
 from attnlab.statistics.ranking import Ranking, Standing, entered_once, is_second_entry, rank
 from attnlab.statistics.roofline import Rate, rate
 from attnlab.statistics.selftest import SelfTest, self_test
@@ -41,10 +43,16 @@ class Cell:
     margin: float
     everyone: Ranking | None = None
 
-    @property
+    @cached_property
     def lower(self) -> dict[str, Result]:
         """Those measured that compute in a lower precision than their inputs', by contender."""
         return {name: one for name, one in self.measured.items() if one.computes_in}
+
+    @cached_property
+    def pace(self) -> float | None:
+        """Seconds that the calibration loop took while the workload was raced, as median over the rounds."""
+        loops = calibration_of(latencies(self.measured.values()).values())
+        return statistics.median(loops.values()) if loops else None
 
     def standing(self, name: str) -> Standing | None:
         """The contender's place, in the ranking or apart from it; None where it has no speed."""

@@ -6,6 +6,7 @@ are counted, not listed: the table shows them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -138,17 +139,17 @@ def sentences(analysis: Analysis, found: Sequence[Place]) -> tuple[str, ...]:
     chosen = choose(analysis, found)
     if chosen is None:
         return ()
-    told = [
-        *_how_sure(chosen),
-        *_elsewhere(chosen),
-        *_failed(analysis),
-        *_memory(chosen),
-        *_crossing(analysis, chosen),
-        *_lower(analysis),
-        *_not_compared(analysis, found),
-        *_slow(analysis, found),
-    ]
-    return tuple(told[:MOST])
+    told = itertools.chain(
+        _how_sure(chosen),
+        _elsewhere(chosen),
+        _failed(analysis),
+        _memory(chosen),
+        _crossing(analysis, chosen),
+        _lower(analysis),
+        _not_compared(analysis, found),
+        _slow(analysis, found),
+    )
+    return tuple(itertools.islice(told, MOST))
 
 
 def _how_sure(chosen: Choice) -> Iterator[str]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from attnlab.contract.result import Result
 from attnlab.numerics.finding import Row
-from attnlab.report import appendix, as_ran, blocks, growths, storages
+from attnlab.report import appendix, as_ran, blocks, storages
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.crossings import find_crossovers
-from attnlab.report.growths import Fits
+from attnlab.report.growths import Fits, Fitting
 from attnlab.report.winners import every_place
 from attnlab.statistics.pairing import Verdict
 from attnlab.statistics.winner import Lead
@@ -22,8 +22,8 @@ from attnlab.statistics.winner import Lead
 Table = list[dict[str, Any]]
 
 
-def tables(analysis: Analysis, fits: Sequence[Fits]) -> Iterator[tuple[str, Table]]:
-    """Each with its name, one by one; those without a row are left out. `fits` are the growth of each group."""
+def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
+    """Each with its name, one by one; those without a row are left out. Fits are waited for after the largest."""
     large: dict[str, Callable[[Analysis], Iterable[dict[str, Any]]]] = {
         "winners": _winners,
         "results": _results,
@@ -32,7 +32,7 @@ def tables(analysis: Analysis, fits: Sequence[Fits]) -> Iterator[tuple[str, Tabl
     for name, made in large.items():
         if rows := list(made(analysis)):
             yield name, even(rows)
-    for name, rows in _smaller(analysis, fits).items():
+    for name, rows in _smaller(analysis, fitting.found).items():
         if rows:
             yield name, even(rows)
 
@@ -230,8 +230,3 @@ def _self_test(analysis: Analysis) -> Iterator[dict[str, Any]]:
             "between_processes": one.between,
             "differs": one.differs,
         }
-
-
-def fits_of(analysis: Analysis) -> list[Fits]:
-    """The growth fits of each group, which take longest of all."""
-    return [growths.fits(analysis, group) for group in analysis.groups]

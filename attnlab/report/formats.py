@@ -28,8 +28,8 @@ def write_html(run: Run, folder: Path | None = None, content: page.Content | Non
     content = content or page.content_of(run)
     with page.cannot_be_written(place), tempfile.TemporaryDirectory() as drawing:
         place.mkdir(parents=True, exist_ok=True)
-        tables = table_files.write(content.tables(), place / page.TABLES)
         figures = page.draw(content.analysis, Path(drawing))
+        tables = table_files.write(content.tables(), place / page.TABLES)
         (place / HTML).write_text(html_page(page.render(content, figures, tables), figures), encoding="utf-8")
     return place / HTML
 

@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 
 from attnlab.contract import units
+from attnlab.measuring.system import cores
+from attnlab.program.lanes import Aside
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.tables import measured_names
 from attnlab.statistics import growth
-from attnlab.statistics.growth import Forecast, Growth
-from attnlab.statistics.verdicts import latencies
+from attnlab.statistics.growth import Forecast, Growth, Timed
 
 #: by contender and head count
 Fits = Mapping[tuple[str, int], Growth]
 #: a machine that was this much slower at one length than at another is said to have been
 _SLOWED = 1.1
+#: so many fits take longer than a process of their own does to start
+MANY = 200
 
 
-def fits(analysis: Analysis, group: Group) -> dict[tuple[str, int], Growth]:
-    """The fit of every contender that was measured at four lengths of a head count."""
+class Fitting:
+    """The fits to all groups of `analysis`: many are begun at once, in a process of their own, few when asked for."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        groups = [dict(_timed(analysis, group)) for group in analysis.groups]
+        every = [one for group in groups for one in group.values()]
+        aside = len(every) >= MANY and cores() > 1
+        self._places = [list(group) for group in groups]
+        self._fitted = Aside(growth.fit_all, every).result if aside else partial(growth.fit_all, every)
+
+    @cached_property
+    def found(self) -> tuple[Fits, ...]:
+        """Those of each group; waits until they are there."""
+        fitted = iter(self._fitted())
+        every = [{at: next(fitted) for at in group} for group in self._places]
+        return tuple({at: one for at, one in group.items() if one is not None} for group in every)
+
+
+def _timed(analysis: Analysis, group: Group) -> Iterator[tuple[tuple[str, int], Timed]]:
+    """By contender and head count, the rounds of each length that was measured, and what helps to read them."""
     measured = {at: cell for at, cell in group.cells.items() if cell.measured}
-    paces = {at: _pace(cell) for at, cell in measured.items()}
     pairs = {at: _pairs_of_a_head(cell) for at, cell in measured.items()}
-    found = {}
     for name in measured_names(analysis, group):
         for count in group.heads:
             answers = {n: group.cells[count, n].measured.get(name) for n in group.grid[count]}
             times = {n: one.latency for n, one in answers.items() if one is not None and one.latency}
-            pace = {n: known for n in times if (known := paces[count, n]) is not None}
-            fitted = growth.fit(
-                {n: growth.rounds_of(latency) for n, latency in times.items()},
-                kept={n: pairs[count, n] for n in times},
-                pace=pace if len(pace) == len(times) else None,
+            pace = {n: known for n in times if (known := group.cells[count, n].pace) is not None}
+            yield (
+                (name, count),
+                Timed(
+                    {n: growth.rounds_of(latency) for n, latency in times.items()},
+                    kept={n: pairs[count, n] for n in times},
+                    pace=pace if len(pace) == len(times) else None,
+                ),
             )
-            if fitted is not None:
-                found[name, count] = fitted
-    return found
 
 
 def _pairs_of_a_head(cell: Cell) -> float:
     return cell.workload.pairs / (cell.workload.batch * cell.workload.heads)
-
-
-def _pace(cell: Cell) -> float | None:
-    """Seconds that the calibration loop took while a workload was raced, as median over the rounds."""
-    loops = growth.calibration_of(latencies(cell.measured.values()).values())
-    return statistics.median(loops.values()) if loops else None
 
 
 def forecast(one: Forecast) -> str:
@@ -111,7 +124,7 @@ def _slowed(group: Group) -> list[str]:
     """A warning where the calibration loop itself took longer at some lengths than at others."""
     worst: tuple[float, str] = (_SLOWED, "")
     for count in group.heads:
-        known = {n: _pace(group.cells[count, n]) for n in group.grid[count]}
+        known = {n: group.cells[count, n].pace for n in group.grid[count]}
         paces = {n: one for n, one in known.items() if one is not None}
         if len(paces) < 2:
             continue

@@ -28,7 +28,7 @@ from attnlab.report import (
 from attnlab.report.analysis import Analysis, Group, analyse
 from attnlab.report.answer import Answer, answer_of
 from attnlab.report.data_tables import Table
-from attnlab.report.growths import Fits
+from attnlab.report.growths import Fits, Fitting
 from attnlab.report.layout import linked, picture_link
 from attnlab.report.lower_precision import lower_precision
 from attnlab.report.verdict_figures import Picture
@@ -41,21 +41,22 @@ MOST_GROUPS = 16
 
 @dataclass(frozen=True)
 class Content:
-    """A run as a report shows it, whatever the format: read, judged and fitted."""
+    """A run as a report shows it, whatever the format: read and judged, its fits on their way."""
 
     analysis: Analysis
     answer: Answer
-    fits: tuple[Fits, ...]
+    fitting: Fitting
 
     def tables(self) -> Iterator[tuple[str, Table]]:
         """Its tables of plain values with their names, one by one: of a large run all together fill the memory."""
-        return data_tables.tables(self.analysis, self.fits)
+        return data_tables.tables(self.analysis, self.fitting)
 
 
 def content_of(run: Run) -> Content:
     """Everything that a report of `run` says."""
     analysis = analyse(run)
-    return Content(analysis, answer_of(analysis), tuple(data_tables.fits_of(analysis)))
+    fitting = Fitting(analysis)  # which may go on beside all that follows
+    return Content(analysis, answer_of(analysis), fitting)
 
 
 def write(run: Run, folder: Path | None = None, content: Content | None = None) -> Path:
@@ -70,8 +71,8 @@ def write(run: Run, folder: Path | None = None, content: Content | None = None) 
     content = content or content_of(run)
     with cannot_be_written(place):
         place.mkdir(parents=True, exist_ok=True)
-        tables = table_files.write(content.tables(), place / TABLES)
         figures = draw(content.analysis, place / FIGURES)
+        tables = table_files.write(content.tables(), place / TABLES)
         page.write_text(render(content, figures, tables), encoding="utf-8")
     return page
 
@@ -115,7 +116,7 @@ def render(content: Content, figures: Mapping[str, Picture], tables: Sequence[st
 
 def _content(content: Content, figures: Mapping[str, Picture], files: Sequence[str]) -> dict[str, Any]:
     analysis, run = content.analysis, content.analysis.run
-    groups = [_group(analysis, *pair) for pair in zip(analysis.groups, content.fits, strict=True)]
+    groups = [_group(analysis, *pair) for pair in zip(analysis.groups, content.fitting.found, strict=True)]
     shown = {name: picture_link(one.says, f"{FIGURES}/{one.file.name}") for name, one in figures.items()}
     return {
         "answer": content.answer,

@@ -10,7 +10,7 @@ from attnlab.contract import units
 from attnlab.contract.result import Accuracy, Ceiling, Measurement
 from attnlab.measuring.instruments import BLOCK_PARTS
 from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Group
+from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown, table
 from attnlab.report.readable import head_counts, part_of_heads
 
@@ -118,17 +118,17 @@ def accuracy(analysis: Analysis) -> str:
     rows = []
     lower: dict[tuple[str, str], str | None] = {}
     for name in analysis.names:
-        by_dtype: dict[str, list[tuple[str, Accuracy]]] = {}
+        by_dtype: dict[str, list[tuple[Group, Cell, Accuracy]]] = {}
         for group in analysis.groups:
             for _, cell in sorted(group.cells.items()):
                 found = cell.answers[name].accuracy if name in cell.answers else None
                 if found is not None:
                     lower[name, cell.workload.dtype] = cell.answers[name].computes_in
-                    at = ", ".join(filter(None, (wording.place(cell.workload), group.name)))
-                    by_dtype.setdefault(cell.workload.dtype, []).append((at, found))
+                    by_dtype.setdefault(cell.workload.dtype, []).append((group, cell, found))
         for dtype, every in by_dtype.items():
-            at, worst = max(every, key=lambda pair: _share_of_budget(pair[1]))
-            passed = sum(one.passed for _, one in every)
+            group, cell, worst = max(every, key=lambda one: _share_of_budget(one[2]))
+            at = ", ".join(filter(None, (wording.place(cell.workload), group.name)))
+            passed = sum(one.passed for _, _, one in every)
             rows.append(Worst(name, dtype, at, worst, passed, len(every), lower[name, dtype]))
     return table(rows, _ACCURACY, left=4)
 

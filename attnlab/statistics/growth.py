@@ -19,6 +19,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,14 @@ _RESAMPLES = 200
 
 #: seconds a call, by process, then by round
 Samples = Sequence[Sequence[float]]
+
+
+class Timed(NamedTuple):
+    """What one `fit` takes."""
+
+    samples: Mapping[int, Samples]
+    kept: Mapping[int, float] | None = None
+    pace: Mapping[int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -184,6 +193,11 @@ def fit(
         kept=model.kept,
         forecast=_forecast(lengths, times, kept, pace),
     )
+
+
+def fit_all(every: Iterable[Timed]) -> list[Growth | None]:
+    """The fit to each of them."""
+    return [fit(one.samples, kept=one.kept, pace=one.pace) for one in every]
 
 
 def _together(solutions: Floats, model: _Model) -> Floats:

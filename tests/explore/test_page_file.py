@@ -21,12 +21,13 @@ from attnlab.contract import units
 from attnlab.contract.errors import NotStored
 from attnlab.contract.result import Result
 from attnlab.explore import LIMIT, render, write
+from attnlab.explore import data as data_module
 from attnlab.explore.columns import DIGITS, parts
 from attnlab.explore.packed import packed
 from attnlab.explore.rounds import Rounds, fitting
 from attnlab.figures import palette
 from attnlab.program.store import Run, read_run
-from attnlab.report.analysis import analyse
+from attnlab.report.analysis import Analysis, analyse
 
 Make = Callable[..., Run]
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
@@ -229,6 +230,25 @@ def test_texts_of_a_run_are_one_safe_line_each(made: Make) -> None:
     texts = json.dumps(data_of(page), ensure_ascii=False)
     assert not re.search("[\x1b\u202e\n]", texts)
     assert len(page.encode()) < LIMIT
+
+
+@pytest.mark.parametrize("text", ["a plain kernel", "a <b>kernel</b>"])
+def test_a_reports_analysis_is_used_where_it_shows_texts_as_they_are(
+    made: Make, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """One in which a text was changed for Markdown is not: the page is the same with it and without."""
+    run = made()
+    run.results[1] = replace(run.results[1], kernel=text)
+    known, alone = analyse(run), render([run])
+    asked: list[Run] = []
+
+    def counted(one: Run, safe: Callable[[Run], Run]) -> Analysis:
+        asked.append(one)
+        return analyse(one, safe)
+
+    monkeypatch.setattr(data_module, "analyse", counted)
+    assert render([run], known=[analyse(made(lengths=(64,))), known]) == alone
+    assert len(asked) == ("<" in text)
 
 
 def test_two_contenders_of_one_line_do_not_break_the_page(made: Make) -> None:

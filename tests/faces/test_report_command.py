@@ -71,6 +71,18 @@ def test_html_goes_where_it_is_told(stored: Path, tmp_path: Path, capsys: pytest
     assert not (stored / "tables").exists()
 
 
+@pytest.mark.parametrize("form", ["md", "html"])
+def test_the_page_to_explore_is_that_of_its_own_command(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    status, out, _ = command(capsys, stored, "--page", "--format", form, "--out", tmp_path / "both")
+    page = tmp_path / "both" / "explore.html"
+    assert status == 0 and out.rstrip().endswith(f"The page: {page}")
+    with pytest.raises(SystemExit):
+        main(["explore", str(stored), "--no-open", "--out", str(tmp_path / "alone.html")])
+    assert page.read_text(encoding="utf-8") == (tmp_path / "alone.html").read_text(encoding="utf-8")
+
+
 def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(stored.iterdir())
     assert json.loads(command(capsys, stored, "--format", "json")[1])["answer"].startswith("Use b")
@@ -81,12 +93,13 @@ def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.Cap
     assert sorted(stored.iterdir()) == before
 
 
+@pytest.mark.parametrize("given", [["--out", "elsewhere"], ["--page"]])
 @pytest.mark.parametrize("arguments", [["--format", "csv"], ["--summary"]])
-def test_what_is_printed_has_no_folder(
-    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+def test_what_is_printed_has_no_folder_and_no_page(
+    stored: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], given: list[str]
 ) -> None:
-    status, _, err = command(capsys, stored, *arguments, "--out", tmp_path)
-    assert status == 2 and err.count("\n") == 1 and "--out is for md and html" in err
+    status, _, err = command(capsys, stored, *arguments, *given)
+    assert status == 2 and err.count("\n") == 1 and f"{given[0]} is for md and html" in err
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from attnlab.program.check import _DTYPES, Checked, _shared_out, check
-from attnlab.program.lanes import Broken, Enough, work_in_lanes
+from attnlab.program.lanes import Aside, Broken, Enough, work_in_lanes
 
 MINE = """
 import os
@@ -155,3 +155,24 @@ def test_who_has_heard_enough_ends_all_lanes() -> None:
     work_in_lanes(CALL, [told_until(lambda: False), print], tell)
     assert told == ["here"] * 3
     assert psutil.Process().children() == []
+
+
+def test_work_aside_gives_its_result_and_ends() -> None:
+    """Of whatever size: the caller need not read while it is told."""
+    aside = Aside(bytes, 2**22)
+    assert aside.result() == bytes(2**22)
+    assert psutil.Process().children() == []
+
+
+def test_work_aside_that_raises_says_so() -> None:
+    with pytest.raises(Broken, match=r"raised:\n(.*\n)*ValueError.*not a number"):
+        Aside(int, "not a number").result()
+    assert psutil.Process().children() == []
+
+
+def test_nothing_is_left_of_work_aside_that_nobody_asks_for() -> None:
+    """As where the caller fails meanwhile: it ends with what stands for it."""
+    aside = Aside(time.sleep, 60)
+    (lane,) = psutil.Process().children()
+    del aside
+    assert not lane.is_running()

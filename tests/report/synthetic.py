@@ -67,6 +67,7 @@ def synthetic(
     second_entry: float = 1.0,
     wrong: tuple[str, ...] = (),
     memory: bool = True,
+    whole: bool = False,
     complete: bool = True,
     ceiling_flops: float = 240e9,
     seed: int = 0,
@@ -78,6 +79,7 @@ def synthetic(
     The machine's speed is a random walk of steps of `wander`, the same for all. The `rounds` are shared by so many
     `processes`, each with two placements; `speeds` holds, by contender, how much longer a call takes in every third
     placement. `contenders` are by default those with costs, and the `baseline` the first of them.
+    `whole` results have all measurements and columns that a measured one has, set-up among them.
     `variants` are further fields of the workloads; the whole grid is asked of each.
     """
     contenders = contenders or (CONTENDERS if costs is COSTS else tuple(costs))
@@ -103,12 +105,25 @@ def synthetic(
     for workload in plan.workloads:
         drift = np.exp(np.cumsum(generator.normal(0, wander, rounds)))
         given = (costs, kernels, generator, drift, noise, second_entry, wrong, memory, processes, speeds)
-        run.append([_result(name, workload, *given) for name in contenders])
+        run.append([_result(name, workload, *given, whole=whole) for name in contenders])
     return run
 
 
 def _result(
-    name, workload, costs, kernels, generator, drift, noise, second_entry, wrong, memory, processes, speeds
+    name,
+    workload,
+    costs,
+    kernels,
+    generator,
+    drift,
+    noise,
+    second_entry,
+    wrong,
+    memory,
+    processes,
+    speeds,
+    *,
+    whole,
 ):
     backend = name.partition("#")[0]
     error = 3e-7 * (workload.keys / 64) ** 0.1
@@ -135,11 +150,23 @@ def _result(
         "disturbed": disturbed,
         "calibration_s": np.full(count, 5e-4),
     }
+    if whole:
+        noted |= {one: generator.integers(0, 200, count) for one in ("iterations", "minor_faults", "retaken")}
+        noted |= {one: generator.uniform(0, 1e-2, count) for one in ("run_delay_s", "waited", "steal_s")}
+        noted |= {"involuntary_switches": generator.integers(0, 3, count)}
     columns = {name: tuple(map(float, column)) for name, column in noted.items()}
     latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
     peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
     peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)
     library, measured = backend.partition("_")[0], (latency, *(peaks if memory else ()))
+    if whole:
+        first = tuple(map(float, 5e-4 * np.exp(generator.normal(0, noise, processes))))
+        columns = {
+            "bind_s": first,
+            "fresh": (0.0,) * processes,
+            "process": tuple(map(float, range(processes))),
+        }
+        measured += (Measurement("setup", "s", first, columns),)
     return Result(name, workload, Outcome.MEASURED, None, accuracy, kernels.get(backend), measured, library)
 
 

@@ -15,7 +15,8 @@ from attnlab.contract.workload import Workload
 from attnlab.program.store import Run
 from attnlab.report import blocks, page
 from attnlab.report.analysis import analyse
-from attnlab.report.data_tables import fits_of, tables
+from attnlab.report.data_tables import tables
+from attnlab.report.growths import Fitting
 from attnlab.statistics import processes
 
 BLOCK = {"d_model": 768, "head_dim": None, "value_dim": None, "scale": None}
@@ -114,7 +115,7 @@ def test_shares_of_the_parts_have_intervals_over_processes(run: Run) -> None:
 def test_every_figure_stands_in_a_table_beside_the_page(run: Run) -> None:
     """As plain numbers, those that the chapter prints; of a run without blocks there is none."""
     analysis = analyse(run)
-    found = dict(tables(analysis, fits_of(analysis)))
+    found = dict(tables(analysis, Fitting(analysis)))
     loops = [
         one
         for one in found["block_projections"]

@@ -8,7 +8,8 @@ from attnlab.contract.workload import Workload
 from attnlab.program.plan import Plan
 from attnlab.report import storages
 from attnlab.report.analysis import analyse
-from attnlab.report.data_tables import fits_of, tables
+from attnlab.report.data_tables import tables
+from attnlab.report.growths import Fitting
 from attnlab.report.page import content_of, render
 
 #: seconds of a decoding call: reading the keys, and what a storage does before it
@@ -83,7 +84,7 @@ def test_one_process_has_no_range_and_scatter_no_slope(made):
 def test_every_figure_stands_in_a_table_beside_the_page(made):
     """Contiguous beside itself is 1; every other storage is what its model says, within the range."""
     analysis = analyse(made(variants=ALL, rounds=25, **DECODING))
-    found = dict(tables(analysis, fits_of(analysis)))["storages"]
+    found = dict(tables(analysis, Fitting(analysis)))["storages"]
     assert len(found) == len(READING) * len(LENGTHS)
     for one in found:
         slow, plain = (
@@ -95,7 +96,7 @@ def test_every_figure_stands_in_a_table_beside_the_page(made):
         assert one["over_contiguous"] == pytest.approx(slow / plain, rel=0.1)
     without = analyse(made(costs={"a": cost}, lengths=(64, 128), heads=(4,), ceiling_flops=1e18))
     chapters = {"storages", "block_parts", "block_heads", "block_projections"}
-    assert not chapters & set(dict(tables(without, fits_of(without))))
+    assert not chapters & set(dict(tables(without, Fitting(without))))
 
 
 def test_without_several_storages_there_is_no_such_chapter(made):
