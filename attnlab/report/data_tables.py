@@ -23,7 +23,8 @@ Table = list[dict[str, Any]]
 
 
 def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
-    """Each with its name, one by one; those without a row are left out. Fits are waited for after the largest."""
+    """Each with its name, one by one; those without a row are left out."""
+    fits = fitting.found  # before the largest are made: who makes them holds memory too
     large: dict[str, Callable[[Analysis], Iterable[dict[str, Any]]]] = {
         "winners": _winners,
         "results": _results,
@@ -32,7 +33,7 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
     for name, made in large.items():
         if rows := list(made(analysis)):
             yield name, even(rows)
-    for name, rows in _smaller(analysis, fitting.found).items():
+    for name, rows in _smaller(analysis, fits).items():
         if rows:
             yield name, even(rows)
 
