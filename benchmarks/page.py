@@ -82,7 +82,9 @@ def timed(*command: str) -> tuple[float, int]:
     peak = 0
     while child.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
-            peak = max(peak, sum(one.memory_info().rss for one in (child, *child.children(recursive=True))))
+            # until it runs its own command, a process that was started shares all memory of who started it
+            started_by_it = [one for one in child.children() if one.cmdline() != child.cmdline()]
+            peak = max(peak, sum(one.memory_info().rss for one in (child, *started_by_it)))
         time.sleep(0.05)
     if child.returncode:
         raise RuntimeError(f"attnlab {' '.join(command)} ended with status {child.returncode}")

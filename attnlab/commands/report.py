@@ -66,12 +66,13 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
             content = content_of(found)
             if of_many:
                 click.echo(f"{_named(found)}:\n")
+            if with_page:  # first, while the fits of a large run are on their way
+                explore.write([found], (place or found.folder) / explore.PAGE, [content.analysis])
             page = (write if form == "md" else formats.write_html)(found, place, content)
             click.echo(in_words(content.analysis, content.answer))
             click.echo(f"\nThe report: {page}")
             if with_page:
-                beside = page.with_name(explore.PAGE)
-                click.echo(f"The page: {explore.write([found], beside, [content.analysis])}")
+                click.echo(f"The page: {page.with_name(explore.PAGE)}")
             if of_many:
                 click.echo()
     return 0

@@ -78,16 +78,25 @@ class Measurement:
     @cached_property
     def processes(self) -> Mapping[int, int]:
         """By round, the number of the process that took its turn; 0 where that was not recorded."""
-        numbers = self.columns.get("process", (0.0,) * len(self.samples))
-        return dict(zip(map(int, self.columns["round"]), map(int, numbers), strict=True))
+        return _processes(self.columns["round"], self.columns.get("process", (0.0,) * len(self.samples)))
 
     @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
         """Rounds whose turn shared its cores with somebody else, as far as could be seen."""
-        flags = self.columns.get("disturbed", ())
-        return frozenset(
-            int(index) for index, flag in zip(self.columns.get("round", ()), flags, strict=False) if flag
-        )
+        return _flagged(self.columns.get("round", ()), self.columns.get("disturbed", ()))
+
+
+# of many results in a row the columns are the same
+
+
+@lru_cache(maxsize=256)
+def _processes(rounds: tuple[float, ...], numbers: tuple[float, ...]) -> Mapping[int, int]:
+    return dict(zip(map(int, rounds), map(int, numbers), strict=True))
+
+
+@lru_cache(maxsize=256)
+def _flagged(rounds: tuple[float, ...], flags: tuple[float, ...]) -> frozenset[int]:
+    return frozenset(int(index) for index, flag in zip(rounds, flags, strict=False) if flag)
 
 
 @dataclass(frozen=True)
@@ -221,6 +230,10 @@ class Result:
         """
         try:
             told = _decoder().decode(line)
+            for one in told.measurements:
+                one.columns.update(
+                    {name: _shared(one.columns[name]) for name in _COUNTS & one.columns.keys()}
+                )
             return cls(**{**vars(told), "workload": _workload(bytes(told.workload))})
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
             pass  # what is wrong with it, plain data tells better, and more slowly
@@ -232,6 +245,16 @@ class Result:
             raise ValueError("not a result: it has no workload; measure again with this version")
         workload = _workload(json.dumps(data["workload"]))
         return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
+
+
+#: columns of numbers that are the same in many results: together they take a third of a run's memory
+_COUNTS = frozenset({"round", "process", "placement", "disturbed", "retaken", "fresh", "iterations"})
+
+
+@lru_cache(maxsize=4096)
+def _shared(column: tuple[float, ...]) -> tuple[float, ...]:
+    """One object for all equal columns."""
+    return column
 
 
 @cache

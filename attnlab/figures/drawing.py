@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnlab.contract import units
 from attnlab.figures.palette import styles
@@ -30,6 +31,13 @@ STANDARD_ERRORS = 5.0
 #: of letters, in points; ticks and notes are a little smaller
 SIZE = 11.0
 _DPI = 150
+
+
+class Drawn(NamedTuple):
+    """A figure, and what it shows in words. It can be pickled, so that another process can write it."""
+
+    figure: Figure
+    says: str
 
 
 def new_figure(
@@ -131,18 +139,20 @@ def bytes_axis(axes: Axes) -> None:
     _unit_axis(axes, 16.0, units.bytes_text, (2.0, 4.0, 8.0))
 
 
-def _unit_axis(axes: Axes, base: float, written: Any, minor: tuple[float, ...]) -> None:
+def _unit_axis(axes: Axes, base: float, written: Callable[[float], str], minor: tuple[float, ...]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    def short(value: float, _: object) -> str:
-        number, _, unit = written(value).partition(" ")  # "1 ms" for "1.00 ms"
-        return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
     axes.set_yscale("log", base=base)
     axes.yaxis.set_major_locator(LogLocator(base=base, numticks=14))
-    axes.yaxis.set_major_formatter(FuncFormatter(short))
+    axes.yaxis.set_major_formatter(FuncFormatter(partial(_short, written)))
     axes.yaxis.set_minor_locator(LogLocator(base=base, subs=minor, numticks=40))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _short(written: Callable[[float], str], value: float, _: object) -> str:
+    """A tick without zeros that say nothing: ``1 ms`` for ``1.00 ms``."""
+    number, _, unit = written(value).partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def share_axis(axes: Axes, most: float = 1.0) -> None:
@@ -173,6 +183,16 @@ def lay_out(figure: Figure) -> None:
     if engine is not None:
         engine.execute(figure)
         figure.set_layout_engine(None)  # with the placeholder that "none" leaves, each file is drawn twice
+
+
+def save_all(every: Sequence[tuple[Figure, Path]]) -> OSError | None:
+    """`save` each of them, and return why that could not be done, if so: to raise it is up to who can tell a user."""
+    try:
+        for figure, file in every:
+            save(figure, file)
+    except OSError as fault:
+        return fault
+    return None
 
 
 def save(figure: Figure, file: Path) -> Path:

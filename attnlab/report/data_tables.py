@@ -25,14 +25,15 @@ Table = list[dict[str, Any]]
 def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
     """Each with its name, one by one; those without a row are left out."""
     fits = fitting.found  # before the largest are made: who makes them holds memory too
-    large: dict[str, Callable[[Analysis], Iterable[dict[str, Any]]]] = {
+    large: dict[str, Callable[[Analysis], Iterator[dict[str, Any]]]] = {
         "winners": _winners,
         "results": _results,
         "measurements": _measurements,
     }
     for name, made in large.items():
-        if rows := list(made(analysis)):
-            yield name, even(rows)
+        further = made(analysis)
+        if first := next(further, None):
+            yield name, even([first, *further])  # held here by nobody, it goes when it is written
     for name, rows in _smaller(analysis, fits).items():
         if rows:
             yield name, even(rows)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from attnlab.contract import units
-from attnlab.figures import drawing
+from attnlab.figures.drawing import Drawn
 from attnlab.numerics import catalogue
 from attnlab.numerics.finding import Finding, Row
 from attnlab.report import wording
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.layout import linked, markdown
 from attnlab.report.tables import NONE
-from attnlab.report.verdict_figures import Picture
 
 #: the backend whose rows the short table shows, where it was measured
 _SHOWN = "torch_sdpa"
@@ -24,12 +22,11 @@ _MOST_SHOWN, _MOST_FAILED = 10, 10
 _WITHOUT = r"without (\S+)(?: in (\S+))?"
 
 
-def draw(findings: Sequence[Finding], folder: Path) -> dict[str, Picture | None]:
-    """Each experiment's own figure in `folder`; one that this version does not know has its table alone."""
+def draw(findings: Sequence[Finding]) -> dict[str, Drawn]:
+    """Each experiment's own figure; one that this version does not know has its table alone."""
     return {
-        f"finding-{one.experiment}": Picture(
-            drawing.save(catalogue.figure(one), folder / f"finding-{one.experiment}.png"),
-            f"{one.title}. {first_sentence(one.conclusion)}",
+        f"finding-{one.experiment}": Drawn(
+            catalogue.figure(one), f"{one.title}. {first_sentence(one.conclusion)}"
         )
         for one in findings
         if one.experiment in catalogue.EXPERIMENTS

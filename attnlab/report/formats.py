@@ -11,6 +11,7 @@ from attnlab.program.store import Run
 from attnlab.report import data_tables, page, sentences, table_files
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
+from attnlab.report.figure_files import Writing
 from attnlab.report.html_page import html_page
 from attnlab.report.layout import plain
 
@@ -28,9 +29,11 @@ def write_html(run: Run, folder: Path | None = None, content: page.Content | Non
     content = content or page.content_of(run)
     with page.cannot_be_written(place), tempfile.TemporaryDirectory() as drawing:
         place.mkdir(parents=True, exist_ok=True)
-        figures = page.draw(content.analysis, Path(drawing))
+        figures = Writing(page.draw(content.analysis), Path(drawing), aside=content.large)
         tables = table_files.write(content.tables(), place / page.TABLES)
-        (place / HTML).write_text(html_page(page.render(content, figures, tables), figures), encoding="utf-8")
+        text = page.render(content, figures.pictures, tables)
+        figures.finish()
+        (place / HTML).write_text(html_page(text, figures.pictures), encoding="utf-8")
     return place / HTML
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.report.verdict_figures import Picture
+from attnlab.report.figure_files import Picture
 
 if TYPE_CHECKING:
     from markdown_it.token import Token

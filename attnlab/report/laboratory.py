@@ -15,6 +15,7 @@ from attnlab.numerics.finding import Finding
 from attnlab.report import findings as chapter
 from attnlab.report import layout, table_files
 from attnlab.report.data_tables import finding_rows
+from attnlab.report.figure_files import Writing
 from attnlab.report.layout import markdown, picture_link, shortened
 
 PAGE, STORE, CLAIMS, FIGURES, TABLES = "numerics.md", "numerics.json", "claims.json", "figures", "tables"
@@ -39,17 +40,13 @@ def write(
 
     Raises OSError where the folder cannot be written to.
     """
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     stored = [finding.to_dict() for finding in findings]
     (folder / STORE).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     if ledger:
         (folder / CLAIMS).write_text(json.dumps(ledger.to_dict(), indent=1) + "\n", encoding="utf-8")
-    drawn = chapter.draw(findings, folder / FIGURES)
-    pictures = {
-        name: picture_link(one.says, f"{FIGURES}/{one.file.name}")
-        for name, one in drawn.items()
-        if one is not None
-    }
+    written = Writing(chapter.draw(findings), folder / FIGURES).pictures
+    pictures = {name: picture_link(one.says, f"{FIGURES}/{one.file.name}") for name, one in written.items()}
     tables = {f"finding-{one.experiment}": finding_rows(one.rows) for one in findings}
     tables["facts"] = chapter.facts(findings)
     if ledger:

@@ -9,6 +9,8 @@ from typing import Any
 
 from attnlab.contract import units
 from attnlab.contract.errors import NotStored
+from attnlab.figures.drawing import Drawn
+from attnlab.measuring.system import cores
 from attnlab.program.store import Run
 from attnlab.report import (
     appendix,
@@ -28,15 +30,17 @@ from attnlab.report import (
 from attnlab.report.analysis import Analysis, Group, analyse
 from attnlab.report.answer import Answer, answer_of
 from attnlab.report.data_tables import Table
+from attnlab.report.figure_files import Picture, Writing
 from attnlab.report.growths import Fits, Fitting
 from attnlab.report.layout import linked, picture_link
 from attnlab.report.lower_precision import lower_precision
-from attnlab.report.verdict_figures import Picture
 from attnlab.statistics import growth
 
 REPORT, FIGURES, TABLES = "report.md", "figures", "tables"
 #: groups of workloads that have tables of their own on the page
 MOST_GROUPS = 16
+#: results whose tables take as long as figures do to be written
+LARGE = 5000
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Content:
     analysis: Analysis
     answer: Answer
     fitting: Fitting
+
+    @property
+    def large(self) -> bool:
+        """Whether a part of the work is worth a process of its own, on a machine that can do two things at once."""
+        return len(self.analysis.run.results) >= LARGE and cores() > 1
 
     def tables(self) -> Iterator[tuple[str, Table]]:
         """Its tables of plain values with their names, one by one: of a large run all together fill the memory."""
@@ -71,9 +80,11 @@ def write(run: Run, folder: Path | None = None, content: Content | None = None) 
     content = content or content_of(run)
     with cannot_be_written(place):
         place.mkdir(parents=True, exist_ok=True)
-        figures = draw(content.analysis, place / FIGURES)
+        figures = Writing(draw(content.analysis), place / FIGURES, aside=content.large)
         tables = table_files.write(content.tables(), place / TABLES)
-        page.write_text(render(content, figures, tables), encoding="utf-8")
+        text = render(content, figures.pictures, tables)
+        figures.finish()
+        page.write_text(text, encoding="utf-8")
     return page
 
 
@@ -93,18 +104,15 @@ class cannot_be_written:  # noqa: N801  # a context, read as a sentence
             ) from None
 
 
-def draw(analysis: Analysis, folder: Path) -> dict[str, Picture]:
-    """The figures that there was something to draw for, as PNG and SVG; those of an earlier report are removed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
-        old.unlink()
-    drawn: dict[str, Picture | None] = {
-        **verdict_figures.heat_maps(analysis, folder),
-        "trailing": verdict_figures.trailing(analysis, folder),
-        "latency": speed_figures.latency(analysis, folder),
-        "memory": speed_figures.memory(analysis, folder),
-        "ceiling": speed_figures.ceiling(analysis, folder),
-        **findings.draw(analysis.run.findings, folder),
+def draw(analysis: Analysis) -> dict[str, Drawn]:
+    """The figures that there was something to draw for, by name."""
+    drawn: dict[str, Drawn | None] = {
+        **verdict_figures.heat_maps(analysis),
+        "trailing": verdict_figures.trailing(analysis),
+        "latency": speed_figures.latency(analysis),
+        "memory": speed_figures.memory(analysis),
+        "ceiling": speed_figures.ceiling(analysis),
+        **findings.draw(analysis.run.findings),
     }
     return {name: one for name, one in drawn.items() if one is not None}
 

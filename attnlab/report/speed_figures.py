@@ -5,16 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnlab.contract import units
 from attnlab.figures import drawing, labels
+from attnlab.figures.drawing import Drawn
 from attnlab.figures.palette import Style
 from attnlab.figures.palette import styles as styles_of
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
-from attnlab.report.verdict_figures import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +29,7 @@ Guides = Mapping[str, Callable[[Cell], float]]
 Panel = tuple[Group, int, dict[str, Curve]]
 
 
-def latency(analysis: Analysis, folder: Path) -> Picture | None:
+def latency(analysis: Analysis) -> Drawn | None:
     """Median seconds per call against n. None where no head count has two lengths."""
 
     def seconds(cell: Cell, name: str) -> float | None:
@@ -38,12 +37,10 @@ def latency(analysis: Analysis, folder: Path) -> Picture | None:
         return None if standing is None else standing.seconds
 
     title = "Time of one call (median): lower is better"
-    return _draw(
-        analysis, folder / "latency.png", seconds, drawing.seconds_axis, title, {}, units.seconds_text
-    )
+    return _draw(analysis, seconds, drawing.seconds_axis, title, {}, units.seconds_text)
 
 
-def memory(analysis: Analysis, folder: Path) -> Picture | None:
+def memory(analysis: Analysis) -> Drawn | None:
     """Peak bytes of a call against n, with the score matrix and the results, each known by arithmetic."""
 
     def peak(cell: Cell, name: str) -> float | None:
@@ -54,10 +51,10 @@ def memory(analysis: Analysis, folder: Path) -> Picture | None:
         "results": lambda cell: cell.workload.output_bytes,
     }
     title = "Peak memory of one call: lower is better"
-    return _draw(analysis, folder / "memory.png", peak, drawing.bytes_axis, title, guides, units.bytes_text)
+    return _draw(analysis, peak, drawing.bytes_axis, title, guides, units.bytes_text)
 
 
-def ceiling(analysis: Analysis, folder: Path) -> Picture | None:
+def ceiling(analysis: Analysis) -> Drawn | None:
     """Achieved FLOP/s as a share of the best matrix product of this run, against n."""
 
     def share(cell: Cell, name: str) -> float | None:
@@ -67,18 +64,17 @@ def ceiling(analysis: Analysis, folder: Path) -> Picture | None:
     guides: Guides = {"best matrix product": lambda cell: 1.0}
     shares = (share(cell, name) for cell in analysis.cells for name in cell.measured)
     axis = partial(drawing.share_axis, most=max(filter(None, shares), default=1.0))
-    return _draw(analysis, folder / "ceiling.png", share, axis, title, guides, units.percent)
+    return _draw(analysis, share, axis, title, guides, units.percent)
 
 
 def _draw(
     analysis: Analysis,
-    file: Path,
     value: Value,
     axis: Callable[[Axes], None],
     title: str,
     guides: Guides,
     written: Callable[[float], str],
-) -> Picture | None:
+) -> Drawn | None:
     """All panels with a curve in them, those of a row on one vertical axis; None where there is none."""
     panels_of = (
         (group, count, _curves(analysis, group, count, value))
@@ -103,7 +99,7 @@ def _draw(
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
     figure.suptitle(title + left_out, fontsize=drawing.SIZE + 2)
     labels.settle(figure, list(zip(panels, settled, strict=False)))
-    return Picture(drawing.save(figure, file), _says(title, chosen, written))
+    return Drawn(figure, _says(title, chosen, written))
 
 
 def _says(title: str, panels: Sequence[Panel], written: Callable[[float], str]) -> str:

@@ -29,6 +29,7 @@ def write(found: Iterable[tuple[str, Table]], folder: Path) -> list[str]:
     for name, rows in found:
         file = folder / f"{_file_name(name)}.csv"
         columns = _columns(rows)
+        del rows
         with file.open("w", encoding="utf-8", newline="") as out:
             _csv(columns, out)
         written.append(name)

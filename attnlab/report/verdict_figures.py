@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from attnlab.contract import units
 from attnlab.figures import drawing
+from attnlab.figures.drawing import Drawn
 from attnlab.figures.palette import MARKERS, Style
 from attnlab.figures.palette import styles as styles_of
 from attnlab.report import wording
@@ -22,6 +22,7 @@ from attnlab.statistics.winner import Lead, Sure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: of a cell of a heat map, in inches; and part of a tie's colour that is left
 _CELL, _PALE = (1.9, 0.62), 0.16
@@ -37,14 +38,7 @@ _LEGEND_BELOW = 34
 _DARKEST = 8.0
 
 
-class Picture(NamedTuple):
-    """A figure that was drawn: its file, and what it shows in words."""
-
-    file: Path
-    says: str
-
-
-def heat_maps(analysis: Analysis, folder: Path) -> dict[str, Picture]:
+def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
     """By name: ``winners`` and ``speedups`` of the first groups, numbered from the second on."""
     drawn = {}
     for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
@@ -52,11 +46,10 @@ def heat_maps(analysis: Analysis, folder: Path) -> dict[str, Picture]:
         found = places(analysis, shown)
         suffix = f"-{number}" if number > 1 else ""
         if found:
-            drawn[f"winners{suffix}"] = _winners(analysis, shown, found, folder / f"winners{suffix}.png")
+            drawn[f"winners{suffix}"] = _winners(analysis, shown, found)
             speedups = [one for one in found if _over_baseline(analysis, one)]
             if speedups and any(one.won.over_baseline for one in found):
-                file = folder / f"speedups{suffix}.png"
-                drawn[f"speedups{suffix}"] = _speedups(analysis, shown, speedups, file)
+                drawn[f"speedups{suffix}"] = _speedups(analysis, shown, speedups)
             if shown is not group:
                 drawn |= {
                     name: one._replace(says=f"{one.says} Drawn are {part_of(group)}; the tables have all.")
@@ -66,9 +59,9 @@ def heat_maps(analysis: Analysis, folder: Path) -> dict[str, Picture]:
     return drawn
 
 
-def _winners(analysis: Analysis, group: Group, found: Sequence[Place], file: Path) -> Picture:
+def _winners(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
     styles = styles_of(analysis.names)
-    axes = _map(group, file, "The fastest: full colour is decided, pale is a tie")
+    figure, axes = _map(group, "The fastest: full colour is decided, pale is a tie")
     for one in found:
         won, colour = one.won, styles[one.won.name].colour
         decided = won.sure is Sure.DECIDED
@@ -79,7 +72,6 @@ def _winners(analysis: Analysis, group: Group, found: Sequence[Place], file: Pat
             lead = "no interval" if won.sure is Sure.NO_INTERVAL else "alone"
         ground = colour if decided else _mixed(colour, _PALE)
         _square(axes, group, one, ground, won.name, lead, "white" if decided else colour)
-    figure = axes.figure
     counts: dict[str, list[int]] = {}
     for one in found:
         told = counts.setdefault(one.won.name, [0, 0])
@@ -90,7 +82,7 @@ def _winners(analysis: Analysis, group: Group, found: Sequence[Place], file: Pat
     ]
     title = f" ({group.name})" if group.name else ""
     says = f"Heat map of who is fastest at {wording.counted(len(found), 'size')}{title}: {'; '.join(said)}."
-    return Picture(drawing.save(figure, file), says)  # type: ignore[arg-type]  # no subfigure
+    return Drawn(figure, says)
 
 
 def _of_these(decided: int, every: int) -> str:
@@ -106,8 +98,8 @@ def _over_baseline(analysis: Analysis, one: Place) -> Lead | None:
     return Lead(analysis.baseline, 1.0, None, None) if one.shares_first(analysis.baseline) else None
 
 
-def _speedups(analysis: Analysis, group: Group, found: Sequence[Place], file: Path) -> Picture:
-    axes = _map(group, file, f"How many times as fast as {analysis.baseline} the fastest is")
+def _speedups(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
+    figure, axes = _map(group, f"How many times as fast as {analysis.baseline} the fastest is")
     leads = [(one, lead) for one in found if (lead := _over_baseline(analysis, one)) is not None]
     for one, lead in leads:
         part = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
@@ -120,14 +112,14 @@ def _speedups(analysis: Analysis, group: Group, found: Sequence[Place], file: Pa
         f"Heat map of the fastest contender's speed over {analysis.baseline}: from {_at(*least)} to {_at(*most)}, "
         "intervals in brackets."
     )
-    return Picture(drawing.save(axes.figure, file), says)  # type: ignore[arg-type]  # no subfigure
+    return Drawn(figure, says)
 
 
 def _at(one: Place, lead: Lead) -> str:
     return f"{lead_text(lead)} times at {wording.place(one.cell.workload)}"
 
 
-def _map(group: Group, file: Path, title: str) -> Axes:
+def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     """Empty axes with a column a head count and a row a length."""
     columns, rows = len(group.heads), len(group.lengths)
     width, height = columns * _CELL[0] + 0.9, rows * _CELL[1] + 1.0
@@ -143,7 +135,7 @@ def _map(group: Group, file: Path, title: str) -> Axes:
     # a map of one column is narrower than its title
     figure.suptitle(title, fontsize=drawing.SIZE, fontweight="bold", color=drawing.BLACK)
     drawing.lay_out(figure)  # before its cells, which change nothing about it and take long
-    return axes
+    return figure, axes
 
 
 def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below: str, ink: str) -> None:
@@ -181,7 +173,7 @@ def _mixed(colour: str, part: float) -> str:
 # -- how far the others trail ------------------------------------------------------------------------
 
 
-def trailing(analysis: Analysis, folder: Path) -> Picture | None:
+def trailing(analysis: Analysis) -> Drawn | None:
     """Time over that of the fastest with its interval, a row a contender, at the longest length of each head count.
 
     None where no two were compared.
@@ -207,7 +199,7 @@ def trailing(analysis: Analysis, folder: Path) -> Picture | None:
     says, first = _trailing_says(panels[0][1]), panels[0][0]
     if readable(first).heads != first.heads:
         says += f" Drawn are {part_of_heads(first)}."
-    return Picture(drawing.save(figure, folder / "trailing.png"), says)
+    return Drawn(figure, says)
 
 
 def _longest(group: Group) -> dict[int, Ranking]:
@@ -277,10 +269,10 @@ def _tells(verdict: Verdict) -> bool:
 
 
 def _plain_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 1.5, 2.0, 3.0, 5.0), numticks=20))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 

@@ -61,7 +61,7 @@ def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
     assert "The workloads form 3 groups, each ranked by itself" in text
     worst = text[text.index("## Accuracy") : text.index("## Distance")]
     assert re.search(r"n = 512, \d heads, (backward|1 query over n keys, forward|.*not causal)", worst)
-    assert latency(analyse(run), tmp_path).file.exists()
+    assert latency(analyse(run)) is not None
 
 
 def test_no_crossover_is_made_of_two_groups(made):

@@ -19,11 +19,10 @@ from attnlab.program.store import read_run
 from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
+from attnlab.report.figure_files import Writing
 from attnlab.report.findings import conditions, left_out
 from attnlab.report.laboratory import overview
-from attnlab.report.page import content_of, render
-from attnlab.report.speed_figures import ceiling, latency, memory
-from attnlab.report.verdict_figures import heat_maps, trailing
+from attnlab.report.page import content_of, draw, render
 
 SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
 CHAPTERS = (
@@ -136,8 +135,7 @@ def test_a_report_made_again_from_the_folder_is_the_same(made):
 def test_a_degenerate_run_still_makes_a_whole_page(made, options, tmp_path):
     run = made(**options)
     unpainted(run)
-    for figure in (latency, memory, ceiling, trailing, heat_maps):
-        figure(analyse(run), tmp_path)
+    Writing(draw(analyse(run)), tmp_path)
     json.loads(formats.json_text(run))
     assert formats.summary(run).count("\n") == 0
 
@@ -241,18 +239,12 @@ def test_labels_stay_within_their_panel():
 
 
 @pytest.mark.parametrize("contenders", [("torch_eager", "torch_sdpa"), ()])
-def test_the_legend_of_a_trailing_figure_covers_no_words(contenders, tmp_path, monkeypatch):
+def test_the_legend_of_a_trailing_figure_covers_no_words(contenders, tmp_path):
     """However few rows there are, and however many head counts."""
     run = synthetic(tmp_path, contenders=contenders, lengths=(64, 256), heads=(1, 2, 4, 8))
-    drawn = []
-
-    def kept(figure, file):
-        drawn.append(figure)
-        return file
-
-    monkeypatch.setattr(verdict_figures.drawing, "save", kept)
-    assert verdict_figures.trailing(analyse(run), tmp_path)
-    (figure,) = drawn
+    drawn = verdict_figures.trailing(analyse(run))
+    assert drawn is not None
+    figure = drawn.figure
     figure.draw_without_rendering()
     for axes in figure.axes:
         legend, words = axes.get_legend().get_window_extent(), axes.xaxis.label.get_window_extent()

@@ -346,10 +346,10 @@ def test_of_more_sizes_than_can_be_read_an_even_part_is_drawn_and_told(made, tmp
     assert (len(shown.heads), len(shown.lengths)) == (MOST_HEADS, MOST_LENGTHS)
     assert (shown.heads[0], shown.heads[-1], shown.lengths[0], shown.lengths[-1]) == (1, 11, 64, 960)
     assert len(group.cells) == 15 * 11
-    says = verdict_figures.heat_maps(analysis, tmp_path)["winners"].says
+    says = verdict_figures.heat_maps(analysis)["winners"].says
     assert "at 60 sizes" in says
     assert says.endswith("Drawn are 6 of 11 head counts and 10 of 15 lengths; the tables have all.")
-    trailing = verdict_figures.trailing(analysis, tmp_path)
+    trailing = verdict_figures.trailing(analysis)
     assert trailing is not None and trailing.says.endswith("Drawn are 6 of 11 head counts.")
 
 
