@@ -8,11 +8,11 @@ interpreter is a fresh one, as a worker's is: nothing is forked.
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
@@ -102,17 +102,19 @@ class _Lane:
     def __init__(self, work: Work[Part], part: Part) -> None:
         self.working = True
         self.reports, theirs = Pipe(duplex=False)
-        with theirs:
+        with (
+            theirs,
+            tempfile.TemporaryFile() as asked,
+        ):  # of a pipe it would read when it has started, and we wait
+            pickle.dump((work, part), asked)
+            asked.seek(0)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "attnlab.program.lanes", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.PIPE,
+                stdin=asked,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in a terminal reaches the caller alone, which ends its lanes
             )
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as to_lane:
-            pickle.dump((work, part), to_lane)
 
     def pass_on(self, tell: Tell) -> None:
         """Wait for what it tells next, and tell it."""

@@ -8,13 +8,12 @@ import io
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from attnlab.report.data_tables import Table
 
 #: what a spreadsheet would compute instead of show, at the beginning of a cell
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-Columns = Mapping[str, list[Any]]
 
 
 def write(found: Iterable[tuple[str, Table]], folder: Path) -> list[str]:
@@ -50,9 +49,26 @@ def csv_text(rows: Table) -> str:
     return out.getvalue()
 
 
+class Column(NamedTuple):
+    """Values, and the types of those that are there.
+
+    A large table is written by column: whether there is anything to change in one is asked of all of it at once.
+    """
+
+    values: list[Any]
+    kinds: set[type]
+
+    @classmethod
+    def of(cls, values: list[Any]) -> Column:
+        """That of these values."""
+        return cls(values, set(map(type, values)) - {type(None)})
+
+
+Columns = Mapping[str, Column]
+
+
 def _columns(rows: Table) -> Columns:
-    """A large table is read by column: whether there is anything to change in one is asked of all of it at once."""
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    return {name: Column.of([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
 
 def _csv(columns: Columns, out: TextIO) -> None:
@@ -61,8 +77,8 @@ def _csv(columns: Columns, out: TextIO) -> None:
     if columns:
         writer.writerow(map(_cell, columns))
     shown = [
-        list(map(_cell, some)) if any(issubclass(kind, str) for kind in _types(some)) else some
-        for some in columns.values()
+        list(map(_cell, values)) if any(issubclass(kind, str) for kind in kinds) else values
+        for values, kinds in columns.values()
     ]
     writer.writerows(zip(*shown, strict=True))
 
@@ -94,15 +110,10 @@ def _parquet(columns: Columns, file: Path) -> None:
     # conditions of an experiment hold numbers in one row and texts in another
     table = pyarrow.table(
         {
-            name: [None if one is None else str(one) for one in some]
-            if len({float if kind is int else kind for kind in _types(some)}) > 1
-            else some
-            for name, some in columns.items()
+            name: [None if one is None else str(one) for one in values]
+            if len({float if kind is int else kind for kind in kinds}) > 1
+            else values
+            for name, (values, kinds) in columns.items()
         }
     )
     pyarrow.parquet.write_table(table, file)
-
-
-def _types(some: Iterable[Any]) -> set[type]:
-    """Those of the values that are there."""
-    return set(map(type, some)) - {type(None)}
