@@ -8,16 +8,17 @@ interpreter is a fresh one, as a worker's is: nothing is forked.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 from attnlab.measuring.system import die_with_parent
 
@@ -102,19 +103,17 @@ class _Lane:
     def __init__(self, work: Work[Part], part: Part) -> None:
         self.working = True
         self.reports, theirs = Pipe(duplex=False)
-        with (
-            theirs,
-            tempfile.TemporaryFile() as asked,
-        ):  # of a pipe it would read when it has started, and we wait
-            pickle.dump((work, part), asked)
-            asked.seek(0)
+        asked = pickle.dumps((work, part))
+        with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "attnlab.program.lanes", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                stdin=asked,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in a terminal reaches the caller alone, which ends its lanes
             )
+        # it reads when it has started, which nobody need wait for
+        threading.Thread(target=_write, args=(self._process.stdin, asked), daemon=True).start()
 
     def pass_on(self, tell: Tell) -> None:
         """Wait for what it tells next, and tell it."""
@@ -144,6 +143,11 @@ class _Lane:
             self._process.kill()  # what it started dies with it, where the system can
             self._process.wait()
         self.reports.close()
+
+
+def _write(to_lane: IO[bytes], asked: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), to_lane:
+        to_lane.write(asked)
 
 
 def main(reports: Connection) -> None:
