@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from enum import StrEnum
@@ -231,9 +232,8 @@ class Result:
         try:
             told = _decoder().decode(line)
             for one in told.measurements:
-                one.columns.update(
-                    {name: _shared(one.columns[name]) for name in _COUNTS & one.columns.keys()}
-                )
+                _share(one)
+            told.contender = sys.intern(told.contender)
             return cls(**{**vars(told), "workload": _workload(bytes(told.workload))})
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
             pass  # what is wrong with it, plain data tells better, and more slowly
@@ -247,14 +247,27 @@ class Result:
         return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
 
 
-#: columns of numbers that are the same in many results: together they take a third of a run's memory
+def _share(one: Measurement) -> None:
+    """Let it hold what equal ones hold: what every line says again takes a third of the memory of a large run."""
+    columns = {name: _column(one.columns[name]) for name in _COUNTS & one.columns.keys()}
+    object.__setattr__(one, "columns", {**one.columns, **columns})
+    object.__setattr__(one, "facts", _facts(tuple(one.facts.items())))
+    object.__setattr__(one, "quantity", sys.intern(one.quantity))
+    object.__setattr__(one, "unit", sys.intern(one.unit))
+
+
+#: columns of numbers that are the same in many results
 _COUNTS = frozenset({"round", "process", "placement", "disturbed", "retaken", "fresh", "iterations"})
 
 
 @lru_cache(maxsize=4096)
-def _shared(column: tuple[float, ...]) -> tuple[float, ...]:
-    """One object for all equal columns."""
-    return column
+def _column(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    return numbers
+
+
+@lru_cache(maxsize=4096)
+def _facts(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return dict(items)
 
 
 @cache

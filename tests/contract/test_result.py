@@ -153,15 +153,17 @@ def test_a_line_is_read_in_one_step_as_in_two(monkeypatch: pytest.MonkeyPatch) -
     assert at_once[0].workload is at_once[1].workload
 
 
-def test_equal_columns_of_counts_are_one_object() -> None:
-    """As those of the rounds of one race; numbers that were measured are read as they are."""
+def test_what_lines_have_in_common_is_one_object() -> None:
+    """As the rounds of one race are; numbers that were measured are read as they are."""
     columns = {"round": (0.0, 1.0, 3.0), "process": (0.0, 0.0, 1.0), "waited": (1e-3, 0.0, -0.0)}
-    line = result(measurements=(Measurement("latency", "s", (2.0, 1.0, 4.0), columns),)).to_json()
+    latency = Measurement("latency", "s", (2.0, 1.0, 4.0), columns, {"cache": "warm"})
+    line = result(measurements=(latency,)).to_json()
     (one,), (other,) = (Result.from_json(line).measurements for _ in range(2))
     assert repr(one) == repr(other) and repr(dict(one.columns)) == repr(columns)
     assert (
         one.columns["round"] is other.columns["round"] and one.columns["process"] is other.columns["process"]
     )
+    assert one.facts is other.facts and one.quantity is other.quantity
     assert one.processes == {0: 0, 1: 0, 3: 1} and one.processes is other.processes
 
 
