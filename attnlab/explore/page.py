@@ -59,7 +59,9 @@ def write(runs: Sequence[Run], file: Path, known: Sequence[Analysis] = ()) -> Pa
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as fault:
-        raise NotStored(f"{file} cannot be written: {fault.strerror}; name another file with --out") from None
+        raise NotStored(
+            f"{file} cannot be written: {fault.strerror}; name another place with --out"
+        ) from None
     return file
 
 

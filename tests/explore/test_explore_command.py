@@ -118,7 +118,7 @@ def test_a_page_that_cannot_be_written_is_one_line(
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_run_is_one_line(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says to name another file."""
+    """It says to name another place."""
     run = made()
     run.folder.chmod(0o500)
     try:
@@ -126,4 +126,4 @@ def test_a_read_only_run_is_one_line(made: Make, capsys: pytest.CaptureFixture[s
     finally:
         run.folder.chmod(0o700)
     (line,) = capsys.readouterr().err.splitlines()
-    assert "Permission denied; name another file with --out" in line
+    assert "Permission denied; name another place with --out" in line

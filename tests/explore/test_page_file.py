@@ -137,7 +137,7 @@ def test_a_page_that_cannot_fit_says_so(made: Make) -> None:
 def test_a_page_that_cannot_be_written_is_one_line(made: Make, tmp_path: Path) -> None:
     """A file stands where its folder should be."""
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(NotStored, match=r"page\.html cannot be written: .*; name another file with --out"):
+    with pytest.raises(NotStored, match=r"page\.html cannot be written: .*; name another place with --out"):
         write([made()], tmp_path / "file" / "page.html")
 
 

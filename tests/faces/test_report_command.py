@@ -102,13 +102,17 @@ def test_what_is_printed_has_no_folder_and_no_page(
     assert status == 2 and err.count("\n") == 1 and f"{given[0]} is for md and html" in err
 
 
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [([], "give another folder with --out"), (["--page"], "name another place with --out")],
+)
 def test_a_folder_that_cannot_be_written_to_is_one_line(
-    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], advice: str
 ) -> None:
     (tmp_path / "taken").write_text("")
-    status, _, err = command(capsys, stored, "--out", tmp_path / "taken")
+    status, _, err = command(capsys, stored, "--out", tmp_path / "taken", *given)
     assert status == 1 and err.count("\n") == 1
-    assert "cannot be written" in err and "give another folder with --out" in err
+    assert "cannot be written" in err and advice in err
 
 
 def test_another_format_version_is_one_line(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
