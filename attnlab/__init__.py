@@ -13,35 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnlab import theory
-    from attnlab.contract.backend import Backend
-    from attnlab.contract.discovery import backends, load
-    from attnlab.contract.errors import Declined, Unavailable
-    from attnlab.contract.workload import Workload
-    from attnlab.diagnosis.diagnosis import diagnose
-    from attnlab.numerics.observables import observe
-    from attnlab.program.call import attend, block, gradients
-    from attnlab.program.execute import run
-    from attnlab.program.plan import Plan
-    from attnlab.program.store import Run, read_run
+    from attnlab.backends.backend import Backend
+    from attnlab.backends.call import attend, block, gradients
+    from attnlab.backends.discovery import backends, load
+    from attnlab.errors import Declined, Unavailable
+    from attnlab.experiments.diagnosis import diagnose
+    from attnlab.experiments.observables import observe
+    from attnlab.problem.workload import Workload
     from attnlab.routing.dispatch import fastest
+    from attnlab.runs.execute import run
+    from attnlab.runs.plan import Plan
+    from attnlab.runs.store import Run, read_run
 
 _HOMES = {
-    "Backend": "attnlab.contract.backend",
-    "Declined": "attnlab.contract.errors",
-    "Plan": "attnlab.program.plan",
-    "Run": "attnlab.program.store",
-    "Unavailable": "attnlab.contract.errors",
-    "Workload": "attnlab.contract.workload",
-    "attend": "attnlab.program.call",
-    "block": "attnlab.program.call",
-    "gradients": "attnlab.program.call",
-    "backends": "attnlab.contract.discovery",
+    "Backend": "attnlab.backends.backend",
+    "Declined": "attnlab.errors",
+    "Plan": "attnlab.runs.plan",
+    "Run": "attnlab.runs.store",
+    "Unavailable": "attnlab.errors",
+    "Workload": "attnlab.problem.workload",
+    "attend": "attnlab.backends.call",
+    "block": "attnlab.backends.call",
+    "gradients": "attnlab.backends.call",
+    "backends": "attnlab.backends.discovery",
     "fastest": "attnlab.routing.dispatch",
-    "diagnose": "attnlab.diagnosis.diagnosis",
-    "load": "attnlab.contract.discovery",
-    "observe": "attnlab.numerics.observables",
-    "read_run": "attnlab.program.store",
-    "run": "attnlab.program.execute",
+    "diagnose": "attnlab.experiments.diagnosis",
+    "load": "attnlab.backends.discovery",
+    "observe": "attnlab.experiments.observables",
+    "read_run": "attnlab.runs.store",
+    "run": "attnlab.runs.execute",
 }
 
 __all__ = [

@@ -21,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _status(arguments: Sequence[str] | None) -> int:
     import click
 
-    from attnlab.commands.app import app
-    from attnlab.contract.errors import Declined, NotStored, Unavailable
+    from attnlab.cli.app import app
+    from attnlab.errors import Declined, NotStored, Unavailable
 
     try:
         status = app.main(

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from attnlab.contract.workload import Workload
-from attnlab.dataset import collect
-from attnlab.dataset.folder import Dataset, claim_dataset, write
-from attnlab.dataset.rows import race_columns, race_id, row_of
-from attnlab.dataset.schema import arrow
-from attnlab.program.environment import environment
-from attnlab.program.store import read_run
+from attnlab.problem.workload import Workload
+from attnlab.race.environment import environment
+from attnlab.runs.dataset import collect
+from attnlab.runs.dataset_folder import Dataset, claim_dataset, write
+from attnlab.runs.dataset_rows import race_columns, race_id, row_of
+from attnlab.runs.dataset_schema import arrow
+from attnlab.runs.store import read_run
 
 CONTENDERS, MEASUREMENTS, ROUNDS, MACHINES, DAYS = 10, 3, 10, 100, 10
 LIMIT = 2.0
@@ -150,7 +150,7 @@ def make(folder: Path, measurements: int, runs: int) -> None:
 
 ASK = """
 import json, sys, time
-from attnlab.dataset import query
+from attnlab.runs import dataset_query as query
 started = time.perf_counter()
 rows = sum(1 for _ in query(sys.argv[1], sys.argv[2]).rows)
 print(json.dumps([time.perf_counter() - started, rows]))

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from attnlab.contract.units import bytes_text
+from attnlab.units import bytes_text
 
 #: what is promised
 SECONDS, BYTES = 60.0, 2 * 2**30

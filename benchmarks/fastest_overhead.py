@@ -23,10 +23,10 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnlab
-from attnlab.contract.units import figures
-from attnlab.program.environment import environment
+from attnlab.race.environment import environment
 from attnlab.report.sentences import machine
 from attnlab.routing.dispatch import Fastest, _Found, _question
+from attnlab.units import figures
 
 #: what is promised, in seconds a call
 PROMISED = 5e-6

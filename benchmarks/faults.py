@@ -27,15 +27,15 @@ from zoo.fault import DTYPES as FAULT_DTYPES
 from zoo.paths import held_out
 from zoo.right import RIGHT
 
-from attnlab.accuracy.gate import BACKWARD, FORWARD, Answers, Ask, GateResult
-from attnlab.accuracy.gate import examine as examine_by_clock
-from attnlab.accuracy.questions import Question
-from attnlab.accuracy.random_conditions import BACKWARD_COUNT, FORWARD_COUNT
-from attnlab.contract.discovery import backends, load
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.workload import Workload
-from attnlab.measuring.probe import Probe
+from attnlab.backends.discovery import backends, load
+from attnlab.errors import Unavailable
+from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult
+from attnlab.gate.gate import examine as examine_by_clock
+from attnlab.gate.questions import Question
+from attnlab.gate.random_conditions import BACKWARD_COUNT, FORWARD_COUNT
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.workload import Workload
+from attnlab.race.probe import Probe
 
 #: however slow this machine is, everything is asked
 examine = partial(examine_by_clock, clock=lambda: 0.0)
@@ -207,7 +207,7 @@ its roundings (`attnlab/theory/error_budget.py`, `gradient_budget.py`), and the 
 below, are the same everywhere. This page is made by `python benchmarks/faults.py`, from the zoo in `tests/gate/zoo/`.
 
 A backend that can be differentiated answers with its output and the gradients of query, key and value, and each is
-weighed (`attnlab/accuracy/evidence.py`):
+weighed (`attnlab/gate/evidence.py`):
 
 - **Facts**, without exception: finite; an output between the least and the greatest value that its row sees, and 0
   where it sees none; no component further off than the worst case of rounding, which is 0 for the gradients of a key
@@ -224,7 +224,7 @@ weighed (`attnlab/accuracy/evidence.py`):
 - **Questions without roundings**: whole-number scores and weights of 1/2, 1/n, or 0 and 1, where even an eager
   bfloat16 backend may round its output only.
 
-Three kinds of questions are asked (`attnlab/accuracy/forms.py`): *fixed* ones for every part of the contract;
+Three kinds of questions are asked (`attnlab/gate/forms.py`): *fixed* ones for every part of the contract;
 {FORWARD_COUNT} conditions a dtype for outputs and {BACKWARD_COUNT} for gradients that are *drawn at random* (not in
 float64); and *sequences*, one question again after another of the same shapes with another mask, bias, scale, layout
 or dtype, since kernels are cached by keys that leave something out. A fault is told with its whole condition, and can

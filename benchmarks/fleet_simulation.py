@@ -2,7 +2,7 @@
 
     python benchmarks/fleet_simulation.py RUN [RUN ...]     # writes docs/sweep-simulation.md
 
-The machines are simulated (`attnlab.sweep.simulation`), event by event; the lengths of workloads are measured: drawn
+The machines are simulated (`attnlab.runs.sweep_simulation`), event by event; the lengths of workloads are measured: drawn
 again, with replacement, from the races of the runs given, as is what a run takes beside its races. The plan is really
 cut, written and put together, with the results of these runs, and that is timed on this machine.
 """
@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.contract.workload import Workload
-from attnlab.program.plan import Plan
-from attnlab.program.store import RUN_FILE, Run, read_run
-from attnlab.sweep.cutting import cut
-from attnlab.sweep.estimate import learned
-from attnlab.sweep.folder import new_sweep
-from attnlab.sweep.merging import write_machines
-from attnlab.sweep.simulation import Fleet, Outcome, simulate
+from attnlab.problem.workload import Workload
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import RUN_FILE, Run, read_run
+from attnlab.runs.sweep_cutting import cut
+from attnlab.runs.sweep_estimate import learned
+from attnlab.runs.sweep_folder import new_sweep
+from attnlab.runs.sweep_merging import write_machines
+from attnlab.runs.sweep_simulation import Fleet, Outcome, simulate
 
 PAGE = Path(__file__).parents[1] / "docs" / "sweep-simulation.md"
 WORKLOADS, SEED = 50_000, 14

@@ -18,15 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from attnlab import report
-from attnlab.contract.discovery import backends
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.limits import Limits
-from attnlab.program.environment import environment
-from attnlab.program.execute import run
-from attnlab.program.plan import Plan
+from attnlab.backends.contender import parse_all
+from attnlab.backends.discovery import backends
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.environment import environment
+from attnlab.race.limits import Limits
+from attnlab.runs.execute import run
+from attnlab.runs.plan import Plan
 
 LINEAR = ("numpy_blocked", "torch_sdpa")
 Table = list[tuple[str, ...]]

@@ -31,9 +31,9 @@ import psutil  # noqa: E402
 from opened_page import find_browser  # noqa: E402
 from synthetic import COSTS, synthetic  # noqa: E402
 
-from attnlab.explore.page import PAGE  # noqa: E402
-from attnlab.program.environment import environment  # noqa: E402
-from attnlab.program.store import Run, read_run  # noqa: E402
+from attnlab.race.environment import environment  # noqa: E402
+from attnlab.report.explore_page import PAGE  # noqa: E402
+from attnlab.runs.store import Run, read_run  # noqa: E402
 
 CONTENDERS = tuple(name for name in COSTS if name != "naive_loop")
 OPENINGS, STARTS = 5, 3

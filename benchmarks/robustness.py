@@ -24,13 +24,13 @@ from robustness_parts.kills import soak
 from robustness_parts.malformed import fuzz
 from robustness_parts.page import page
 
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.limits import Limits
-from attnlab.program.lock import held
-from attnlab.program.store import read_run, require_run
+from attnlab.backends.contender import parse_all
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.limits import Limits
+from attnlab.runs.lock import held
+from attnlab.runs.store import read_run, require_run
 
 from matrix import DEADLINE, FAULTS, GOOD, PHASES, contender, expected, race  # isort: skip
 

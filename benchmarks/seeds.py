@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from attnlab.claims import Ledger, run_claims
-from attnlab.claims.page import deciding_figure
+from attnlab.experiments.claims_api import Ledger, run_claims
+from attnlab.experiments.ledger_page import deciding_figure
 from attnlab.report.layout import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims-by-seed.md"

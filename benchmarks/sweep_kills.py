@@ -29,11 +29,11 @@ sys.path.insert(0, str(ROOT / "tests" / "sweep"))
 from slurm import NODES, Slurm, lacking  # noqa: E402 - beside the tests, whose fixture it is
 from sweeping import PLAN, cells  # noqa: E402
 
-from attnlab.program.execute import run  # noqa: E402
-from attnlab.program.plan import Plan, read_plan  # noqa: E402
-from attnlab.sweep.folder import Sweep, read_sweep  # noqa: E402
-from attnlab.sweep.merging import results  # noqa: E402
-from attnlab.sweep.progress import status  # noqa: E402
+from attnlab.runs.execute import run  # noqa: E402
+from attnlab.runs.plan import Plan, read_plan  # noqa: E402
+from attnlab.runs.sweep_folder import Sweep, read_sweep  # noqa: E402
+from attnlab.runs.sweep_merging import results  # noqa: E402
+from attnlab.runs.sweep_progress import status  # noqa: E402
 
 #: long enough that most kills come while something is measured
 SLOWER = {"max_rounds = 2": "max_rounds = 60", "turn_seconds = 0.0001": "turn_seconds = 0.02"}

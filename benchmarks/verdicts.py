@@ -21,20 +21,20 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from attnlab.contract.discovery import backends
-from attnlab.contract.result import Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.hogs import hog
-from attnlab.measuring.limits import Limits
-from attnlab.program.compare import compare
-from attnlab.program.environment import environment
-from attnlab.program.execute import run
-from attnlab.program.plan import Plan
+from attnlab.backends.contender import parse_all
+from attnlab.backends.discovery import backends
+from attnlab.judge.pairing import Kind
+from attnlab.judge.verdicts import verdicts_against
+from attnlab.problem.result import Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.background_load import hog
+from attnlab.race.compare import compare
+from attnlab.race.conductor import Conductor
+from attnlab.race.environment import environment
+from attnlab.race.limits import Limits
 from attnlab.report.analysis import analyse
-from attnlab.statistics.pairing import Kind
-from attnlab.statistics.verdicts import verdicts_against
+from attnlab.runs.execute import run
+from attnlab.runs.plan import Plan
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 #: about 3 ms a call on two cores of 2026

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnlab.dataset.page import anew
+from attnlab.runs.dataset_page import anew
 
 PAGE = Path(__file__).with_suffix(".md")
 

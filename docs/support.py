@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from attnlab.contract.discovery import backends
-from attnlab.contract.workload_checks import DEVICES
-from attnlab.program.support import Support, support
+from attnlab.backends.discovery import backends
+from attnlab.problem.workload_checks import DEVICES
 from attnlab.report.support_page import by_feature, page, short
+from attnlab.runs.support import Support, support
 
 DOCS = Path(__file__).parent
 DATA, PAGE = DOCS / "support.json", DOCS / "support.md"

@@ -17,11 +17,11 @@ thread, O(n).
 import torch
 from torch import Tensor
 
-from attnlab.contract.errors import Declined
-from attnlab.contract.workload import Workload
+from attnlab.errors import Declined
 from attnlab.libraries.executorch_library import load_operators
 from attnlab.libraries.torch_arrays import Made
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.problem.workload import Workload
 
 load_operators()
 

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.contract.workload import Workload
 from attnlab.libraries.cuda_kernels import Limits, at_least, refusal
 from attnlab.libraries.host import required
 from attnlab.libraries.sides import Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.problem.workload import Workload
 
 flash_attn: Any = required("flash_attn", extra="flash-attn")
 at_least(flash_attn, (2, 6), "its causal mask was top-left before 2.1, and it had no soft cap before 2.6")

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnlab.contract.keywords import told
-from attnlab.contract.workload import Workload
+from attnlab.backends.keywords import told
 from attnlab.libraries.cuda_kernels import Limits, at_least, refusal
 from attnlab.libraries.host import required
 from attnlab.libraries.sides import KEYWORDS, Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.problem.workload import Workload
 
 flashinfer: Any = required("flashinfer", extra="flashinfer")
 at_least(flashinfer, (0, 2), "its wrapper was called otherwise")

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.errors import Declined
-from attnlab.contract.mask_part import Place, Shape
-from attnlab.contract.masks import Mask
-from attnlab.contract.problem import Alibi
-from attnlab.contract.workload import Workload
-from attnlab.contract.workload_checks import GIVEN
+from attnlab.errors import Declined
 from attnlab.libraries.ggml_library import GRAPHS, Layout
 from attnlab.libraries.host import LastMade, Recipe, required
+from attnlab.problem.mask_part import Place, Shape
+from attnlab.problem.masks import Mask
+from attnlab.problem.problem import Alibi
+from attnlab.problem.workload import Workload
+from attnlab.problem.workload_checks import GIVEN
 
 ggml: Any = required("ggml", extra="ggml")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.contract.dtypes import round_to
 from attnlab.libraries.host import required
+from attnlab.problem.dtypes import round_to
 
 mx = required("mlx.core", extra="mlx")
 

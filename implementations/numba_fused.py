@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.band import band
 from attnlab.libraries.host import required
+from attnlab.problem.band import band
 
 numba = required("numba", extra="numba")
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.keywords import told
-from attnlab.contract.workload import Workload
+from attnlab.backends.keywords import told
 from attnlab.libraries.host import LastMade, Recipe, required
 from attnlab.libraries.onnxruntime_library import SESSIONS, one_operator, packed, unpacked
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.problem.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")
 

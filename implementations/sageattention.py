@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import Tensor
 
-from attnlab.contract.workload import Workload
 from attnlab.libraries.cuda_kernels import Limits, dense_rows, refusal
 from attnlab.libraries.host import required
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.problem.workload import Workload
 
 sageattention: Any = required("sageattention", extra="sageattention")
 

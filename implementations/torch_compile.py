@@ -18,9 +18,9 @@ Memory: O(n) where the fused kernel runs, else up to two arrays of the size of t
 
 from torch import Tensor
 
-from attnlab.contract.workload import Workload
 from attnlab.libraries import torch_formula
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
+from attnlab.problem.workload import Workload
 
 require_compiler()
 

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from attnlab.contract.band import band
-from attnlab.contract.workload import Workload
 from attnlab.libraries.torch_arrays import Made
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
+from attnlab.problem.band import band
+from attnlab.problem.workload import Workload
 
 require_compiler()
 

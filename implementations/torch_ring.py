@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnlab.contract.workload import Workload
 from attnlab.libraries.torch_ranks_library import Sharded, on_ranks, spread, use
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, ForcedKernel, positive_scale
+from attnlab.problem.workload import Workload
 
 if TYPE_CHECKING:
     from attnlab.libraries.torch_rank import Ranks

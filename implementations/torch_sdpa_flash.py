@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.contract.directions import LOG_SUM
-from attnlab.contract.workload import Workload
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, ForcedKernel, positive_scale
+from attnlab.problem.directions import LOG_SUM
+from attnlab.problem.workload import Workload
 
 LIBRARY = "torch"
 KERNEL = "_scaled_dot_product_flash_attention"

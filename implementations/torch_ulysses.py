@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.contract.workload import Workload
 from attnlab.libraries.torch_ranks_library import Sharded, on_ranks, spread, use
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.problem.workload import Workload
 
 if TYPE_CHECKING:
     from attnlab.libraries.torch_rank import Ranks

@@ -21,8 +21,8 @@ import functools
 import torch
 from torch import Tensor
 
-from attnlab.contract.workload import Workload
 from attnlab.libraries.vllm_library import instructions, load_operators
+from attnlab.problem.workload import Workload
 
 _OPERATORS = load_operators()
 

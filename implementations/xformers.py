@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.contract.keywords import told
-from attnlab.contract.workload import Workload
+from attnlab.backends.keywords import told
 from attnlab.libraries.cuda_kernels import HALVES, Limits, dense_rows, refusal
 from attnlab.libraries.host import LastMade, required
 from attnlab.libraries.sides import KEYWORDS, Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.problem.workload import Workload
 
 required("xformers", extra="xformers")
 ops: Any = required("xformers.ops", extra="xformers")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.contract.workload import Workload
+from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import SETTINGS, Answered
 
 #: what implementations get wrong: masks, unequal sizes, and everything beside the plain formula

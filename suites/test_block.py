@@ -5,7 +5,7 @@
 
 import pytest
 
-from attnlab.contract.workload import Workload
+from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import Answered, Interleaved
 
 #: of BERT base, whose 12 heads have 64 components each

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.claims import CLAIMS, ClaimVerdict, Ledger, run_claims
+from attnlab.experiments.claims_api import CLAIMS, ClaimVerdict, Ledger, run_claims
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from attnlab.contract.discovery import load
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import SETTINGS, Measured
 
 #: what a call may hold beside its arrays: workspaces, one tile a thread, Python objects

@@ -1,6 +1,6 @@
 """How fast is each contender, and against the baseline? Races in turns, replayed into pytest-benchmark."""
 
-from attnlab.contract.workload import Workload
+from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import Interleaved
 
 

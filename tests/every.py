@@ -13,9 +13,9 @@ import pytest
 
 import attnlab.implementations
 import attnlab.libraries
-from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import backends, load, on_request
-from attnlab.contract.errors import Unavailable
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import backends, load, on_request
+from attnlab.errors import Unavailable
 
 #: set, those too that compile for seconds at every shape, which makes these tests take hours
 COMPILED_TOO = "ATTNLAB_TEST_COMPILED"

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.discovery import load
-from attnlab.measuring.contender import Contender
-from attnlab.measuring.worker import Reply, Worker, _refusal
-from attnlab.measuring.worker_process import Refused
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import load
+from attnlab.race.worker import Reply, Worker, _refusal
+from attnlab.race.worker_process import Refused
 
 
 class InThisProcess:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 Array = NDArray[Any]
 #: the operator's inputs, in their order

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from attnlab.contract.directions import DIRECTIONS
-from attnlab.contract.distributions import DISTRIBUTIONS
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.mask_part import OPEN, Part, Shape
-from attnlab.contract.masks import Mask
-from attnlab.contract.storage import STORAGES
-from attnlab.contract.workload import Workload
-from attnlab.contract.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
+from attnlab.problem.directions import DIRECTIONS
+from attnlab.problem.distributions import DISTRIBUTIONS
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.mask_part import OPEN, Part, Shape
+from attnlab.problem.masks import Mask
+from attnlab.problem.storage import STORAGES
+from attnlab.problem.workload import Workload
+from attnlab.problem.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
 
 
 @st.composite

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnlab.contract import units
+from attnlab import units
 from attnlab.figures.palette import styles
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.workload import Workload
+from attnlab.errors import Unavailable
+from attnlab.problem.workload import Workload
 
 #: the number formats that tensor cores multiply without losing any of their digits
 HALVES = ("float16", "bfloat16")

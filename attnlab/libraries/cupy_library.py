@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.library import Call
+from attnlab.backends.library import Call
+from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_names import NumPyNames
+from attnlab.problem.dtypes import round_to
 
 
 def open_on(device: str) -> CuPy:
@@ -28,7 +28,7 @@ def open_on(device: str) -> CuPy:
 
 
 class CuPy(NumPyNames):
-    """See `attnlab.contract.library.Library`. Calls are queued on the current stream."""
+    """See `attnlab.backends.library.Library`. Calls are queued on the current stream."""
 
     name = "cupy"
     device = "cuda"

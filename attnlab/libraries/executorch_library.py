@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from attnlab.contract.errors import Unavailable
+from attnlab.errors import Unavailable
 from attnlab.libraries.torch_library import Torch
 
 #: whose arrays it computes on: it has no matrix product and no copy of its own
@@ -113,7 +113,7 @@ def open_on(device: str) -> ExecuTorch:
 
 
 class ExecuTorch(Torch):
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "executorch"
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.library import Call
+from attnlab.backends.library import Call
+from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
@@ -148,7 +148,7 @@ def open_on(device: str) -> Ggml:
 
 
 class Ggml(NumPy):
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "ggml"
 

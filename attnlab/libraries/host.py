@@ -14,10 +14,10 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.importing import begin
-from attnlab.contract.library import Arrays, Call
-from attnlab.contract.memory import free_bytes as free_bytes
+from attnlab.backends.importing import begin
+from attnlab.backends.library import Arrays, Call
+from attnlab.errors import Declined, Unavailable
+from attnlab.free_memory import free_bytes as free_bytes
 
 
 def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[[], None]) -> float:
@@ -38,7 +38,7 @@ def required(*modules: str, extra: str) -> Any:
     """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
 
     Raises Unavailable, with the line that installs them, where one is missing, older than the extra asks for, or
-    cannot be imported. What is imported is noted first (`attnlab.contract.importing`): it may end this process.
+    cannot be imported. What is imported is noted first (`attnlab.backends.importing`): it may end this process.
     """
     mend = f"pip install 'attnlab[{extra}]'"
     anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
@@ -124,7 +124,7 @@ class LastMade:
 
 
 class HostLibrary:
-    """The half of `attnlab.contract.library.Library` that needs no arrays; a library adds the other half."""
+    """The half of `attnlab.backends.library.Library` that needs no arrays; a library adds the other half."""
 
     name = "host"
     device = "cpu"

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.dtypes import FORMATS, round_to
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, free_bytes, required, seconds_per_call
+from attnlab.problem.dtypes import FORMATS, round_to
 
 #: from which XLA reads the size of its thread pool for the CPU, when it makes it; all cores of the process without it
 THREAD_VARIABLES = ("NPROC",)
@@ -44,7 +44,7 @@ def open_on(device: str) -> Jax:
 
 
 class Jax(HostLibrary):
-    """See `attnlab.contract.library.Library`.
+    """See `attnlab.backends.library.Library`.
 
     A call on the CPU waits for its result: JAX returns before that. On CUDA calls are queued, and the clock waits for
     the last.

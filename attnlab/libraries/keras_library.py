@@ -6,7 +6,7 @@ import atexit
 import os
 from typing import Any
 
-from attnlab.contract.errors import Unavailable
+from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.libraries.torch_library import Torch
 
@@ -34,7 +34,7 @@ def open_on(device: str) -> Keras:
 
 
 class Keras(Torch):
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "keras"
 

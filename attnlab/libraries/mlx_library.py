@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, required
+from attnlab.problem.dtypes import round_to
 
 #: an operation in a graph that MLX writes down
 _OPERATION = re.compile(r'\[label ="(\w+)", shape=rectangle\]')
@@ -29,7 +29,7 @@ def open_on(device: str) -> Mlx:
 
 
 class Mlx(HostLibrary):
-    """See `attnlab.contract.library.Library`.
+    """See `attnlab.backends.library.Library`.
 
     An operation only notes what is to be computed; a call computes it (``mlx.core.eval``) before it returns.
     """

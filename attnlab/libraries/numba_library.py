@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.library import Call
+from attnlab.backends.library import Call
+from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
@@ -25,7 +25,7 @@ def open_on(device: str) -> Numba:
 
 
 class Numba(NumPy):
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "numba"
 

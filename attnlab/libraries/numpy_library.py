@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.errors import Unavailable
+from attnlab.errors import Unavailable
 from attnlab.libraries.numpy_names import NumPyNames
+from attnlab.problem.dtypes import round_to
 
 #: of the BLAS libraries that its wheels and distributions come with
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -23,7 +23,7 @@ def open_on(device: str) -> NumPy:
 
 
 class NumPy(NumPyNames):
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "numpy"
     namespace = np

@@ -12,7 +12,7 @@ from attnlab.libraries.host import HostLibrary
 
 
 class NumPyNames(HostLibrary):
-    """A part of `attnlab.contract.library.Library`, on the arrays of the module `namespace`."""
+    """A part of `attnlab.backends.library.Library`, on the arrays of the module `namespace`."""
 
     namespace: Any
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.library import Call
+from attnlab.backends.library import Call
+from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPy
 
@@ -163,7 +163,7 @@ def open_on(device: str) -> OnnxRuntime:
 
 
 class OnnxRuntime(NumPy):
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "onnxruntime"
 

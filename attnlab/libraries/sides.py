@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from attnlab.contract.band import band
-from attnlab.contract.keywords import told
-from attnlab.contract.workload import Workload
+from attnlab.backends.keywords import told
+from attnlab.problem.band import band
+from attnlab.problem.workload import Workload
 
 #: the keywords of `attend` that say a band
 KEYWORDS = ("causal", "causal_bottom_right", "window", "window_bottom_right")

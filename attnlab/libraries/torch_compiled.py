@@ -23,7 +23,7 @@ import torch._inductor.config
 import torch.fx.experimental._config
 from torch import Tensor
 
-from attnlab.contract.errors import Unavailable
+from attnlab.errors import Unavailable
 
 #: scores of a head from which on a call is compiled for its own shapes; below, once for many shapes
 OWN_SHAPES = 2**16

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries import host
+from attnlab.problem.dtypes import round_to
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by itself,
@@ -35,7 +35,7 @@ def open_on(device: str) -> Torch:
 
 
 class Torch:
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "torch"
     in_place = True

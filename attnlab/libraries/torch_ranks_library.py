@@ -20,8 +20,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary
 from attnlab.libraries.torch_library import Torch
 from attnlab.libraries.torch_team import Team, threads_of
@@ -85,7 +85,7 @@ def on_ranks(function: Callable[..., Any], *arrays: Sharded, **options: Any) -> 
 
 
 class TorchRanks(HostLibrary):
-    """See `attnlab.contract.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     #: why no block is made around its attention
     no_projections = "what is cut over processes is the attention alone, without projections"

@@ -16,10 +16,10 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from attnlab.contract.mask_kinds import Causal
-from attnlab.contract.masks import Mask
-from attnlab.contract.workload import Workload
-from attnlab.contract.workload_checks import GIVEN
+from attnlab.problem.mask_kinds import Causal
+from attnlab.problem.masks import Mask
+from attnlab.problem.workload import Workload
+from attnlab.problem.workload_checks import GIVEN
 
 if TYPE_CHECKING:
     from torch import Tensor

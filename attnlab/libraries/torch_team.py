@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from attnlab.contract.errors import Declined
+from attnlab.errors import Declined
 
 #: the ranks meet on this machine alone, whatever the name of its host stands for
 _WHERE = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}

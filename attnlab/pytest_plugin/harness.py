@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from attnlab.accuracy import race_check
-from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.inputs import checked_problem
-from attnlab.contract.result import Accuracy, Ceiling, Outcome, Result
-from attnlab.contract.units import seconds_text
-from attnlab.contract.workload import Workload
-from attnlab.measuring import prediction
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.limits import Limits
-from attnlab.program.execute import measure_ceiling
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined, Unavailable
+from attnlab.gate import race_check
+from attnlab.judge.pairing import Verdict
+from attnlab.judge.roofline import BELIEVED
+from attnlab.judge.verdicts import verdicts_against
+from attnlab.problem.inputs import checked_problem
+from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result
+from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.options import Settings
-from attnlab.statistics.pairing import Verdict
-from attnlab.statistics.roofline import BELIEVED
-from attnlab.statistics.verdicts import verdicts_against
+from attnlab.race import prediction
+from attnlab.race.conductor import Conductor
+from attnlab.race.limits import Limits
+from attnlab.runs.execute import measure_ceiling
+from attnlab.units import seconds_text
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.fields import split_names
-from attnlab.contract.workload import Workload
-from attnlab.measuring.contender import Contender
-from attnlab.program.execute import resolve
-from attnlab.program.grid import by_option, choices, read_options, workloads
-from attnlab.program.plan import Plan
-from attnlab.program.presets import Part, only_part
+from attnlab.backends.contender import Contender
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.fields import split_names
+from attnlab.problem.grid import by_option, choices, read_options, workloads
+from attnlab.problem.workload import Workload
+from attnlab.runs.execute import resolve
+from attnlab.runs.plan import Plan
+from attnlab.runs.presets import Part, only_part
 
 #: small enough that all suites end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}

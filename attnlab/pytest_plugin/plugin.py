@@ -19,7 +19,7 @@ Load it with ``pytest -p attnlab.pytest_plugin.plugin``. A test that takes
     calls ``checked(contender)``: the whole accuracy gate of ``attnlab check``, outputs and gradients, in a process
     of its own; it returns the `Checked`, or fails with the question that was answered wrong;
 ``confirmed``
-    calls ``confirmed(experiment, backend)``: an experiment of `attnlab.numerics` through one backend, in this
+    calls ``confirmed(experiment, backend)``: an experiment of `attnlab.experiments` through one backend, in this
     process; it returns the `Finding`, or fails with every row that was missed. ``backend`` runs over the
     contenders' backends.
 
@@ -36,13 +36,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from attnlab.contract.result import Accuracy, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.limits import Limits
-from attnlab.numerics.finding import Finding, Row
-from attnlab.program.check import Checked, check
+from attnlab.experiments.finding import Finding, Row
+from attnlab.problem.result import Accuracy, Outcome, Result
+from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.harness import Harness, ReplayClock
 from attnlab.pytest_plugin.options import Settings, add_options
+from attnlab.race.limits import Limits
+from attnlab.runs.check import Checked, check
 
 Interleaved = Callable[[str, Workload], Result | None]
 Answered = Callable[[str, Workload], Accuracy]
@@ -172,7 +172,7 @@ def confirmed(pytestconfig: pytest.Config) -> Confirmed:
     """Run one experiment through one backend; see the module."""
 
     def confirm(experiment: str, backend: str) -> Finding:
-        from attnlab.numerics.catalogue import run_experiments
+        from attnlab.experiments.catalogue import run_experiments
 
         (finding,) = run_experiments([experiment], [backend], folders=pytestconfig.stash[SETTINGS].folders)
         # experiments in several number formats say it for each

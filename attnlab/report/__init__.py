@@ -7,11 +7,11 @@ time. matplotlib is loaded by `write` only.
 
 from __future__ import annotations
 
-from attnlab.program.store import Run
 from attnlab.report import layout, sentences
 from attnlab.report.analysis import Analysis, analyse
 from attnlab.report.answer import Answer, answer_of
 from attnlab.report.page import Content, content_of, write
+from attnlab.runs.store import Run
 
 __all__ = ["Content", "content_of", "verdict_text", "write"]
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from attnlab.contract.dtypes import lower
-from attnlab.contract.result import Ceiling, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.program.store import Run
+from attnlab.judge.growth import calibration_of
+from attnlab.judge.ranking import Ranking, Standing, entered_once, is_second_entry, rank
+from attnlab.judge.roofline import Rate, rate
+from attnlab.judge.second_entry import SelfTest, self_test
+from attnlab.judge.verdicts import latencies
+from attnlab.judge.winner import Winner, winner
+from attnlab.problem.dtypes import lower
+from attnlab.problem.result import Ceiling, Outcome, Result
+from attnlab.problem.workload import Workload
 from attnlab.report import wording
 from attnlab.report.neutral import neutral
-from attnlab.statistics.growth import calibration_of
-from attnlab.statistics.ranking import Ranking, Standing, entered_once, is_second_entry, rank
-from attnlab.statistics.roofline import Rate, rate
-from attnlab.statistics.selftest import SelfTest, self_test
-from attnlab.statistics.verdicts import latencies
-from attnlab.statistics.winner import Winner, winner
+from attnlab.runs.store import Run
 
 #: a workload's place in its group: (heads, length), the length being that of the keys
 At = tuple[int, int]

@@ -10,17 +10,17 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from attnlab.contract import units
-from attnlab.contract.result import Outcome
+from attnlab import units
+from attnlab.judge.pairing import Kind
+from attnlab.judge.ranking import decidable
+from attnlab.judge.winner import Sure
+from attnlab.problem.result import Outcome
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell
 from attnlab.report.crossings import find_crossovers
 from attnlab.report.layout import shortened
 from attnlab.report.verdict_table import legend, table
 from attnlab.report.winners import Choice, Place, choose, every_place, largest, peaks_of
-from attnlab.statistics.pairing import Kind
-from attnlab.statistics.ranking import decidable
-from attnlab.statistics.winner import Sure
 
 #: sentences of a verdict, and letters of a reason in one of them
 MOST, _REASON = 5, 110

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnlab.contract import units
-from attnlab.contract.result import Outcome
+from attnlab import units
+from attnlab.problem.result import Outcome
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown, shortened
 

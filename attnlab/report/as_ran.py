@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.contract import units
-from attnlab.contract.result import Result
-from attnlab.measuring.invariance import Invariance
+from attnlab import units
+from attnlab.judge.set_up import PayOff, pay_off
+from attnlab.problem.result import Result
+from attnlab.race.invariance import Invariance
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown
-from attnlab.statistics.setup import PayOff, pay_off
 
 NONE = "–"
 

@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnlab.contract import units
-from attnlab.contract.block_sizes import PROJECTIONS
-from attnlab.contract.result import Result
-from attnlab.measuring.instruments import BLOCK_PARTS
+from attnlab import units
+from attnlab.judge import processes
+from attnlab.judge.pairing import Verdict, compare
+from attnlab.judge.processes import Estimate
+from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.result import Result
+from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE
-from attnlab.statistics import processes
-from attnlab.statistics.pairing import Verdict, compare
-from attnlab.statistics.processes import Estimate
 
 _SETTING = re.compile(r"projection=(\w+),?")
 _FUSED, *_OTHERS = PROJECTIONS

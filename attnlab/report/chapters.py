@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from attnlab.numerics.finding import Row
+from attnlab.experiments.finding import Row
 
 #: names of quantities and conditions as a reader writes them; any other is shown as it is
 WORDS: Mapping[str, str] = {

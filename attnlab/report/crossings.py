@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from attnlab.judge.crossover import Crossover, crossovers
+from attnlab.judge.pairing import Verdict
+from attnlab.judge.ranking import decidable
 from attnlab.report.analysis import Analysis, Group
-from attnlab.statistics.crossover import Crossover, crossovers
-from attnlab.statistics.pairing import Verdict
-from attnlab.statistics.ranking import decidable
 
 
 def candidates(analysis: Analysis, group: Group) -> list[str]:

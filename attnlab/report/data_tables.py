@@ -9,15 +9,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attnlab.contract.result import Result
-from attnlab.numerics.finding import Row
+from attnlab.experiments.finding import Row
+from attnlab.judge.pairing import Verdict
+from attnlab.judge.winner import Lead
+from attnlab.problem.result import Result
 from attnlab.report import appendix, as_ran, blocks, storages
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.crossings import find_crossovers
 from attnlab.report.growths import Fits, Fitting
 from attnlab.report.winners import every_place
-from attnlab.statistics.pairing import Verdict
-from attnlab.statistics.winner import Lead
 
 Table = list[dict[str, Any]]
 

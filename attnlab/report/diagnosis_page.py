@@ -9,17 +9,17 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from attnlab.contract import units
-from attnlab.contract.units import figures, percent
-from attnlab.diagnosis import figures as drawn
-from attnlab.diagnosis.diagnosis import Diagnosis
-from attnlab.diagnosis.errors import INPUTS, BackendError
-from attnlab.diagnosis.heads import FROZEN, LOST, Head
+from attnlab import units
+from attnlab.experiments import diagnosis_figures as drawn
+from attnlab.experiments.diagnosis import Diagnosis
+from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
+from attnlab.experiments.heads import FROZEN, LOST, Head
 from attnlab.figures import drawing
 from attnlab.report import layout, wording
 from attnlab.report.neutral import neutral_text
 from attnlab.report.tables import NONE
 from attnlab.theory import float_format
+from attnlab.units import figures, percent
 
 PAGE, STORE, FIGURES = "diagnosis.md", "diagnosis.json", "figures"
 _SHOWN = 10

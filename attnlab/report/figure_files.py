@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from attnlab.figures import drawing
 from attnlab.figures.drawing import Drawn
-from attnlab.program.lanes import Aside
+from attnlab.subprocesses import Aside
 
 
 class Picture(NamedTuple):

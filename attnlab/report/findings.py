@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attnlab.contract import units
+from attnlab import units
+from attnlab.experiments import catalogue
+from attnlab.experiments.finding import Finding, Row
 from attnlab.figures.drawing import Drawn
-from attnlab.numerics import catalogue
-from attnlab.numerics.finding import Finding, Row
 from attnlab.report import wording
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.layout import linked, markdown

@@ -6,14 +6,14 @@ import json
 import tempfile
 from pathlib import Path
 
-from attnlab.contract import units
-from attnlab.program.store import Run
+from attnlab import units
 from attnlab.report import data_tables, page, sentences, table_files
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.figure_files import Writing
 from attnlab.report.html_page import html_page
 from attnlab.report.layout import plain
+from attnlab.runs.store import Run
 
 HTML = "report.html"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 
-from attnlab.contract import units
-from attnlab.measuring.system import cores
-from attnlab.program.lanes import Aside
+from attnlab import units
+from attnlab.judge import growth
+from attnlab.judge.growth import Forecast, Growth, Timed
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.tables import measured_names
-from attnlab.statistics import growth
-from attnlab.statistics.growth import Forecast, Growth, Timed
+from attnlab.subprocesses import Aside
+from attnlab.system import cores
 
 #: by contender and head count
 Fits = Mapping[tuple[str, int], Growth]

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnlab.claims import page as claims_page
-from attnlab.claims.ledger import Ledger
-from attnlab.numerics.finding import Finding
+from attnlab.experiments import ledger_page as claims_page
+from attnlab.experiments.finding import Finding
+from attnlab.experiments.ledger import Ledger
 from attnlab.report import findings as chapter
 from attnlab.report import layout, table_files
 from attnlab.report.data_tables import finding_rows

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from attnlab.contract import units
-from attnlab.contract.result import Result
+from attnlab import units
+from attnlab.judge.pairing import Kind, Verdict
+from attnlab.judge.ranking import decidable
+from attnlab.problem.result import Result
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, At, Cell, Group
-from attnlab.statistics.pairing import Kind, Verdict
-from attnlab.statistics.ranking import decidable
 
 
 def lower_precision(analysis: Analysis, group: Group) -> list[str]:

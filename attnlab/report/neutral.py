@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from attnlab.contract.result import Measurement, Result
-from attnlab.contract.text import one_line
-from attnlab.numerics.finding import Finding
-from attnlab.program.store import Run
+from attnlab.experiments.finding import Finding
+from attnlab.problem.result import Measurement, Result
+from attnlab.runs.store import Run
+from attnlab.text import one_line
 
 #: what begins a tag or a comment of HTML
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")

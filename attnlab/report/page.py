@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnlab.contract import units
-from attnlab.contract.errors import NotStored
+from attnlab import units
+from attnlab.errors import NotStored
 from attnlab.figures.drawing import Drawn
-from attnlab.measuring.system import cores
-from attnlab.program.store import Run
+from attnlab.judge import growth
 from attnlab.report import (
     appendix,
     as_ran,
@@ -34,7 +33,8 @@ from attnlab.report.figure_files import Picture, Writing
 from attnlab.report.growths import Fits, Fitting
 from attnlab.report.layout import linked, picture_link
 from attnlab.report.lower_precision import lower_precision
-from attnlab.statistics import growth
+from attnlab.runs.store import Run
+from attnlab.system import cores
 
 REPORT, FIGURES, TABLES = "report.md", "figures", "tables"
 #: groups of workloads that have tables of their own on the page

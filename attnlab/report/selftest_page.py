@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attnlab.contract import units
-from attnlab.program.selftest import FIDELITY, IDLE, MUST_FIND, WORKLOAD, Report, Trial
+from attnlab import units
+from attnlab.race.selftest import FIDELITY, IDLE, MUST_FIND, WORKLOAD, Report, Trial
 from attnlab.report.layout import table
 from attnlab.report.sentences import machine
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnlab.contract import units
-from attnlab.measuring.contender import with_huge_pages
-from attnlab.program.presets import presets
+from attnlab import units
+from attnlab.backends.contender import with_huge_pages
+from attnlab.judge.verdicts import latencies
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, origins
-from attnlab.statistics.verdicts import latencies
+from attnlab.runs.presets import presets
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine
 BUSY = 0.2

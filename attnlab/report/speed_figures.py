@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnlab.contract import units
+from attnlab import units
 from attnlab.figures import drawing, labels
 from attnlab.figures.drawing import Drawn
 from attnlab.figures.palette import Style

@@ -11,14 +11,14 @@ import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from attnlab.contract import units
-from attnlab.contract.result import Measurement, Result
-from attnlab.contract.storage import CONTIGUOUS, STORAGES
+from attnlab import units
+from attnlab.judge import growth
+from attnlab.problem.result import Measurement, Result
+from attnlab.problem.storage import CONTIGUOUS, STORAGES
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group, conditions
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE, measured_names
-from attnlab.statistics import growth
 
 #: keys that a cache is said to be longer by
 _MORE = 1000

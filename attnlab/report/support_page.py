@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnlab.program.features import BASE
-from attnlab.program.support import FAULT, YES, Support
 from attnlab.report import wording
 from attnlab.report.layout import markdown
+from attnlab.runs.features import BASE
+from attnlab.runs.support import FAULT, YES, Support
 
 NO = "–"
 _DIRECTION, _DTYPE = "forward", "float32"

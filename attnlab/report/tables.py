@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from attnlab.contract import units
-from attnlab.contract.result import Accuracy, Ceiling, Measurement
-from attnlab.measuring.instruments import BLOCK_PARTS
+from attnlab import units
+from attnlab.problem.result import Accuracy, Ceiling, Measurement
+from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group
 from attnlab.report.layout import markdown, table

@@ -6,19 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.contract import units
+from attnlab import units
 from attnlab.figures import drawing
 from attnlab.figures.drawing import Drawn
 from attnlab.figures.palette import MARKERS, Style
 from attnlab.figures.palette import styles as styles_of
+from attnlab.judge.pairing import Verdict
+from attnlab.judge.ranking import Ranking, Standing
+from attnlab.judge.winner import Lead, Sure
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Group
 from attnlab.report.readable import part_of, part_of_heads, readable
 from attnlab.report.verdict_table import first_names, lead_text
 from attnlab.report.winners import Place, places
-from attnlab.statistics.pairing import Verdict
-from attnlab.statistics.ranking import Ranking, Standing
-from attnlab.statistics.winner import Lead, Sure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

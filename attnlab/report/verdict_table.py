@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from attnlab.contract import units
+from attnlab import units
+from attnlab.judge.winner import Lead, Sure, Winner
 from attnlab.report import wording
 from attnlab.report.analysis import Group
 from attnlab.report.layout import in_columns, markdown
 from attnlab.report.readable import part_of, readable
 from attnlab.report.winners import Place
-from attnlab.statistics.winner import Lead, Sure, Winner
 
 NONE = "–"
 MARKS = {Sure.DECIDED: "●", Sure.TIE: "≈", Sure.NO_INTERVAL: "?", Sure.ALONE: "·"}

@@ -1,6 +1,6 @@
 """Who wins where, and whom to choose for all of it: the verdict as values, before any word of it is written.
 
-Each place is `attnlab.statistics.winner.Winner`; the report's table, its figures, its tables of data and its sentences
+Each place is `attnlab.judge.winner.Winner`; the report's table, its figures, its tables of data and its sentences
 are all made of these.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from attnlab.judge.ranking import Standing
+from attnlab.judge.winner import Sure, Winner
 from attnlab.report.analysis import Analysis, At, Cell, Group
-from attnlab.statistics.ranking import Standing
-from attnlab.statistics.winner import Sure, Winner
 
 #: a memory that is more than this many times another's counts as larger, where time does not decide
 MORE_MEMORY = 1.5

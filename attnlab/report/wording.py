@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from attnlab.contract.fields import declaration
-from attnlab.contract.storage import Storage
-from attnlab.contract.workload import Workload
+from attnlab.problem.fields import declaration
+from attnlab.problem.storage import Storage
+from attnlab.problem.workload import Workload
 
 #: how a condition is said where its part of a workload's label would not be understood
 _CONDITIONS = {

@@ -13,14 +13,14 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
-from attnlab.contract import units
-from attnlab.contract.workload import Workload
-from attnlab.program.environment import environment
-from attnlab.program.store import Run, read_run
+from attnlab import units
+from attnlab.judge.pairing import Verdict
+from attnlab.problem.workload import Workload
+from attnlab.race.environment import environment
 from attnlab.report.wording import counted, listed
 from attnlab.routing.question import Kind, Outside, kind_of, sizes_of, workload_of
 from attnlab.routing.routes import OWN, Route, Routes, bound
-from attnlab.statistics.pairing import Verdict
+from attnlab.runs.store import Run, read_run
 
 #: kinds of calls that are remembered; decoding has a new length at every step
 _REMEMBERED = 8192

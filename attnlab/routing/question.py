@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.keywords import flag_and_array
-from attnlab.contract.storage import CONTIGUOUS
-from attnlab.contract.workload import Workload
-from attnlab.contract.workload_checks import DEVICES, GIVEN
+from attnlab.backends.keywords import flag_and_array
 from attnlab.libraries.torch_sdpa import LEAST_SCALE
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.storage import CONTIGUOUS
+from attnlab.problem.workload import Workload
+from attnlab.problem.workload_checks import DEVICES, GIVEN
 
 #: what a call may be: one whose gradients may be asked for pays for the way back too
 FORWARD, TRAINING = "forward", "training"

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import on_request
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.keywords import given_nothing, told
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.contender import in_this_process
-from attnlab.program.store import Run
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import in_this_process
+from attnlab.backends.discovery import on_request
+from attnlab.backends.keywords import given_nothing, told
+from attnlab.errors import Unavailable
+from attnlab.judge.pairing import Verdict
+from attnlab.judge.ranking import Ranking, decidable, rank
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
 from attnlab.report.analysis import Analysis, Cell, analyse
 from attnlab.routing.question import Kind, Sizes, kind_of, sizes_of
-from attnlab.statistics.pairing import Verdict
-from attnlab.statistics.ranking import Ranking, decidable, rank
+from attnlab.runs.store import Run
 from attnlab.theory.precision_class import SCORES
 
 #: the backend that is PyTorch's own function, as it chooses its kernel itself

@@ -42,8 +42,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.contract.block import Block, angles
-from attnlab.contract.problem import Problem
+from attnlab.problem.block import Block, angles
+from attnlab.problem.problem import Problem
 
 from .checks import Array
 from .error_budget import SCATTER, ErrorBudget, energy, moved

@@ -57,7 +57,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .checks import Array, one_of
 from .exact_attention import (

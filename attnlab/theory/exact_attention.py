@@ -1,4 +1,4 @@
-"""Requirement: attention as `attnlab.contract.problem` says, in float64, in blocks of rows that fit in memory.
+"""Requirement: attention as `attnlab.problem.problem` says, in float64, in blocks of rows that fit in memory.
 
 This is the truth that errors are measured against. One head at a time is held in float64, or as many as are small:
 what is done to a block costs some dozen calls however little is in it.
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.contract.mask_kinds import Given
-from attnlab.contract.mask_part import Place
-from attnlab.contract.masks import Mask
-from attnlab.contract.problem import Alibi, Problem
+from attnlab.problem.mask_kinds import Given
+from attnlab.problem.mask_part import Place
+from attnlab.problem.masks import Mask
+from attnlab.problem.problem import Alibi, Problem
 
 from .checks import Array
 

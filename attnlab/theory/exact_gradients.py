@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .checks import Array
 from .exact_attention import Rows, Softmax, at_rows, blocks, finite, softmax_rows, takes_problem, turned

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import ml_dtypes
 
-from attnlab.contract.dtypes import DTYPES, FORMATS
+from attnlab.problem.dtypes import DTYPES, FORMATS
 
 from .checks import one_of
 

@@ -48,7 +48,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .checks import Array
 from .error_budget import SOURCES as FORWARD

@@ -7,7 +7,7 @@ The tightest that covers a measured error is the implementation's class.
 from collections.abc import Mapping
 from typing import Any
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .checks import real
 from .error_budget import ErrorBudget, error_budget

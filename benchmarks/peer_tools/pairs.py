@@ -60,10 +60,10 @@ def pairs(tiny: bool = False) -> list[Pair]:
 
 def bound(contender: str, pair: Pair) -> Callable[[], Any]:
     """The contender's call on the pair's workload, slowed where its notation says so."""
-    from attnlab.contract.discovery import load
-    from attnlab.contract.workload import Workload
-    from attnlab.measuring.contender import Contender
-    from attnlab.measuring.worker import slowed
+    from attnlab.backends.contender import Contender
+    from attnlab.backends.discovery import load
+    from attnlab.problem.workload import Workload
+    from attnlab.race.worker import slowed
 
     one = Contender.parse(contender)
     backend = load(one.backend, settings=dict(one.settings))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from attnlab.program.store import read_run
+from attnlab.runs.store import read_run
 from robustness_parts import Figures, say
 
 SOAK = ["--backends", "numpy_vectorized,numpy_blocked", "--lengths", "8,16,32,64", "--heads", "1,2,4"]

@@ -15,12 +15,12 @@ from typing import Any
 
 import psutil
 
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring import protocol
-from attnlab.measuring.contender import Contender
-from attnlab.program.plan import Plan, read_plan
-from attnlab.program.store import read_run
+from attnlab.backends.contender import Contender
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
+from attnlab.race import protocol
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.store import read_run
 from robustness_parts import REPOSITORY, Figures, say
 
 

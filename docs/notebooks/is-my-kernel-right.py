@@ -87,7 +87,7 @@ print(
 # with the derivative of the answer in the scale is a wrong scale.
 
 # %%
-from attnlab.program.check import check
+from attnlab.runs.check import check
 
 found = check("wrong_scale", folders=[str(folder)], dtypes=["float32"])
 print(found.passed, "|", found.reason)

@@ -12,7 +12,7 @@
 import matplotlib.pyplot as plt
 
 import attnlab
-from attnlab.measuring.limits import Limits
+from attnlab.race.limits import Limits
 
 plan = attnlab.Plan.grid(
     lengths=(64, 256, 1024),
@@ -68,7 +68,7 @@ axes.legend()
 # interval is over those pairs:
 
 # %%
-from attnlab.statistics.verdicts import verdicts_against
+from attnlab.judge.verdicts import verdicts_against
 
 for length in (64, 256, 1024):
     answers = [one for one in run.results if one.workload.queries == length]

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.accuracy import race_check
-from attnlab.accuracy.evidence import weigh
-from attnlab.accuracy.gate import examine
-from attnlab.accuracy.lower_precision import looks_like
-from attnlab.accuracy.questions import Question
-from attnlab.accuracy.reference import refer
-from attnlab.contract.directions import OUTPUT
-from attnlab.contract.dtypes import DTYPES, lower, round_to
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import Workload
+from attnlab.gate import race_check
+from attnlab.gate.evidence import weigh
+from attnlab.gate.gate import examine
+from attnlab.gate.lower_precision import looks_like
+from attnlab.gate.questions import Question
+from attnlab.gate.reference import refer
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.dtypes import DTYPES, lower, round_to
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
 
 RACED = Workload(batch=2, heads=3, queries=70, keys=90, head_dim=16)
 ROWS = list(range(RACED.queries))

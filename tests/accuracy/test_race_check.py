@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.accuracy import race_check
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.workload import Workload
+from attnlab.gate import race_check
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.workload import Workload
 
 
 def test_not_a_number_is_called_by_its_name() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.accuracy.evidence import weigh
-from attnlab.accuracy.reference import refer
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.problem import Alibi, Problem
+from attnlab.gate.evidence import weigh
+from attnlab.gate.reference import refer
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.problem import Alibi, Problem
 
 GRADIENTS = ("query gradient", "key gradient", "value gradient")
 DTYPES = ("float64", "float32", "float16", "bfloat16")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from attnlab.contract.library import array_libraries, library_names, products
+from attnlab.backends.library import array_libraries, library_names, products
 
 BASES = {"NumPy": "numpy", "Torch": "torch"}
 

@@ -13,13 +13,14 @@ import pytest
 from verdicts import VERDICTS, found
 
 from attnlab.__main__ import main
-from attnlab.claims import CLAIMS, ClaimVerdict, Ledger, ledger, run_claims
-from attnlab.claims.claim import Check, Claim, Role, decide
-from attnlab.claims.ledger import judged
-from attnlab.claims.page import deciding, render
-from attnlab.claims.published import PUBLISHED, published
-from attnlab.numerics.catalogue import EXPERIMENTS
-from attnlab.numerics.finding import Finding
+from attnlab.experiments import ledger
+from attnlab.experiments.catalogue import EXPERIMENTS
+from attnlab.experiments.claim import Check, Claim, Role, decide
+from attnlab.experiments.claims_api import CLAIMS, ClaimVerdict, Ledger, run_claims
+from attnlab.experiments.finding import Finding
+from attnlab.experiments.ledger import judged
+from attnlab.experiments.ledger_page import deciding, render
+from attnlab.experiments.published import PUBLISHED, published
 
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
 MEASURED = [claim for claim in CLAIMS if claim.experiment]
@@ -183,12 +184,12 @@ def test_unknown_names_are_refused_before_anything_runs() -> None:
 
 def test_importing_the_claims_loads_nothing_heavy() -> None:
     code = (
-        "import sys, attnlab.claims\n"
+        "import sys, attnlab.experiments.claims_api\n"
         "print(*sorted({'numpy', 'torch', 'scipy', 'matplotlib', 'pandas', 'rich'} & set(sys.modules)))"
     )
     for asked, loaded in (
         (code, []),
-        (code.replace("claims\n", "claims; attnlab.claims.CLAIMS\n", 1), ["numpy"]),
+        (code.replace("claims\n", "claims; attnlab.experiments.claims_api.CLAIMS\n", 1), ["numpy"]),
     ):
         done = subprocess.run([sys.executable, "-P", "-c", asked], capture_output=True, text=True, check=True)
         assert done.stdout.split() == loaded

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attnlab.claims import ClaimVerdict
-from attnlab.claims.claim import Claim, Test
-from attnlab.numerics.finding import Finding, Row
+from attnlab.experiments.claim import Claim, Test
+from attnlab.experiments.claims_api import ClaimVerdict
+from attnlab.experiments.finding import Finding, Row
 
 _IDS = {
     ClaimVerdict.CONFIRMED: "scaled-dot-product weights-sum-to-one output-expectation self-and-cross one-query-key-dim "

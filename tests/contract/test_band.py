@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.band import band
-from attnlab.contract.mask_kinds import Causal, Window
-from attnlab.contract.mask_part import Part, Shape
-from attnlab.contract.masks import Mask
+from attnlab.problem.band import band
+from attnlab.problem.mask_kinds import Causal, Window
+from attnlab.problem.mask_part import Part, Shape
+from attnlab.problem.masks import Mask
 
 WINDOWS = st.none() | st.tuples(st.integers(-1, 12), st.integers(-1, 12))
 

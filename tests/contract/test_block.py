@@ -11,16 +11,16 @@ import strategies
 from hypothesis import given, settings
 
 import attnlab
-from attnlab.contract import block_sizes
-from attnlab.contract.block import PARAMETERS, angles, block_of
-from attnlab.contract.block_sizes import PROJECTIONS
-from attnlab.contract.discovery import load
-from attnlab.contract.dtypes import ITEM_BYTES
-from attnlab.contract.errors import Declined
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.packing import pack, unpack
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined
+from attnlab.problem import block_sizes
+from attnlab.problem.block import PARAMETERS, angles, block_of
+from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.dtypes import ITEM_BYTES
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.packing import pack, unpack
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=5, keys=5, d_model=24, dtype="float64")
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -11,15 +11,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from attnlab.commands.options import read_workload
-from attnlab.contract import captured
-from attnlab.contract.captured import Captured
-from attnlab.contract.errors import Declined
-from attnlab.contract.inputs import inputs, problem_of
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import Workload
-from attnlab.program.grid import workloads
-from attnlab.program.plan import Plan
+from attnlab.cli.options import read_workload
+from attnlab.errors import Declined
+from attnlab.problem import captured
+from attnlab.problem.captured import Captured
+from attnlab.problem.grid import workloads
+from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
+from attnlab.runs.plan import Plan
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("safetensors") is None, reason="safetensors is not installed"

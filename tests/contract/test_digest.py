@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from strategies import workloads
 
-from attnlab.contract.errors import Declined
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.packing import digest, pack, unpack
-from attnlab.contract.workload import Workload
+from attnlab.errors import Declined
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.packing import digest, pack, unpack
+from attnlab.problem.workload import Workload
 
 SMALL = Workload(
     batch=2, heads=4, kv_heads=2, queries=5, keys=7, head_dim=8, bias="normal", sinks=True, seed=3

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.contract.distributions import DISTRIBUTIONS
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.inputs import inputs
-from attnlab.contract.workload import Workload
+from attnlab.problem.distributions import DISTRIBUTIONS
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.inputs import inputs
+from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=128, keys=128, head_dim=64)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from attnlab.contract.dtypes import DTYPES, carrier, round_to
+from attnlab.problem.dtypes import DTYPES, carrier, round_to
 
 any_float32 = arrays.arrays(
     np.uint32, arrays.array_shapes(min_dims=0, max_dims=3), elements=st.integers(0, 2**32 - 1)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract import backend, inputs
-from attnlab.contract.discovery import load
-from attnlab.contract.dtypes import DTYPES, round_to
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import Workload
+from attnlab.backends import backend
+from attnlab.backends.discovery import load
+from attnlab.problem import inputs
+from attnlab.problem.dtypes import DTYPES, round_to
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
 
 ASKED = Workload(
     heads=4,

@@ -23,18 +23,18 @@ HEAVY = {
 #: modules whose import must stay light, and what beside NumPy each may still load
 LIGHT = [
     "attnlab",
-    "attnlab.contract.backend",
-    "attnlab.contract.result",
-    "attnlab.program.environment",
-    "attnlab.contract.discovery",
-    "attnlab.program.call",
-    "attnlab.program.plan",
-    "attnlab.accuracy.race_check",
-    "attnlab.statistics.pairing",
-    "attnlab.measuring.conductor",
-    "attnlab.measuring.worker",
-    "attnlab.program.store",
-    "attnlab.program.execute",
+    "attnlab.backends.backend",
+    "attnlab.problem.result",
+    "attnlab.race.environment",
+    "attnlab.backends.discovery",
+    "attnlab.backends.call",
+    "attnlab.runs.plan",
+    "attnlab.gate.race_check",
+    "attnlab.judge.pairing",
+    "attnlab.race.conductor",
+    "attnlab.race.worker",
+    "attnlab.runs.store",
+    "attnlab.runs.execute",
 ]
 
 

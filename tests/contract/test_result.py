@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
+from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference" / "results.jsonl"
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 3.0)}, {"cache": "warm"})
@@ -139,7 +139,7 @@ def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
 
 def test_a_line_is_read_in_one_step_as_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second way is only gone where something is wrong, which it tells."""
-    module = import_module("attnlab.contract.result")
+    module = import_module("attnlab.problem.result")
     not_finite = Measurement(
         "latency", "s", (math.inf, 2.0), {"round": (0.0, 1.0), "x": (math.nan, -math.inf)}
     )

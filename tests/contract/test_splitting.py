@@ -10,16 +10,16 @@ from every import here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.accuracy.evidence import weigh
-from attnlab.accuracy.reference import refer
-from attnlab.contract.backend import Backend
-from attnlab.contract.directions import LOG_SUM, OUTPUT
-from attnlab.contract.discovery import load
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.library import open_library
-from attnlab.contract.problem import Problem
-from attnlab.contract.splitting import merge, parts, places
-from attnlab.contract.workload import Workload
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.gate.evidence import weigh
+from attnlab.gate.reference import refer
+from attnlab.problem.directions import LOG_SUM, OUTPUT
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.problem import Problem
+from attnlab.problem.splitting import merge, parts, places
+from attnlab.problem.workload import Workload
 from attnlab.theory import error_budget
 from attnlab.theory.log_sum_budget import log_sum_budget, log_sums, merged_budget
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.inputs import inputs, problem_of
-from attnlab.contract.library import open_library
-from attnlab.contract.storage import CONTIGUOUS, PAGE, STORAGES, Storage
-from attnlab.contract.workload import Workload
-from attnlab.measuring.prediction import least_peak_bytes
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.errors import Unavailable
+from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.storage import CONTIGUOUS, PAGE, STORAGES, Storage
+from attnlab.problem.workload import Workload
+from attnlab.race.prediction import least_peak_bytes
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
 
@@ -164,7 +164,7 @@ def test_what_a_storage_needs_is_declined_with_a_reason() -> None:
     eager = load("torch_eager") if _has_torch() else load("numpy_vectorized")
     workload = Workload(heads=1, queries=2, keys=3, head_dim=2, storage="grown", direction="training")
     assert "gradients" in (eager.declines(workload) or "")
-    from attnlab.contract.storage import not_stored
+    from attnlab.problem.storage import not_stored
 
     class Bare:
         name = "bare"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.text import MOST, one_line, without_home
+from attnlab.text import MOST, one_line, without_home
 
 
 @given(st.text(max_size=2000))

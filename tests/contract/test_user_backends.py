@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.backend import Backend
-from attnlab.contract.directions import OUTPUT
-from attnlab.contract.discovery import backends, load, require
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.workload import Workload
-from attnlab.program.call import attend
+from attnlab.backends.backend import Backend
+from attnlab.backends.call import attend
+from attnlab.backends.discovery import backends, load, require
+from attnlab.errors import Declined, Unavailable
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.workload import Workload
 
 GOOD = '''"""Right, and short.
 
@@ -362,7 +362,7 @@ def test_another_librarys_array_is_refused() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_arrays_come_back_as_they_went_through_torch(dtype: str) -> None:
     """Bit for bit, bfloat16 in float32 arrays."""
-    from attnlab.contract.inputs import inputs
+    from attnlab.problem.inputs import inputs
 
     workload = SMALL.with_(dtype=dtype, keys=3)
     q, _, _ = inputs(workload)

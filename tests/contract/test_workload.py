@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT
-from attnlab.contract.dtypes import ITEM_BYTES
-from attnlab.contract.errors import Declined
-from attnlab.contract.inputs import inputs, problem_of
-from attnlab.contract.packing import pack, unpack
-from attnlab.contract.workload import Workload
+from attnlab.errors import Declined
+from attnlab.problem.directions import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT
+from attnlab.problem.dtypes import ITEM_BYTES
+from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.packing import pack, unpack
+from attnlab.problem.workload import Workload
 
 sizes = st.integers(1, 9)
 small = st.integers(1, 3)

@@ -10,7 +10,7 @@ FOUR = ("torch_eager", "torch_eager#2", "torch_sdpa", "torch_sdpa_flash", "torch
 
 def ask(path: Path, sql: str) -> list[dict[str, Any]]:
     """The rows of the answer, by column."""
-    from attnlab import dataset
+    from attnlab.runs import dataset
 
     answer = dataset.query(path, sql)
     return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]

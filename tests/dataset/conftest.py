@@ -10,7 +10,7 @@ import pytest
 from asking import FOUR
 from synthetic import synthetic
 
-from attnlab.program.store import Run
+from attnlab.runs.store import Run
 
 SMALL = {"lengths": (64, 128), "heads": (1, 4), "contenders": ("torch_eager", "torch_eager#2", "torch_sdpa")}
 
@@ -36,7 +36,7 @@ def made(tmp_path: Path) -> Callable[..., Run]:
 @pytest.fixture
 def two(made: Callable[..., Run], tmp_path: Path) -> tuple[Path, list[Run]]:
     """A dataset of two runs, of two machines."""
-    from attnlab import dataset
+    from attnlab.runs import dataset
 
     runs = [made(contenders=FOUR), made(contenders=FOUR, wrong=("torch_sdpa_math",))]
     runs[1].environment = {**runs[1].environment, "cpu": "Another CPU"}

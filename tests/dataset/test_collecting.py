@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from strategies import blocks, workloads
 
 from attnlab.__main__ import main
-from attnlab.contract.errors import NotStored, Unavailable
-from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
-from attnlab.program import results_file
-from attnlab.program.environment import fingerprint
-from attnlab.program.store import Run, read_run
+from attnlab.errors import NotStored, Unavailable
+from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.race.environment import fingerprint
+from attnlab.runs import results_file
+from attnlab.runs.store import Run, read_run
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
 
-from attnlab import dataset  # noqa: E402
-from attnlab.dataset import folder as folder_module  # noqa: E402
-from attnlab.dataset.rows import race_columns, result_of, row_of, run_id  # noqa: E402
-from attnlab.dataset.schema import arrow  # noqa: E402
+from attnlab.runs import dataset  # noqa: E402
+from attnlab.runs import dataset_folder as folder_module  # noqa: E402
+from attnlab.runs.dataset_rows import race_columns, result_of, row_of, run_id  # noqa: E402
+from attnlab.runs.dataset_schema import arrow  # noqa: E402
 
 Made = Callable[..., Run]
 
@@ -300,13 +300,13 @@ def test_another_version_is_refused_with_both(made: Made, tmp_path: Path) -> Non
     run, into = made(), tmp_path / "all"
     dataset.collect([run.folder], into)
     file = next((into / "results").rglob("*.parquet"))
-    later = arrow("results").with_metadata({"attnlab.dataset": "7"})
+    later = arrow("results").with_metadata({"attnlab.runs.dataset": "7"})
     folder_module.write(pa.Table.from_pylist([], schema=later), file)
     with pytest.raises(
         ValueError, match=r"is of version 7 of the dataset's schema, this attnlab reads version 1"
     ):
         list(dataset.runs(into))
-    (into / "dataset.json").write_text(json.dumps({"attnlab.dataset": 2}))
+    (into / "dataset.json").write_text(json.dumps({"attnlab.runs.dataset": 2}))
     for ask in (lambda: dataset.collect([run.folder], into), lambda: list(dataset.runs(into))):
         with pytest.raises(ValueError, match="is of version 2 of the dataset's schema"):
             ask()

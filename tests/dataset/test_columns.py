@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.contract.result import Accuracy, Measurement, Result
-from attnlab.contract.workload import Workload
-from attnlab.dataset.page import anew
-from attnlab.dataset.rows import race_columns, row_of
-from attnlab.dataset.schema import RESULTS, TABLES, VERDICT, arrow
+from attnlab.problem.result import Accuracy, Measurement, Result
+from attnlab.problem.workload import Workload
+from attnlab.runs.dataset_page import anew
+from attnlab.runs.dataset_rows import race_columns, row_of
+from attnlab.runs.dataset_schema import RESULTS, TABLES, VERDICT, arrow
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
 PAGE = Path(__file__).parents[2] / "docs" / "dataset.md"

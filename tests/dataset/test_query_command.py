@@ -14,13 +14,13 @@ import pytest
 from asking import ask
 
 from attnlab.__main__ import main
-from attnlab.program.environment import fingerprint
-from attnlab.program.store import Run
+from attnlab.race.environment import fingerprint
+from attnlab.runs.store import Run
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
 pytest.importorskip("duckdb", reason="duckdb is not installed: attnlab[dataset]")
 
-from attnlab import dataset
+from attnlab.runs import dataset
 
 Made = Callable[..., Run]
 

@@ -12,15 +12,15 @@ import pytest
 from asking import FOUR, ask
 
 from attnlab.__main__ import main
-from attnlab.program.store import Run
 from attnlab.report.analysis import analyse
+from attnlab.runs.store import Run
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
 pytest.importorskip("duckdb", reason="duckdb is not installed: attnlab[dataset]")
 
-from attnlab import dataset
-from attnlab.dataset.query import VIEWS
-from attnlab.dataset.schema import RESULTS, RUNS, TABLES, VERDICT, WORKLOAD, arrow, sql_type
+from attnlab.runs import dataset
+from attnlab.runs.dataset_query import VIEWS
+from attnlab.runs.dataset_schema import RESULTS, RUNS, TABLES, VERDICT, WORKLOAD, arrow, sql_type
 
 Made = Callable[..., Run]
 
@@ -163,7 +163,7 @@ def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
     """Files of which some are older and lack a column too; Arrow looks into them only where one is not ours."""
     import pyarrow.parquet as pq
 
-    from attnlab.dataset.folder import Dataset
+    from attnlab.runs.dataset_folder import Dataset
 
     path, runs = two
     older = next((path / "results").rglob(f"{runs[0].id}-*.parquet"))
@@ -181,7 +181,7 @@ def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
     assert {one["splits"] is None for one in alone} == {True, False} and not opened
     # the package has a function of the module's name
     with monkeypatch.context() as patch:
-        patch.setattr(import_module("attnlab.dataset.query"), "_read_itself", lambda *_: None)
+        patch.setattr(import_module("attnlab.runs.dataset_query"), "_read_itself", lambda *_: None)
         assert repr(ask(path, asked)) == repr(alone)  # there is a nan in it
     assert opened == ["results"]
     (older.parent / f"{'a' * 16}-0001.parquet").write_text("nothing of attnlab's")
@@ -338,9 +338,9 @@ def test_a_query_from_python_is_interrupted_as_any_call_is(two: tuple[Path, list
     """Where DuckDB tells of it as a RuntimeError."""
     import duckdb
 
-    from attnlab.dataset.folder import open_dataset
+    from attnlab.runs.dataset_folder import open_dataset
 
-    told = import_module("attnlab.dataset.query")._told
+    told = import_module("attnlab.runs.dataset_query")._told
     for raised, fault in (("Query interrupted", KeyboardInterrupt), ("something else", RuntimeError)):
         with pytest.raises(fault), told(duckdb, open_dataset(two[0])):
             raise RuntimeError(raised)

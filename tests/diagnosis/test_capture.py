@@ -14,11 +14,11 @@ from small_models import Plain, bert
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attnlab.contract.mask_kinds import Causal, Given, KeyLengths, Window
-from attnlab.contract.masks import EVERYTHING, Mask
-from attnlab.contract.problem import Problem
-from attnlab.diagnosis.capture import captured, disagreement, problem_of_call
-from attnlab.program.call import answer
+from attnlab.backends.call import answer
+from attnlab.experiments.capture import captured, disagreement, problem_of_call
+from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Window
+from attnlab.problem.masks import EVERYTHING, Mask
+from attnlab.problem.problem import Problem
 
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"

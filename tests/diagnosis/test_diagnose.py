@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 import attnlab
 from attnlab.__main__ import _status
-from attnlab.contract import captured
-from attnlab.contract.inputs import problem_of
-from attnlab.diagnosis.diagnosis import Diagnosis, diagnose
-from attnlab.diagnosis.errors import INPUTS, BackendError
-from attnlab.diagnosis.model import load
-from attnlab.program.grid import workloads
+from attnlab.experiments.diagnosis import Diagnosis, diagnose
+from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
+from attnlab.experiments.trained_model import load
+from attnlab.problem import captured
+from attnlab.problem.grid import workloads
+from attnlab.problem.inputs import problem_of
 from attnlab.report import diagnosis_page
 
 needs_transformers = pytest.mark.skipif(
@@ -84,7 +84,7 @@ def test_the_name_of_a_head_covers_no_point_of_another() -> None:
     """In either figure, where a point lies just where the name would stand first."""
     from dataclasses import replace
 
-    from attnlab.diagnosis import figures
+    from attnlab.experiments import diagnosis_figures as figures
 
     one = _plain().heads[0]
     beyond = replace(one, layer=0, head=0, beta=2 * one.critical, entropy=1.0, expected_entropy=2.0)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import Logits, Plain
 
-from attnlab.contract.problem import Problem
-from attnlab.diagnosis.capture import captured
-from attnlab.diagnosis.heads import heads_of
-from attnlab.diagnosis.null import expected
+from attnlab.experiments.capture import captured
+from attnlab.experiments.heads import heads_of
+from attnlab.experiments.null import expected
+from attnlab.problem.problem import Problem
 from attnlab.theory import critical_beta, random_energy
 
 

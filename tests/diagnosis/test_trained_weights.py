@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.diagnosis.diagnosis import diagnose
+from attnlab.experiments.diagnosis import diagnose
 
 PACKAGES = ("all_minilm_l6_v2", "transformers", "safetensors")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]

@@ -22,8 +22,8 @@ import yaml
 from blocks import ROOT, Block
 from packaging.requirements import Requirement
 
-from attnlab.commands.app import app
-from attnlab.program.plan import Plan, read_plan
+from attnlab.cli.app import app
+from attnlab.runs.plan import Plan, read_plan
 
 #: what a page shows is what is printed, but that ``...`` stands for what differs from machine to machine
 COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnlab.program.store import Run
+from attnlab.runs.store import Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from attnlab.explore.columns import DIGITS
+from attnlab.report.page_columns import DIGITS
 
 
 def block(page: str, name: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.__main__ import main
-from attnlab.program.store import RUN_FILE, Run
+from attnlab.runs.store import RUN_FILE, Run
 
 Make = Callable[..., Run]
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from opened_page import Make, Open
 
-from attnlab.contract import units
+from attnlab import units
+from attnlab.judge.winner import Sure, Winner
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.winners import choose, every_place
-from attnlab.statistics.winner import Sure, Winner
 
 TWINS = ("torch_sdpa_flash", "torch_sdpa")
 RACES: dict[str, dict[str, Any]] = {

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from opened_page import Make, Open
 
-from attnlab.contract import units
-from attnlab.contract.result import Outcome
-from attnlab.program.store import Run
+from attnlab import units
+from attnlab.judge.winner import Sure
+from attnlab.problem.result import Outcome
 from attnlab.report.analysis import analyse
 from attnlab.report.winners import every_place
-from attnlab.statistics.winner import Sure
+from attnlab.runs.store import Run
 
 
 def test_the_first_screen_answers(made: Make, opened: Open) -> None:

@@ -17,17 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_blocks import block, data_of, unpacked
 
-from attnlab.contract import units
-from attnlab.contract.errors import NotStored
-from attnlab.contract.result import Result
-from attnlab.explore import LIMIT, render, write
-from attnlab.explore import data as data_module
-from attnlab.explore.columns import DIGITS, parts
-from attnlab.explore.packed import packed
-from attnlab.explore.rounds import Rounds, fitting
+from attnlab import units
+from attnlab.errors import NotStored
 from attnlab.figures import palette
-from attnlab.program.store import Run, read_run
+from attnlab.problem.result import Result
+from attnlab.report import page_data as data_module
 from attnlab.report.analysis import Analysis, analyse
+from attnlab.report.explore import LIMIT, render, write
+from attnlab.report.page_columns import DIGITS, parts
+from attnlab.report.page_packed import packed
+from attnlab.report.page_rounds import Rounds, fitting
+from attnlab.runs.store import Run, read_run
 
 Make = Callable[..., Run]
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"

@@ -8,8 +8,8 @@ from dataclasses import replace
 from opened_page import TWO_OF_EACH, Make, Open, points
 from page_blocks import block
 
-from attnlab.explore import render
-from attnlab.explore.packed import packed
+from attnlab.report.explore import render
+from attnlab.report.page_packed import packed
 
 
 def test_filters_change_what_is_shown(made: Make, opened: Open) -> None:

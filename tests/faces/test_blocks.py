@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnlab.__main__ import main
-from attnlab.measuring.contender import parse_all
-from attnlab.program.plan import Plan, read_plan
+from attnlab.backends.contender import parse_all
+from attnlab.runs.plan import Plan, read_plan
 
 PLAN = Path(__file__).parents[2] / "docs" / "plans" / "multi-head-block.toml"
 

@@ -13,12 +13,12 @@ import strategies
 from hypothesis import example, given
 from typed import status
 
-from attnlab.commands.compare import compare
-from attnlab.commands.options import read_workload, typed
-from attnlab.commands.run import run
-from attnlab.contract.fields import split_names
-from attnlab.contract.workload import Workload
-from attnlab.program.grid import choices
+from attnlab.cli.compare import compare
+from attnlab.cli.options import read_workload, typed
+from attnlab.cli.run import run
+from attnlab.problem.fields import split_names
+from attnlab.problem.grid import choices
+from attnlab.problem.workload import Workload
 
 MISTAKES = {
     "nonsense": "nonsense",

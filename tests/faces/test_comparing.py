@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from crews import latency
 
-from attnlab.commands.tables import comparison_table
-from attnlab.contract.result import Accuracy, Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.limits import Limits
-from attnlab.program import compare as program
-from attnlab.program.compare import Comparison, compare, two_speeds
-from attnlab.statistics.pairing import Kind, Verdict
-from attnlab.statistics.replication import Speed
-from attnlab.statistics.verdicts import sentence, verdicts_against
+from attnlab.cli.tables import comparison_table
+from attnlab.judge.pairing import Kind, Verdict
+from attnlab.judge.replication import Speed
+from attnlab.judge.verdicts import sentence, verdicts_against
+from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race import compare as program
+from attnlab.race.compare import Comparison, compare, two_speeds
+from attnlab.race.limits import Limits
 
 QUICK = Limits(
     processes=3, most_processes=3, min_rounds=9, max_rounds=9, workload_seconds=20.0, turn_seconds=0.001

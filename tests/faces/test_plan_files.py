@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from attnlab.measuring.limits import Limits
-from attnlab.program.execute import resolve
-from attnlab.program.plan import Plan, read_plan
+from attnlab.race.limits import Limits
+from attnlab.runs.execute import resolve
+from attnlab.runs.plan import Plan, read_plan
 
 
 def written(folder: Path, text: str) -> Path:

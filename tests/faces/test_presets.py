@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typed import status
 
-from attnlab.commands.compare import compare
-from attnlab.commands.options import read_workload
-from attnlab.contract.mask_part import Shape
-from attnlab.contract.masks import Mask
-from attnlab.contract.problem import masked_by
-from attnlab.contract.workload import Workload
-from attnlab.program.grid import choices
-from attnlab.program.plan import Plan, read_plan
-from attnlab.program.presets import PHASES, Part, chosen_parts, only_workload, preset_workloads, presets
+from attnlab.cli.compare import compare
+from attnlab.cli.options import read_workload
+from attnlab.problem.grid import choices
+from attnlab.problem.mask_part import Shape
+from attnlab.problem.masks import Mask
+from attnlab.problem.problem import masked_by
+from attnlab.problem.workload import Workload
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.presets import PHASES, Part, chosen_parts, only_workload, preset_workloads, presets
 
 #: heads, key heads, head_dim and value_dim by part, and the width of the model where heads × head_dim is it; written
 #: down from the sources beside the presets

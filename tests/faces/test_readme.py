@@ -26,7 +26,7 @@ def test_the_example_is_a_backend_in_ten_lines() -> None:
 
 def test_the_options_that_are_explained_are_there() -> None:
     """Each that the page of questions names in its table."""
-    from attnlab.commands.app import app
+    from attnlab.cli.app import app
 
     page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"\| option \|.*?\n\n", page, flags=re.DOTALL)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from attnlab.__main__ import main
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.program.plan import Plan
-from attnlab.program.store import Run
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import Run
 
 
 def command(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:

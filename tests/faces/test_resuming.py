@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from test_run_folders import plan, record
 
-from attnlab.contract.errors import NotStored
-from attnlab.contract.result import Outcome, Result
-from attnlab.program import execute, results_file
-from attnlab.program.doctor import examine
-from attnlab.program.environment import environment, unchanged
-from attnlab.program.execute import Progress, resume, run
-from attnlab.program.lock import held
-from attnlab.program.store import Run, read_run
+from attnlab.errors import NotStored
+from attnlab.problem.result import Outcome, Result
+from attnlab.race.environment import environment, unchanged
+from attnlab.runs import execute, results_file
+from attnlab.runs.doctor import examine
+from attnlab.runs.execute import Progress, resume, run
+from attnlab.runs.lock import held
+from attnlab.runs.store import Run, read_run
 
 
 class After(Progress):
@@ -214,7 +214,7 @@ def test_the_doctor_names_what_is_wrong(tmp_path: Path, unbroken: Run) -> None:
 
 def test_the_schema_in_the_docs_is_current_and_holds_of_what_is_stored(unbroken: Run) -> None:
     """Every entry that is stored is described."""
-    from attnlab.program.schema import schema
+    from attnlab.runs.schema import schema
 
     file = Path(__file__).parents[2] / "docs" / "store.schema.json"
     assert json.loads(file.read_text(encoding="utf-8")) == json.loads(json.dumps(schema()))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.limits import Limits
-from attnlab.program.execute import Progress, resolve, run
-from attnlab.program.plan import Plan
-from attnlab.program.store import RUN_FILE, Run, read_run
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.limits import Limits
+from attnlab.runs.execute import Progress, resolve, run
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import RUN_FILE, Run, read_run
 
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
 QUICK = Limits(min_rounds=6, max_rounds=6, workload_seconds=2, turn_seconds=1e-4)

@@ -11,15 +11,15 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from attnlab.commands.app import app
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.bare import seconds_alone
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.hogs import HOGS, hog
-from attnlab.measuring.limits import Limits
-from attnlab.program import selftest as module
-from attnlab.program.selftest import CONDITIONS, IDLE, Report, Trial, selftest
+from attnlab.backends.contender import parse_all
+from attnlab.cli.app import app
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race import selftest as module
+from attnlab.race.background_load import HOGS, hog
+from attnlab.race.bare import seconds_alone
+from attnlab.race.limits import Limits
+from attnlab.race.selftest import CONDITIONS, IDLE, Report, Trial, selftest
 from attnlab.report.selftest_page import page, verdict
 
 TINY = Workload(heads=1, queries=8, keys=8, head_dim=4)

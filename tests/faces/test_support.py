@@ -15,17 +15,17 @@ import pytest
 from every import installed, library_of
 
 from attnlab.__main__ import main
-from attnlab.contract.directions import DIRECTIONS
-from attnlab.contract.discovery import backends
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.mask_part import Part
-from attnlab.contract.workload import Workload
-from attnlab.contract.workload_checks import DEVICES
-from attnlab.measuring.contender import Contender
-from attnlab.measuring.worker_process import WorkerProcess
-from attnlab.program.features import BASE, PLAIN, asked, features
-from attnlab.program.support import FAULT, YES, Support, support
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import backends
+from attnlab.problem.directions import DIRECTIONS
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.mask_part import Part
+from attnlab.problem.workload import Workload
+from attnlab.problem.workload_checks import DEVICES
+from attnlab.race.worker_process import WorkerProcess
 from attnlab.report.support_page import SHORT, page, short
+from attnlab.runs.features import BASE, PLAIN, asked, features
+from attnlab.runs.support import FAULT, YES, Support, support
 
 ROOT = Path(__file__).parents[2]
 ANEW = "run python docs/support.py"
@@ -136,7 +136,7 @@ def test_the_command_prints_markdown_or_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = {name: features()[name] for name in FEW}
-    monkeypatch.setattr("attnlab.program.support.features", lambda: few)
+    monkeypatch.setattr("attnlab.runs.support.features", lambda: few)
     for more, expected in (
         ((), "## numpy_vectorized on cpu"),
         (("--json",), '"backend": "numpy_vectorized"'),
@@ -231,7 +231,7 @@ def one_process_a_library(lasting: dict[str, Lasting], monkeypatch: pytest.Monke
         one.contender = contender
         return one
 
-    monkeypatch.setattr("attnlab.program.support.WorkerProcess", made)
+    monkeypatch.setattr("attnlab.runs.support.WorkerProcess", made)
 
 
 @pytest.mark.usefixtures("one_process_a_library")

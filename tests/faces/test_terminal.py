@@ -18,15 +18,15 @@ from rich.live import Live
 from synthetic import synthetic
 from typed import status
 
-from attnlab.commands import progress
-from attnlab.commands.app import app
-from attnlab.commands.progress import LiveTable, live_progress, seconds_left
-from attnlab.commands.standings import Standings, table
-from attnlab.contract.result import Result
-from attnlab.measuring.limits import Limits
-from attnlab.program.execute import Progress, run
-from attnlab.program.plan import Plan
-from attnlab.program.store import Run
+from attnlab.cli import progress
+from attnlab.cli.app import app
+from attnlab.cli.progress import LiveTable, live_progress, seconds_left
+from attnlab.cli.standings import Standings, table
+from attnlab.problem.result import Result
+from attnlab.race.limits import Limits
+from attnlab.runs.execute import Progress, run
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import Run
 
 
 def by_workload(found: Run) -> list[list[Result]]:
@@ -161,7 +161,7 @@ def test_no_thread_draws_and_nothing_is_drawn_while_a_turn_is_on_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a real run on what passes for a terminal: between a question to a timed process and its answer, nothing."""
-    from attnlab.measuring.participant import Participant
+    from attnlab.race.participant import Participant
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -320,7 +320,7 @@ def test_no_color_is_respected(forbidden: bool, tmp_path: Path) -> None:
     """On a terminal that shows colours, by the live table and by every table that is printed."""
     synthetic(tmp_path, lengths=(64,), heads=(4,))
     program = (
-        "from rich.table import Table; from rich.text import Text; from attnlab.commands.tables import show\n"
+        "from rich.table import Table; from rich.text import Text; from attnlab.cli.tables import show\n"
         "from attnlab.__main__ import main\n"
         "table = Table(); table.add_column('x', style='red'); table.add_row('y'); show(table)\n"
         f"main(['show', {str(tmp_path)!r}])"
@@ -403,7 +403,7 @@ _OTHER = re.compile(r"\b[kKMGT]B\b|\} ?us\b|\* ?1e3:.*ms|\* ?1e6:.*s\b|>> ?20")
 
 @pytest.mark.parametrize("folder", ["attnlab", "implementations", "suites"])
 def test_every_face_says_sizes_and_times_alike(folder: str) -> None:
-    """In MiB and ms, as `attnlab.contract.units` writes them: no text is made with a factor of its own."""
+    """In MiB and ms, as `attnlab.units` writes them: no text is made with a factor of its own."""
     home = Path(__file__).parents[2] / folder
     found = {
         f"{file.relative_to(home)}:{number}: {line.strip()}"

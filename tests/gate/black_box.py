@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from zoo.parts import Answers, Attention, Remembering
 
-from attnlab.accuracy.questions import Question
-from attnlab.contract.directions import GRADIENTS, OUTPUT
-from attnlab.contract.errors import Declined, Misbehaved
-from attnlab.contract.library import open_library
-from attnlab.contract.problem import Problem
-from attnlab.measuring.probe import Witness, laid_out
+from attnlab.backends.library import open_library
+from attnlab.errors import Declined, Misbehaved
+from attnlab.gate.questions import Question
+from attnlab.problem.directions import GRADIENTS, OUTPUT
+from attnlab.problem.problem import Problem
+from attnlab.race.probe import Witness, laid_out
 
 
 def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from in_this_process import InThisProcess
 
-from attnlab.accuracy import gate
-from attnlab.accuracy.questions import Question, questions
+from attnlab.gate import gate
+from attnlab.gate.questions import Question, questions
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """`check` asks a backend in this process: no array library is imported anew."""
-    monkeypatch.setattr("attnlab.program.check.WorkerProcess", InThisProcess)
+    monkeypatch.setattr("attnlab.runs.check.WorkerProcess", InThisProcess)
 
 
 @pytest.fixture
@@ -30,4 +30,4 @@ def few_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
         return itertools.islice(questions(dtype, seed), 3)
 
     monkeypatch.setitem(gate._QUESTIONS, gate.FORWARD, few)
-    monkeypatch.setattr("attnlab.program.check.questions", few)
+    monkeypatch.setattr("attnlab.runs.check.questions", few)

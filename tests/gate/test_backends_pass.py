@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from every import every
 
-from attnlab.accuracy.gate import EVERYTHING, Answers, examine
-from attnlab.accuracy.questions import Question
-from attnlab.contract.discovery import load
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.errors import Unavailable
-from attnlab.measuring.pace import Pace
-from attnlab.measuring.probe import Probe
+from attnlab.backends.discovery import load
+from attnlab.errors import Unavailable
+from attnlab.gate.gate import EVERYTHING, Answers, examine
+from attnlab.gate.questions import Question
+from attnlab.problem.dtypes import DTYPES
+from attnlab.race.pace import Pace
+from attnlab.race.probe import Probe
 
 
 @pytest.mark.parametrize("name", every())
@@ -21,7 +21,7 @@ def test_no_false_alarm(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
 
     One that compiles for every shape is asked about fewer shapes than by `attnlab check`.
     """
-    monkeypatch.setattr("attnlab.accuracy.question_budget.SETUP_SECONDS", 5.0)
+    monkeypatch.setattr("attnlab.gate.question_budget.SETUP_SECONDS", 5.0)
     try:
         probe = Probe(load(name))
         differentiates = probe.backend.open("cpu").no_gradients() is None

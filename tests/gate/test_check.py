@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.accuracy.questions import Question, questions
-from attnlab.commands.tables import check_table
-from attnlab.program.check import _LEAD, Checked, _BlackBox, check
+from attnlab.cli.tables import check_table
+from attnlab.gate.questions import Question, questions
+from attnlab.runs.check import _LEAD, Checked, _BlackBox, check
 
 RIGHT = """
 import numpy as np
@@ -72,7 +72,7 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, str]
 
 def test_one_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline a question; the reason names it."""
-    monkeypatch.setattr("attnlab.program.check._SECONDS", 1.0)
+    monkeypatch.setattr("attnlab.runs.check._SECONDS", 1.0)
     found = held(tmp_path, extra="import time; time.sleep(60)", dtypes=("float32",))
     assert found.passed is False
     assert "killed" in (found.reason or "") and "normal" in (found.reason or "")

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from zoo.parts import whole
 
-from attnlab.accuracy import race_check
-from attnlab.accuracy.evidence import directed, max_ulp, weigh
-from attnlab.accuracy.reference import refer
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.result import Accuracy, Outcome, Result
-from attnlab.contract.workload import Workload
+from attnlab.gate import race_check
+from attnlab.gate.evidence import directed, max_ulp, weigh
+from attnlab.gate.reference import refer
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.result import Accuracy, Outcome, Result
+from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
 

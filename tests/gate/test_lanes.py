@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from attnlab.program.check import _DTYPES, Checked, _shared_out, check
-from attnlab.program.lanes import Aside, Broken, Enough, work_in_lanes
+from attnlab.runs.check import _DTYPES, Checked, _shared_out, check
+from attnlab.subprocesses import Aside, Broken, Enough, work_in_lanes
 
 MINE = """
 import os

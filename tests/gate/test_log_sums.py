@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.accuracy.forms import LOG_SUMS
-from attnlab.accuracy.gate import EVERYTHING, Answers, examine
-from attnlab.accuracy.questions import Question
-from attnlab.contract.directions import LOG_SUM, OUTPUT
-from attnlab.contract.dtypes import DTYPES, round_to
-from attnlab.contract.errors import Declined
-from attnlab.contract.problem import Problem
-from attnlab.contract.splitting import parts, places
-from attnlab.program.check import check
+from attnlab.errors import Declined
+from attnlab.gate.forms import LOG_SUMS
+from attnlab.gate.gate import EVERYTHING, Answers, examine
+from attnlab.gate.questions import Question
+from attnlab.problem.directions import LOG_SUM, OUTPUT
+from attnlab.problem.dtypes import DTYPES, round_to
+from attnlab.problem.problem import Problem
+from attnlab.problem.splitting import parts, places
+from attnlab.runs.check import check
 from attnlab.theory.log_sum_budget import log_sums
 
 Array = NDArray[np.float64]
@@ -81,7 +81,7 @@ def without_sinks(problem: Problem, cuts: list[int]) -> tuple[Array, Array]:
 
 def of_all_keys(problem: Problem, cuts: list[int]) -> tuple[Array, Array]:
     """The mask is forgotten, in ln Z alone."""
-    from attnlab.contract.masks import EVERYTHING as ALL
+    from attnlab.problem.masks import EVERYTHING as ALL
 
     return whole(problem, cuts)[0], whole(problem.with_(mask=ALL), cuts)[1]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.accuracy.gate import FORWARD, Answers, examine
-from attnlab.accuracy.questions import Question
-from attnlab.accuracy.reference import OUTPUT
-from attnlab.contract.backend_file import backend_of
-from attnlab.contract.discovery import load
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.errors import Declined
-from attnlab.contract.splitting import parts, places
+from attnlab.backends.backend_file import backend_of
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined
+from attnlab.gate.gate import FORWARD, Answers, examine
+from attnlab.gate.questions import Question
+from attnlab.gate.reference import OUTPUT
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.splitting import parts, places
 from attnlab.theory.log_sum_budget import log_sums
 
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from attnlab.accuracy.question_budget import (
+from attnlab.errors import Declined, Misbehaved
+from attnlab.gate.question_budget import (
     QUESTION_SECONDS,
     SETUP_AT_FIRST,
     SETUP_SECONDS,
     SLOW_SECONDS,
     QuestionBudget,
 )
-from attnlab.contract.errors import Declined, Misbehaved
 
 
 @dataclass(frozen=True)

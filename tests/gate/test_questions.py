@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.accuracy import forms
-from attnlab.accuracy.form import Form
-from attnlab.accuracy.questions import pose
-from attnlab.accuracy.random_conditions import BACKWARD_COUNT, FORWARD_COUNT, drawn_forms
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.mask_part import Part
+from attnlab.gate import forms
+from attnlab.gate.form import Form
+from attnlab.gate.questions import pose
+from attnlab.gate.random_conditions import BACKWARD_COUNT, FORWARD_COUNT, drawn_forms
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.mask_part import Part
 
 
 @given(st.integers(0, 2**31), st.sampled_from(DTYPES), st.booleans())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.contract.dtypes import DTYPES
-from attnlab.program.check import check
+from attnlab.problem.dtypes import DTYPES
+from attnlab.runs.check import check
 
 ANY_MASK = (Path(__file__).with_name("written") / "any_mask_in_one_array.py").read_text(encoding="utf-8")
 AT_ONCE = """

@@ -13,13 +13,13 @@ from zoo import FAULTS
 from zoo.parts import DK, DQ, DV, Answers, blocked_back, whole
 from zoo.right import RIGHT
 
-from attnlab.accuracy.evidence import weigh
-from attnlab.accuracy.forms import BY_NAME, FEATURES
-from attnlab.accuracy.gate import BACKWARD, FORWARD
-from attnlab.accuracy.gate import examine as examine_by_clock
-from attnlab.accuracy.questions import pose
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.problem import Problem
+from attnlab.gate.evidence import weigh
+from attnlab.gate.forms import BY_NAME, FEATURES
+from attnlab.gate.gate import BACKWARD, FORWARD
+from attnlab.gate.gate import examine as examine_by_clock
+from attnlab.gate.questions import pose
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.problem import Problem
 from attnlab.theory.exact_gradients import exact_gradients
 
 #: however slow this machine is, everything is asked

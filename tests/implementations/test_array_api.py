@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from strategies import workloads
 
-from attnlab.accuracy.evidence import weigh
-from attnlab.accuracy.reference import refer
-from attnlab.contract import keywords
-from attnlab.contract.directions import OUTPUT
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.library import Library, array_type, open_library
-from attnlab.contract.workload import Workload
+from attnlab.backends import keywords
+from attnlab.backends.discovery import load
+from attnlab.backends.library import Library, array_type, open_library
+from attnlab.errors import Declined, Unavailable
+from attnlab.gate.evidence import weigh
+from attnlab.gate.reference import refer
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.workload import Workload
 
 STRICT = Path(__file__).parents[1] / "architecture" / "examples" / "strict_library.py"
 #: all that the formula takes, at once

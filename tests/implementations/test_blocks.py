@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from every import every
 
-from attnlab.accuracy import race_check
-from attnlab.contract.block_sizes import PROJECTIONS
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.errors import Unavailable
+from attnlab.gate import race_check
+from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.workload import Workload
 
 BLOCKS = {
     "self-attention": Workload(batch=2, heads=4, queries=12, keys=12, d_model=32),

@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch._dynamo.utils
 
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import Workload
-from attnlab.program.call import answer
+from attnlab.backends.call import answer
+from attnlab.backends.discovery import load
+from attnlab.errors import Unavailable
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
 
 COMPILED = ("torch_compile", "torch_flex")
 SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from every import here
 
-from attnlab.contract.backend import Backend
-from attnlab.contract.errors import Declined
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import Workload
+from attnlab.backends.backend import Backend
+from attnlab.errors import Declined
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=1, heads=2, queries=5, keys=7, head_dim=16)
 

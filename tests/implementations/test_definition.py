@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import GRADIENTS, OUTPUT
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.mask_part import Part, Shape
-from attnlab.contract.masks import Mask
-from attnlab.contract.problem import Alibi, Problem
-from attnlab.contract.workload import Workload
-from attnlab.program.call import answer
+from attnlab.backends.call import answer
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined, Unavailable
+from attnlab.problem.directions import GRADIENTS, OUTPUT
+from attnlab.problem.mask_part import Part, Shape
+from attnlab.problem.masks import Mask
+from attnlab.problem.problem import Alibi, Problem
+from attnlab.problem.workload import Workload
 
 #: they compile for seconds what they have not met: the cases here and the gate ask them, sixty drawn ones do not
 COMPILED = ("torch_compile", "torch_flex")

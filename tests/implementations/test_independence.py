@@ -12,8 +12,8 @@ import pytest
 from every import lacking
 
 import attnlab.implementations
-from attnlab.contract.discovery import backends, load
-from attnlab.contract.errors import Unavailable
+from attnlab.backends.discovery import backends, load
+from attnlab.errors import Unavailable
 
 #: libraries on NumPy arrays
 HOSTS = ("numpy", "ggml", "numba", "onnxruntime", "openvino")
@@ -78,7 +78,7 @@ def test_nothing_is_imported_before_a_backend_is_loaded() -> None:
             own += [name] if load(name).library in HOSTS else []
     statements = (
         "import attnlab.implementations, attnlab.libraries.torch_sdpa\n"
-        "from attnlab.contract.discovery import backends, load\n"
+        "from attnlab.backends.discovery import backends, load\n"
         f"backends()\nfor name in {own!r}: load(name)"
     )
     assert "torch" not in loaded_in_fresh_interpreter(statements)
@@ -87,5 +87,5 @@ def test_nothing_is_imported_before_a_backend_is_loaded() -> None:
 def test_loading_a_torch_backend_imports_torch() -> None:
     """The check above can fail."""
     assert "torch" in loaded_in_fresh_interpreter(
-        "from attnlab.contract.discovery import load\nload('torch_eager')"
+        "from attnlab.backends.discovery import load\nload('torch_eager')"
     )

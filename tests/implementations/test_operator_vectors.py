@@ -1,6 +1,6 @@
 """Every backend answers every published vector of the ONNX operator Attention that it does not decline, rightly.
 
-What is right is our float64 reference, and what may be off follows from roundings (`attnlab.accuracy`): the package's
+What is right is our float64 reference, and what may be off follows from roundings (`attnlab.gate`): the package's
 own tolerance is not used. That the reference means what the operator means is tested too: on the published outputs.
 """
 
@@ -12,13 +12,13 @@ import pytest
 from every import every
 from operator_vectors import Vector, vectors
 
-from attnlab.accuracy.evidence import IMMATERIAL_ANYWHERE, weigh
-from attnlab.accuracy.reference import refer
-from attnlab.contract.directions import OUTPUT
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.workload import Workload
-from attnlab.measuring.probe import Probe
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined, Unavailable
+from attnlab.gate.evidence import IMMATERIAL_ANYWHERE, weigh
+from attnlab.gate.reference import refer
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.workload import Workload
+from attnlab.race.probe import Probe
 
 pytest.importorskip(
     "onnx", reason="the vectors come with the package onnx; pip install 'attnlab[onnxruntime]'"

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnlab.contract.discovery import load
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
 from attnlab.libraries import torch_sdpa as sdpa
+from attnlab.problem.workload import Workload
 
 FORCED = ("torch_sdpa_math", "torch_sdpa_flash", "torch_sdpa_efficient", "torch_sdpa_cudnn")
 SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)

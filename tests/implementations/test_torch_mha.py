@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.accuracy import race_check
-from attnlab.contract.discovery import load
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.gate import race_check
+from attnlab.problem.workload import Workload
 
 torch = pytest.importorskip("torch")
 SELF = Workload(batch=2, heads=4, queries=10, keys=10, d_model=32)

@@ -8,22 +8,22 @@ import numpy as np
 import psutil
 import pytest
 
-from attnlab.accuracy.gate import EVERYTHING, Answers, examine
-from attnlab.accuracy.questions import Question
-from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import load
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.errors import Declined
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.workload import Workload
+from attnlab import system
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined
+from attnlab.gate.gate import EVERYTHING, Answers, examine
+from attnlab.gate.questions import Question
 from attnlab.libraries.torch_rank import _function
 from attnlab.libraries.torch_ranks_library import TorchRanks
-from attnlab.measuring import system
-from attnlab.measuring.contender import Contender
-from attnlab.measuring.instruments import PEAK_MEMORY
-from attnlab.measuring.pace import Pace
-from attnlab.measuring.probe import Probe
-from attnlab.measuring.worker_process import Refused, WorkerProcess
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.workload import Workload
+from attnlab.race.instruments import PEAK_MEMORY
+from attnlab.race.pace import Pace
+from attnlab.race.probe import Probe
+from attnlab.race.worker_process import Refused, WorkerProcess
 
 distributed = pytest.importorskip("torch.distributed")
 if not distributed.is_available():

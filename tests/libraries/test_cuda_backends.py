@@ -16,15 +16,15 @@ import fake_kernels
 import pytest
 import torch
 
-from attnlab.accuracy.gate import Answers, examine
-from attnlab.accuracy.questions import Question
-from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.workload import Workload
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.errors import Unavailable
+from attnlab.gate.gate import Answers, examine
+from attnlab.gate.questions import Question
 from attnlab.libraries import cuda_kernels
 from attnlab.libraries.host import LastMade
-from attnlab.measuring.probe import Probe
+from attnlab.problem.workload import Workload
+from attnlab.race.probe import Probe
 
 NAMES = ("flash_attn", "xformers", "flashinfer", "sageattention")
 HALF = Workload(heads=4, queries=16, keys=16, head_dim=64, dtype="float16", device="cuda")

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.discovery import backends, load
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.library import open_library
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import backends, load
+from attnlab.backends.library import open_library
+from attnlab.errors import Unavailable
 from attnlab.libraries.torch_library import Torch, kernels_of
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.workload import Workload
 
 
 class FakeCuda:
@@ -270,8 +270,8 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
 
 def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
     """The worker says so and lives on."""
-    from attnlab.measuring.contender import Contender
-    from attnlab.measuring.worker_process import Refused, WorkerProcess
+    from attnlab.backends.contender import Contender
+    from attnlab.race.worker_process import Refused, WorkerProcess
 
     worker = WorkerProcess(Contender.parse("torch_eager"))
     try:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.library import open_library
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries import cupy_library
+from attnlab.problem.workload import Workload
 
 
 class Fault(Exception):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.discovery import load
-from attnlab.contract.dtypes import DTYPES, round_to
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.library import open_library
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries import jax_library
+from attnlab.problem.dtypes import DTYPES, round_to
+from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=2, heads=2, queries=9, keys=9, head_dim=8)
 

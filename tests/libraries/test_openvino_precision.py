@@ -9,10 +9,10 @@ import pytest
 from every import here
 
 import attnlab
-from attnlab.accuracy import race_check
-from attnlab.contract.backend import Backend
-from attnlab.contract.discovery import load
-from attnlab.contract.workload import Workload
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.gate import race_check
+from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=300, keys=300, head_dim=64)
 

@@ -17,16 +17,16 @@ import pytest
 from every import here, installed
 from rich.text import Text
 
-from attnlab.commands.tables import backend_table
-from attnlab.contract.calling import laid_out
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.keywords import given
-from attnlab.contract.library import open_library
-from attnlab.contract.workload import Workload
+from attnlab.backends.calling import laid_out
+from attnlab.backends.discovery import load
+from attnlab.backends.keywords import given
+from attnlab.backends.library import open_library
+from attnlab.cli.tables import backend_table
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import LastMade, required
-from attnlab.program.listing import Listed
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.workload import Workload
+from attnlab.runs.listing import Listed
 
 SMALL = Workload(batch=2, heads=2, queries=9, keys=9, head_dim=8)
 BACKENDS = {
@@ -292,7 +292,7 @@ def test_openvino_reports_its_use_to_nobody(tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="OpenVINO is not installed; pip install 'attnlab[openvino]'")
     code = """
         import sys, threading
-        from attnlab.contract.discovery import load
+        from attnlab.backends.discovery import load
         load("openvino").open("cpu")
         assert sys.modules["openvino_telemetry"] is None
         assert threading.active_count() == 1, threading.enumerate()

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.contract.band import band
-from attnlab.contract.keywords import told
-from attnlab.contract.workload import Workload
+from attnlab.backends.keywords import told
 from attnlab.libraries.sides import KEYWORDS, Sides
+from attnlab.problem.band import band
+from attnlab.problem.workload import Workload
 
 LENGTHS = st.integers(1, 12)
 SIDE = st.none() | st.integers(0, 12)

@@ -16,13 +16,13 @@ import pytest
 import torch
 from every import here
 
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.library import open_library
-from attnlab.contract.problem import Problem
-from attnlab.contract.workload import Workload
+from attnlab.backends.call import answer
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.errors import Declined, Unavailable
 from attnlab.libraries import executorch_library, vllm_library
-from attnlab.program.call import answer
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=33, keys=33, head_dim=32)
 OPERATORS = {"executorch": "llama::custom_sdpa", "vllm_cpu": "_C::cpu_attention_with_kv_cache"}
@@ -106,8 +106,8 @@ def test_executorch_writes_errors_and_nothing_else(capfd: pytest.CaptureFixture[
     loaded("executorch")
     asked = """
         import sys, torch
-        from attnlab.contract.discovery import load
-        from attnlab.contract.workload import Workload
+        from attnlab.backends.discovery import load
+        from attnlab.problem.workload import Workload
         load("executorch").bind(Workload(heads=2, queries=5, keys=5, head_dim=8))()
         print("before", file=sys.stderr, flush=True)
         array = torch.zeros(1, 5, 2, 8)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 from fake_workers import Clock
 
-from attnlab.measuring import conductor, disturbance
-from attnlab.measuring.disturbance import Others
+from attnlab.race import conductor, disturbance
+from attnlab.race.disturbance import Others
 
 
 class Alone:

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from attnlab.accuracy import race_check
-from attnlab.contract.directions import LOG_SUM
-from attnlab.contract.dtypes import lower
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import Contender
-from attnlab.measuring.limits import Limits
-from attnlab.measuring.worker_process import Hung, Refused
+from attnlab.backends.contender import Contender
+from attnlab.gate import race_check
+from attnlab.problem.directions import LOG_SUM
+from attnlab.problem.dtypes import lower
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.limits import Limits
+from attnlab.race.worker_process import Hung, Refused
 
 #: so that the numbers below do not follow the defaults: six rounds a process, in five processes or ten
 FIXED = {

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from fake_workers import QUICK, SMALL, Clock, FakeWorker, race
 
-from attnlab.contract.result import Outcome, Result
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.program.check import check
+from attnlab.backends.contender import parse_all
+from attnlab.problem.result import Outcome, Result
+from attnlab.race.conductor import Conductor
+from attnlab.runs.check import check
 
 #: rounds its inputs, scores and weights to bfloat16, and says so where its setting is
 SOURCE = """

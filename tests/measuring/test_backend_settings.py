@@ -11,12 +11,12 @@ import pytest
 from fake_workers import QUICK, SMALL
 
 import attnlab
-from attnlab.contract.discovery import load, settings_of
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.result import Outcome
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.program.check import check
+from attnlab.backends.contender import parse_all
+from attnlab.backends.discovery import load, settings_of
+from attnlab.errors import Unavailable
+from attnlab.problem.result import Outcome
+from attnlab.race.conductor import Conductor
+from attnlab.runs.check import check
 
 #: adds its setting to every output, so that it can be seen from outside
 SOURCE = '''"""Attention, and a number on top."""

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from fake_workers import QUICK
 
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined
-from attnlab.contract.library import open_library
-from attnlab.contract.result import Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import Contender, parse_all
-from attnlab.measuring.instruments import BLOCK_PARTS
-from attnlab.measuring.prediction import rungs, smaller, sort_of
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.errors import Declined
+from attnlab.problem.result import Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.instruments import BLOCK_PARTS
+from attnlab.race.prediction import rungs, smaller, sort_of
 
 SMALL = Workload(heads=4, queries=6, keys=6, d_model=16)
 

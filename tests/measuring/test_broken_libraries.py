@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from fake_workers import QUICK, SMALL
 
-from attnlab.contract.errors import Unavailable
-from attnlab.contract.result import Outcome
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.errors import Unavailable
 from attnlab.libraries import host
-from attnlab.measuring import protocol
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import Contender, parse_all
-from attnlab.measuring.worker_process import Hung, WorkerProcess
-from attnlab.program import listing
-from attnlab.program.check import check
-from attnlab.program.listing import listed
+from attnlab.problem.result import Outcome
+from attnlab.race import protocol
+from attnlab.race.conductor import Conductor
+from attnlab.race.worker_process import Hung, WorkerProcess
+from attnlab.runs import listing
+from attnlab.runs.check import check
+from attnlab.runs.listing import listed
 
 #: what stands in the module of a library that ...
 ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True); os.abort()"
@@ -110,7 +110,7 @@ def test_one_that_lacks_what_a_call_needs_is_told_with_its_mend(install: Install
 def test_a_slip_in_a_users_own_file_blames_no_library(install: Install, tmp_path: Path) -> None:
     """The library is begun there too, and what is missing in it is the user's mistake."""
     (tmp_path / "mine.py").write_text(
-        "import json\nfrom attnlab.contract.importing import begin\nLIBRARY = 'numpy'\nbegin('json', 'pip')\n"
+        "import json\nfrom attnlab.backends.importing import begin\nLIBRARY = 'numpy'\nbegin('json', 'pip')\n"
         "def attend(q, k, v): return json.nothing\n"
     )
     contenders = parse_all(["mine", "numpy_vectorized"])

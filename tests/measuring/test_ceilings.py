@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.result import Ceiling
 from attnlab.libraries.numpy_library import NumPy
-from attnlab.measuring import ceilings
+from attnlab.problem.result import Ceiling
+from attnlab.race import ceilings
 
 
 class Late(NumPy):

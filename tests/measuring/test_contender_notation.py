@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.library import huge_page_variables
-from attnlab.measuring import contender
-from attnlab.measuring.contender import Contender, parse_all, with_huge_pages
-from attnlab.measuring.worker_process import Refused, WorkerProcess
+from attnlab.backends import contender
+from attnlab.backends.contender import Contender, parse_all, with_huge_pages
+from attnlab.backends.library import huge_page_variables
+from attnlab.race.worker_process import Refused, WorkerProcess
 
 #: of OpenMP, and of the BLAS libraries that NumPy and PyTorch are built with
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

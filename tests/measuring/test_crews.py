@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, crews_of, race
 
-from attnlab.contract import memory
-from attnlab.contract.result import Outcome
-from attnlab.measuring import conductor, disturbance
-from attnlab.measuring import race as racing
-from attnlab.measuring.worker_process import Died, Hung, Refused
-from attnlab.statistics.verdicts import verdicts_against
+from attnlab import free_memory as memory
+from attnlab.judge.verdicts import verdicts_against
+from attnlab.problem.result import Outcome
+from attnlab.race import conductor, disturbance
+from attnlab.race import race as racing
+from attnlab.race.worker_process import Died, Hung, Refused
 
 
 def uneven(turn: int, process: int) -> float:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from fake_workers import QUICK, Clock, FakeWorker, race
 
-from attnlab.contract.backend import Backend
-from attnlab.contract.directions import DIRECTIONS
-from attnlab.contract.result import Outcome
-from attnlab.contract.storage import CONTIGUOUS, STORAGES
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.instruments import LATENCY
-from attnlab.measuring.worker import Worker
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import parse_all
+from attnlab.problem.directions import DIRECTIONS
+from attnlab.problem.result import Outcome
+from attnlab.problem.storage import CONTIGUOUS, STORAGES
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.instruments import LATENCY
+from attnlab.race.worker import Worker
 
 GROUPED = Workload(
     heads=4, kv_heads=2, queries=48, keys=64, head_dim=8, causal="bottom_right", window=(16, 0)

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from fake_workers import Clock
 
-from attnlab.measuring import disturbance
-from attnlab.measuring.disturbance import Others, Watch
+from attnlab.race import disturbance
+from attnlab.race.disturbance import Others, Watch
 
 RUN_DELAY = "run delay of threads (no schedstat)"
 PRESSURE = "pressure of tasks on the cores (no /proc/pressure)"

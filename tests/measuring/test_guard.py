@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from attnlab.measuring import guard
+from attnlab.race import guard
 
 #: has a child of its own, which carries the mark too
 PARENT = (

@@ -9,12 +9,12 @@ import pytest
 from fake_workers import QUICK, SMALL, Clock, FakeWorker, conductor_of
 from toy_instruments import CpuTime, Failing
 
-from attnlab.contract.library import open_library
-from attnlab.contract.result import Outcome, Result
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.instruments import LATENCY, PEAK_MEMORY
-from attnlab.measuring.worker_process import Died
+from attnlab.backends.contender import parse_all
+from attnlab.backends.library import open_library
+from attnlab.problem.result import Outcome, Result
+from attnlab.race.conductor import Conductor
+from attnlab.race.instruments import LATENCY, PEAK_MEMORY
+from attnlab.race.worker_process import Died
 
 
 def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:

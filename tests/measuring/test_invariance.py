@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnlab.contract.library import thread_variables
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import Contender, parse_all
-from attnlab.measuring.invariance import ASKED, Invariance, same_bits, threads_of
-from attnlab.program.check import check
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.backends.library import thread_variables
+from attnlab.race.conductor import Conductor
+from attnlab.race.invariance import ASKED, Invariance, same_bits, threads_of
+from attnlab.runs.check import check
 
 #: in float64, row by row: no sum depends on what else is there, unless it is made to
 SOURCE = """

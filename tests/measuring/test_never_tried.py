@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fake_workers import Clock, FakeWorker, race
 
-from attnlab.contract.result import Outcome
-from attnlab.contract.workload import Workload
+from attnlab.problem.result import Outcome
+from attnlab.problem.workload import Workload
 
 BIG = Workload(heads=8, queries=2048, keys=2048)
 

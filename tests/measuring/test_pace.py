@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.measuring.pace import Pace
+from attnlab.race.pace import Pace
 
 
 class Box:

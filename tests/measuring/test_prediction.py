@@ -9,10 +9,10 @@ import strategies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.workload import Workload
-from attnlab.measuring import prediction
-from attnlab.measuring.prediction import REACH, History, extrapolated, rungs, smaller, sort_of
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.workload import Workload
+from attnlab.race import prediction
+from attnlab.race.prediction import REACH, History, extrapolated, rungs, smaller, sort_of
 
 lengths = st.integers(1, 20_000)
 #: many heads of great lengths, and any mask, bias and direction

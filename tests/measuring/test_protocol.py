@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from attnlab.measuring import protocol
+from attnlab.race import protocol
 
 PAST = 0.0  # long gone on the monotonic clock
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from fake_workers import FIXED, Clock, FakeWorker, conductor_of, race
 
-from attnlab.accuracy import race_check
-from attnlab.contract import memory
-from attnlab.contract.result import Outcome
-from attnlab.contract.workload import Workload
-from attnlab.measuring import prediction
-from attnlab.measuring.budget import USABLE
-from attnlab.measuring.limits import Limits
-from attnlab.measuring.prediction import PLACED_BYTES
-from attnlab.program.compare import Comparison
+from attnlab import free_memory as memory
+from attnlab.gate import race_check
+from attnlab.problem.result import Outcome
+from attnlab.problem.workload import Workload
+from attnlab.race import prediction
+from attnlab.race.budget import USABLE
+from attnlab.race.compare import Comparison
+from attnlab.race.limits import Limits
+from attnlab.race.prediction import PLACED_BYTES
 
 GIB = 2**30
 #: inputs of 1 GiB, a score matrix of 32 MiB
@@ -28,7 +28,7 @@ DECODE = Workload(heads=64, kv_heads=8, queries=1, keys=2**17, head_dim=128)
 def nothing_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workloads here are too large to be drawn: no answer is held against anything."""
     monkeypatch.setattr(race_check, "references", lambda *question: {})
-    monkeypatch.setattr("attnlab.measuring.conductor.Conductor._check", lambda self, *told: None)
+    monkeypatch.setattr("attnlab.race.conductor.Conductor._check", lambda self, *told: None)
 
 
 def fast(workload: Workload, calls: int) -> float:

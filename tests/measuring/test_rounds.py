@@ -8,7 +8,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.measuring.race import latin_square
+from attnlab.race.race import latin_square
 
 
 @given(st.integers(1, 9), st.integers(0, 99), st.integers(1, 4))

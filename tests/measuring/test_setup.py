@@ -7,10 +7,10 @@ import math
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, race
 
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.worker import Worker
-from attnlab.statistics.setup import pay_off
+from attnlab.judge.set_up import pay_off
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
+from attnlab.race.worker import Worker
 
 
 def of(results: list[Result], name: str) -> Result:

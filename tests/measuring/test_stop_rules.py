@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fake_workers import FIXED, SMALL, Clock, FakeWorker, conductor_of, crews_of, race, rounds_of
 
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.measuring.worker_process import Died, Hung, Refused
-from attnlab.statistics import pairing, replication
+from attnlab.judge import pairing, replication
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.race.worker_process import Died, Hung, Refused
 
 #: six rounds a process, in five and in ten of them
 FIVE, TEN = dict.fromkeys(range(5), 6), dict.fromkeys(range(10), 6)
@@ -382,7 +382,7 @@ def test_the_limits_that_these_tests_fix_are_all_that_decide(clock: Clock) -> No
     """A limit that is added is fixed here too, or these tests follow its default."""
     from dataclasses import fields
 
-    from attnlab.measuring.limits import Limits
+    from attnlab.race.limits import Limits
 
     assert {field.name for field in fields(Limits)} - set(FIXED) == {"deadline_seconds", "start_seconds"}
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from attnlab.measuring import system
+from attnlab import system
 
 SLEEPS = "import subprocess, sys, time; sleep = 'import time; time.sleep(600)'; "
 SLEEPS += "subprocess.Popen([sys.executable, '-S', '-c', sleep]); "
@@ -93,7 +93,7 @@ def test_without_proc_nothing_is_confined(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit counts private memory on Linux alone")
 def test_a_confined_process_is_refused_what_the_machine_does_not_have() -> None:
     """At once, before a page is touched; and a file that grows without end ends its writer."""
-    taking = "from attnlab.measuring import system; import numpy as np; assert system.confine(); {}"
+    taking = "from attnlab.race import system; import numpy as np; assert system.confine(); {}"
     tried = subprocess.run(
         [sys.executable, "-c", taking.format("np.empty(2**46)")], capture_output=True, text=True
     )
@@ -109,7 +109,7 @@ def test_a_confined_process_is_refused_what_the_machine_does_not_have() -> None:
 def test_a_file_without_end_ends_its_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not the disk."""
     writing = (
-        "from attnlab.measuring import system; system._FILE_BYTES = 2**16; assert system.limit_files()\n"
+        "from attnlab.race import system; system._FILE_BYTES = 2**16; assert system.limit_files()\n"
         f"file = open({str(tmp_path / 'log')!r}, 'wb', buffering=0)\n"
         "while True: file.write(bytes(2**12))"
     )

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from fake_workers import SMALL
 
-from attnlab.contract.backend import Backend
-from attnlab.measuring.instruments import LATENCY
-from attnlab.measuring.worker import Worker, slowed
+from attnlab.backends.backend import Backend
+from attnlab.race.instruments import LATENCY
+from attnlab.race.worker import Worker, slowed
 
 
 class Counting:
@@ -179,7 +179,7 @@ def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.Mo
     """Twice of them might not fit; the call stays as it is."""
     of_inputs = 3 * 4 * 4 * 4  # query, key and value, each of 4 by 4 numbers of 4 bytes
     for limit, placed in ((of_inputs, True), (of_inputs - 1, False)):
-        monkeypatch.setattr("attnlab.measuring.worker.PLACED_BYTES", limit)
+        monkeypatch.setattr("attnlab.race.worker.PLACED_BYTES", limit)
         one = worker(Counting())
         call = one.call
         answer, _ = one.place()

@@ -19,12 +19,12 @@ import psutil
 import pytest
 from fake_workers import QUICK
 
-from attnlab.contract.result import Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import Contender, parse_all
-from attnlab.measuring.limits import Limits
-from attnlab.measuring.worker_process import Died, Refused, WorkerProcess
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.problem.result import Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.limits import Limits
+from attnlab.race.worker_process import Died, Refused, WorkerProcess
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 OTHER = SMALL.with_(queries=16, keys=16)
@@ -351,7 +351,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is unavailable, with the system's own words."""
-    monkeypatch.setattr("attnlab.measuring.worker_process.sys.executable", "/nowhere/python")
+    monkeypatch.setattr("attnlab.race.worker_process.sys.executable", "/nowhere/python")
     (result,) = race(folder, "good")
     assert result.outcome is Outcome.UNAVAILABLE
     assert "No such file" in (result.reason or "")
@@ -378,8 +378,8 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
     """SIGKILL leaves it no time to tidy, and a stopped process hears no closed pipe."""
     script = textwrap.dedent(f"""
         import signal
-        from attnlab.measuring.contender import parse_all
-        from attnlab.measuring.conductor import Conductor
+        from attnlab.backends.contender import parse_all
+        from attnlab.race.conductor import Conductor
         with Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]) as conductor:
             print(*[worker._process.pid for worker in conductor.crews.workers], flush=True)
             signal.pause()

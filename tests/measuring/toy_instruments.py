@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from attnlab.contract.library import Call, Library
-from attnlab.measuring.instruments import Instrument, Readings
+from attnlab.backends.library import Call, Library
+from attnlab.race.instruments import Instrument, Readings
 
 
 class CpuTime(Instrument):

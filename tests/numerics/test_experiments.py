@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from verdicts import VERDICTS
 
-from attnlab.claims import CLAIMS
-from attnlab.claims.ledger import judged
-from attnlab.numerics import multihead, variance_scaling
-from attnlab.numerics.catalogue import EXPERIMENTS, figure, run_experiments
-from attnlab.numerics.finding import Finding, Row
-from attnlab.numerics.variance_sampling import sampled_rows
+from attnlab.experiments import multihead, variance_scaling
+from attnlab.experiments.catalogue import EXPERIMENTS, figure, run_experiments
+from attnlab.experiments.claims_api import CLAIMS
+from attnlab.experiments.finding import Finding, Row
+from attnlab.experiments.ledger import judged
+from attnlab.experiments.variance_sampling import sampled_rows
 
 #: training takes minutes and asks no backend: tests/numerics/test_training.py
 ASKED = [name for name in EXPERIMENTS if name != "training"]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from every import every
 
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.numerics.black_box import black_box
-from attnlab.numerics.estimates import log_log_slope, mean_over_clusters
-from attnlab.numerics.responses import read_logits
-from attnlab.numerics.survey import one_thread
+from attnlab.errors import Declined, Unavailable
+from attnlab.experiments.black_box import black_box
+from attnlab.experiments.estimates import log_log_slope, mean_over_clusters
+from attnlab.experiments.responses import read_logits
+from attnlab.experiments.survey import one_thread
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])
@@ -96,8 +96,8 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("modules", "loads_heavy"),
     [
-        ("attnlab.numerics.observables, attnlab.numerics.catalogue, attnlab.figures.drawing", False),
-        ("attnlab.theory, attnlab.numerics.variance_scaling, attnlab.numerics.saturation", False),
+        ("attnlab.experiments.observables, attnlab.experiments.catalogue, attnlab.figures.drawing", False),
+        ("attnlab.theory, attnlab.experiments.variance_scaling, attnlab.experiments.saturation", False),
         ("torch", True),  # the test can fail
     ],
 )

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from every import every
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.contract.mask_part import Shape
-from attnlab.contract.problem import Problem
-from attnlab.numerics.black_box import black_box
-from attnlab.numerics.observables import observe
+from attnlab.errors import Declined, Unavailable
+from attnlab.experiments.black_box import black_box
+from attnlab.experiments.observables import observe
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.mask_part import Shape
+from attnlab.problem.problem import Problem
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 LOGIT_SIZED = ("log_partition", "mean_energy", "entropy", "largest_logit")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from every import every
 
-from attnlab.contract.discovery import load
-from attnlab.contract.errors import Declined, Unavailable
-from attnlab.numerics.black_box import black_box
-from attnlab.numerics.identities import violations
-from attnlab.numerics.overflow import last_before, spacing, unshifted_softmax
-from attnlab.numerics.responses import derivative, energy_variance, logit_gradients, weights_of
-from attnlab.numerics.saturation import frozen_fraction
-from attnlab.numerics.thermodynamics import exact_heat_capacity
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined, Unavailable
+from attnlab.experiments.black_box import black_box
+from attnlab.experiments.identities import violations
+from attnlab.experiments.overflow import last_before, spacing, unshifted_softmax
+from attnlab.experiments.responses import derivative, energy_variance, logit_gradients, weights_of
+from attnlab.experiments.saturation import frozen_fraction
+from attnlab.experiments.thermodynamics import exact_heat_capacity
 
 RNG = np.random.default_rng(3)
 Q, K, V = (RNG.standard_normal((1, 2, n, 6)) for n in (5, 9, 9))

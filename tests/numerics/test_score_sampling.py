@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.numerics.score_sampling import (
+from attnlab.experiments.score_sampling import (
     BLOCK,
     FAMILIES,
     NORMAL,

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from attnlab.figures.drawing import new_figure, points
-from attnlab.numerics import (
+from attnlab.experiments import (
     anisotropy,
     depth,
     error_growth,
@@ -29,11 +28,12 @@ from attnlab.numerics import (
     vanishing_gradient,
     variance_scaling,
 )
-from attnlab.numerics.catalogue import figure, run_experiments
-from attnlab.numerics.finding import Finding, Row, pick
-from attnlab.numerics.jacobian_sampling import quantile, share_below
-from attnlab.numerics.score_sampling import FAMILIES, sample_pairs
-from attnlab.numerics.survey import Measure, Survey, agreement, generator
+from attnlab.experiments.catalogue import figure, run_experiments
+from attnlab.experiments.finding import Finding, Row, pick
+from attnlab.experiments.jacobian_sampling import quantile, share_below
+from attnlab.experiments.score_sampling import FAMILIES, sample_pairs
+from attnlab.experiments.survey import Measure, Survey, agreement, generator
+from attnlab.figures.drawing import new_figure, points
 from attnlab.report.chapters import CHAPTERS
 from attnlab.report.laboratory import compared
 from attnlab.theory import (

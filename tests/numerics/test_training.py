@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.claims import CLAIMS, ClaimVerdict
-from attnlab.claims.ledger import judged
-from attnlab.numerics import learning, recall, training
-from attnlab.numerics.catalogue import figure
-from attnlab.numerics.finding import Finding, pick
-from attnlab.numerics.recall import Attention
-from attnlab.numerics.survey import Survey
+from attnlab.experiments import learning, recall, training
+from attnlab.experiments.catalogue import figure
+from attnlab.experiments.claims_api import CLAIMS, ClaimVerdict
+from attnlab.experiments.finding import Finding, pick
+from attnlab.experiments.ledger import judged
+from attnlab.experiments.recall import Attention
+from attnlab.experiments.survey import Survey
 
 SMALL = training.Grid((16, 64), (1e-2, 1e-1), (0.1,), seeds=2, steps=80)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import synthetic
 
-from attnlab.program.store import Run
+from attnlab.runs.store import Run
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.contract.result import Accuracy, Ceiling, Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.numerics.finding import Finding, Row
-from attnlab.program.plan import Plan
-from attnlab.program.store import Run
+from attnlab.experiments.finding import Finding, Row
+from attnlab.problem.result import Accuracy, Ceiling, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import Run
 
 CONTENDERS = (
     "naive_loop",

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from synthetic import synthetic
 
-from attnlab.contract.result import Accuracy, Measurement, Result
-from attnlab.measuring.invariance import Invariance
-from attnlab.program.store import Run, read_run
+from attnlab.problem.result import Accuracy, Measurement, Result
+from attnlab.race.invariance import Invariance
 from attnlab.report import as_ran, page, sentences, tables
 from attnlab.report.analysis import analyse
 from attnlab.report.lower_precision import lower_precision
 from attnlab.report.winners import every_place
+from attnlab.runs.store import Run, read_run
 
 LOW = "quick[precision=bf16]"
 COSTS = {

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.contract.result import Measurement, Result
-from attnlab.contract.workload import Workload
-from attnlab.program.store import Run
+from attnlab.judge import processes
+from attnlab.problem.result import Measurement, Result
+from attnlab.problem.workload import Workload
 from attnlab.report import blocks, page
 from attnlab.report.analysis import analyse
 from attnlab.report.data_tables import tables
 from attnlab.report.growths import Fitting
-from attnlab.statistics import processes
+from attnlab.runs.store import Run
 
 BLOCK = {"d_model": 768, "head_dim": None, "value_dim": None, "scale": None}
 #: seconds: one projection a head costs 2 µs a head more, packing saves a tenth

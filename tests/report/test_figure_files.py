@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from attnlab.figures.drawing import Drawn, new_figure
-from attnlab.program.store import Run
 from attnlab.report import growths, page, write
 from attnlab.report.figure_files import Writing
+from attnlab.runs.store import Run
 
 Make = Callable[..., Run]
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.errors import NotStored
-from attnlab.contract.result import Outcome
+from attnlab.errors import NotStored
+from attnlab.problem.result import Outcome
 from attnlab.report import formats, table_files, write
 from attnlab.report.page import content_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.contract.workload import Workload
+from attnlab.problem.workload import Workload
 from attnlab.report.analysis import analyse, conditions
 from attnlab.report.answer import answer_of
 from attnlab.report.crossings import find_crossovers

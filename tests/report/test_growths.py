@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from attnlab.program.lanes import Aside
 from attnlab.report import growths
 from attnlab.report.analysis import analyse
 from attnlab.report.page import content_of, render
+from attnlab.subprocesses import Aside
 
 SIZES = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4), "rounds": 25, "noise": 0.01}
 QUADRATIC = {"a": lambda w: 1e-4 + 1e-9 * w.pairs, "b": lambda w: 2e-4 + 2e-9 * w.pairs}

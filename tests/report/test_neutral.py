@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.numerics.finding import Finding, Row
-from attnlab.program.plan import Plan
-from attnlab.program.store import Run
+from attnlab.experiments.finding import Finding, Row
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
 from attnlab.report import verdict_text, write
 from attnlab.report.neutral import neutral_text
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import Run
 
 HOSTILE = (
     "<script>alert(1)</script> <b>bad</b> `code` | ![x](http://x) [y](javascript:z) $\\frac$ \x1b[31m"

@@ -11,11 +11,10 @@ from dataclasses import replace
 import pytest
 from synthetic import synthetic
 
-from attnlab.contract.result import Measurement, Outcome
+from attnlab.experiments.catalogue import EXPERIMENTS
+from attnlab.experiments.finding import Finding, Row
 from attnlab.figures.labels import settled
-from attnlab.numerics.catalogue import EXPERIMENTS
-from attnlab.numerics.finding import Finding, Row
-from attnlab.program.store import read_run
+from attnlab.problem.result import Measurement, Outcome
 from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
@@ -23,6 +22,7 @@ from attnlab.report.figure_files import Writing
 from attnlab.report.findings import conditions, left_out
 from attnlab.report.laboratory import overview
 from attnlab.report.page import content_of, draw, render
+from attnlab.runs.store import read_run
 
 SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
 CHAPTERS = (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.contract.workload import Workload
-from attnlab.program.plan import Plan
+from attnlab.problem.workload import Workload
 from attnlab.report import storages
 from attnlab.report.analysis import analyse
 from attnlab.report.data_tables import tables
 from attnlab.report.growths import Fitting
 from attnlab.report.page import content_of, render
+from attnlab.runs.plan import Plan
 
 #: seconds of a decoding call: reading the keys, and what a storage does before it
 READING = {"contiguous": 1.0, "preallocated": 1.05, "grown": 3.0, "packed": 2.0, "paged": 2.5}

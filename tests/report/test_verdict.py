@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import synthetic
 
-from attnlab.contract.result import Outcome
+from attnlab.judge.pairing import LOOK_ALPHA, half_width
+from attnlab.judge.winner import Sure
+from attnlab.problem.result import Outcome
 from attnlab.report import tables, verdict_figures, verdict_text
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import MOST, answer_of
 from attnlab.report.crossings import find_crossovers
 from attnlab.report.readable import MOST_HEADS, MOST_LENGTHS, readable
 from attnlab.report.winners import choose, every_place
-from attnlab.statistics.pairing import LOOK_ALPHA, half_width
-from attnlab.statistics.winner import Sure
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 B_WINS, EQUAL = {"a": SLOW, "b": FAST}, {"a": FAST, "b": FAST}

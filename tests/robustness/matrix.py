@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnlab.contract.result import Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
-from attnlab.measuring.guard import GUARD, marked
-from attnlab.measuring.limits import Limits
+from attnlab.backends.contender import parse_all
+from attnlab.problem.result import Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.guard import GUARD, marked
+from attnlab.race.limits import Limits
 
 BACKENDS = Path(__file__).parent / "backends"
 PHASES = ("start", "prepare", "check", "time", "memory")

@@ -17,10 +17,10 @@ from matrix import (
     race_all,
 )
 
-from attnlab.contract.result import Outcome
-from attnlab.contract.workload import Workload
-from attnlab.measuring.conductor import Conductor
-from attnlab.measuring.contender import parse_all
+from attnlab.backends.contender import parse_all
+from attnlab.problem.result import Outcome
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
 
 #: every fault in one phase, by turns in all of them, is asked in every run of the tests; all of all takes minutes
 BRIEF = "by turns"

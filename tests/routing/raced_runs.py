@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
-from attnlab.program.store import Run
 from attnlab.routing.dispatch import Choice, Fastest
+from attnlab.runs.store import Run
 
 TENSORS = ("torch_eager", "torch_sdpa", "torch_sdpa_math", "torch_sdpa_flash")
 DIRECTIONS = ("forward", "training")

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
-from attnlab.contract.backend import Backend
-from attnlab.contract.result import Result
-from attnlab.contract.workload import Workload
+from attnlab.backends.backend import Backend
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
 from attnlab.report.wording import counted
 from attnlab.routing.dispatch import Fastest
 

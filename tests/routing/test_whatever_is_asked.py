@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
-from attnlab.accuracy.evidence import weigh
-from attnlab.accuracy.reference import refer
-from attnlab.contract.directions import GRADIENTS, OUTPUT
-from attnlab.contract.dtypes import DTYPES
-from attnlab.contract.problem import Problem
+from attnlab.gate.evidence import weigh
+from attnlab.gate.reference import refer
+from attnlab.problem.directions import GRADIENTS, OUTPUT
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.problem import Problem
 from attnlab.routing.dispatch import Choice, Fastest
 from attnlab.routing.question import kind_of, workload_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlab.contract.result import Measurement
+from attnlab.problem.result import Measurement
 
 #: rounds of a process, and of a placement within it
 ROUNDS, PLACED_FOR = 6, 3

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.statistics.crossover import crossovers
-from attnlab.statistics.pairing import Kind, Verdict
+from attnlab.judge.crossover import crossovers
+from attnlab.judge.pairing import Kind, Verdict
 
 
 def verdict(ratio: float, spread: float = 1.05) -> Verdict:

@@ -11,8 +11,8 @@ import pytest
 from crews import PLACED_FOR, ROUNDS, in_crews
 from numpy.typing import NDArray
 
-from attnlab.statistics.pairing import ALPHA, MARGIN, Kind, Verdict, compare
-from attnlab.statistics.replication import speeds
+from attnlab.judge.pairing import ALPHA, MARGIN, Kind, Verdict, compare
+from attnlab.judge.replication import speeds
 
 Array = NDArray[np.float64]
 #: log seconds of two identical contenders in every round of so many processes
@@ -79,7 +79,7 @@ NOISES: dict[str, Noise] = {
 
 
 def decided(verdict: Verdict) -> bool:
-    """Whether the race ends at its first look: see `attnlab.measuring.race.Race.over`."""
+    """Whether the race ends at its first look: see `attnlab.race.race.Race.over`."""
     return verdict.kind is not Kind.UNDECIDED or verdict.high / verdict.low < (1 + MARGIN) ** 2
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.result import Measurement
-from attnlab.contract.workload import Workload
-from attnlab.statistics import growth
+from attnlab.judge import growth
+from attnlab.problem.result import Measurement
+from attnlab.problem.workload import Workload
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 A, B, C = 2e-5, 3e-7, 1e-9

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from attnlab.statistics import nonnegative, resampling
+from attnlab.judge import nonnegative, resampling
 
 
 @pytest.mark.parametrize("problems", [3, 100])

@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from attnlab.contract.workload import Workload
-from attnlab.measuring.contender import Contender
+from attnlab.backends.contender import Contender
+from attnlab.problem.workload import Workload
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "overhead.py"
 ONE = Contender.parse("one")

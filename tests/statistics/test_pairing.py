@@ -11,8 +11,7 @@ from crews import in_crews, latency
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from attnlab.contract.result import Measurement
-from attnlab.statistics.pairing import (
+from attnlab.judge.pairing import (
     ALPHA,
     LOOK_ALPHA,
     Kind,
@@ -21,6 +20,7 @@ from attnlab.statistics.pairing import (
     log_ratios,
     quantile,
 )
+from attnlab.problem.result import Measurement
 
 #: one contender's seconds and another's, by process and round
 RACES = st.lists(

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnlab.contract.result import Ceiling, Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.statistics.pairing import Kind
-from attnlab.statistics.ranking import implementation_of, rank
-from attnlab.statistics.roofline import rate
-from attnlab.statistics.selftest import self_test
+from attnlab.judge.pairing import Kind
+from attnlab.judge.ranking import implementation_of, rank
+from attnlab.judge.roofline import rate
+from attnlab.judge.second_entry import self_test
+from attnlab.problem.result import Ceiling, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=256, keys=256)
 

@@ -11,14 +11,14 @@ from crews import PLACED_FOR, latency
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.result import Measurement
-from attnlab.statistics.replication import (
+from attnlab.judge.replication import (
     Components,
     components,
     placements,
     rounds_per_process,
     speeds,
 )
+from attnlab.problem.result import Measurement
 
 
 @pytest.mark.parametrize(("within", "between"), [(0.03, 0.0), (0.03, 0.01), (0.01, 0.1), (0.0, 0.05)])

@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.statistics.pairing import Kind
-from attnlab.statistics.ranking import rank
-from attnlab.statistics.winner import Sure, winner
+from attnlab.judge.pairing import Kind
+from attnlab.judge.ranking import rank
+from attnlab.judge.winner import Sure, winner
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(heads=1, queries=8, keys=8, head_dim=4)
 

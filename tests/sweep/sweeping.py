@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from attnlab.contract.result import Result
+from attnlab.problem.result import Result
 
 PLAN = """
 lengths = [8, 16, 32]

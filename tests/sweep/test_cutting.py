@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import workloads
 
-from attnlab.contract.workload import Workload
-from attnlab.measuring.limits import Limits
-from attnlab.program.plan import Plan, read_plan
-from attnlab.sweep.cutting import cut, joined, shards_of, side_by_side
-from attnlab.sweep.folder import new_sweep, read_sweep
-from attnlab.sweep.plan_file import plan_text
+from attnlab.problem.workload import Workload
+from attnlab.race.limits import Limits
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.plan_file import plan_text
+from attnlab.runs.sweep_cutting import cut, joined, shards_of, side_by_side
+from attnlab.runs.sweep_folder import new_sweep, read_sweep
 
 
 def many(count: int, **fields: object) -> Plan:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.contract.workload import Workload
-from attnlab.measuring.limits import Limits
-from attnlab.program.environment import fingerprint
-from attnlab.program.plan import Plan
-from attnlab.program.store import Run
-from attnlab.sweep.cutting import cut
-from attnlab.sweep.estimate import Costs, Race, estimate, learned, races_of, sample, wall_seconds
-from attnlab.sweep.simulation import Fleet, simulate
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.environment import fingerprint
+from attnlab.race.limits import Limits
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import Run
+from attnlab.runs.sweep_cutting import cut
+from attnlab.runs.sweep_estimate import Costs, Race, estimate, learned, races_of, sample, wall_seconds
+from attnlab.runs.sweep_simulation import Fleet, simulate
 
 NAMES = ("torch_eager", "torch_eager#2", "torch_sdpa")
 LIMITS = Limits()

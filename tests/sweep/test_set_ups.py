@@ -19,12 +19,12 @@ import yaml
 from slurm import Slurm, reason_to_skip, wait_until
 from sweeping import PLAN, cells, plan_file
 
-from attnlab.commands.app import app
-from attnlab.program.plan import Plan, read_plan
-from attnlab.sweep.cutting import joined
-from attnlab.sweep.folder import read_sweep
-from attnlab.sweep.merging import results
-from attnlab.sweep.progress import status
+from attnlab.cli.app import app
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.sweep_cutting import joined
+from attnlab.runs.sweep_folder import read_sweep
+from attnlab.runs.sweep_merging import results
+from attnlab.runs.sweep_progress import status
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = [DOCS / "sweeps.md", *sorted((DOCS / "sweeps").iterdir())]

@@ -13,12 +13,12 @@ import pytest
 from slurm import Slurm, reason_to_skip, wait_until
 from sweeping import PLAN, cells, plan_file
 
-from attnlab.program.execute import run
-from attnlab.program.plan import Plan, read_plan
-from attnlab.program.store import read_run
-from attnlab.sweep.folder import read_sweep
-from attnlab.sweep.merging import results
-from attnlab.sweep.progress import status
+from attnlab.runs.execute import run
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.store import read_run
+from attnlab.runs.sweep_folder import read_sweep
+from attnlab.runs.sweep_merging import results
+from attnlab.runs.sweep_progress import status
 
 _REASON = reason_to_skip()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")

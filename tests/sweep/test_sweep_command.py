@@ -18,17 +18,18 @@ from page_blocks import data_of
 from slurm import wait_until
 from sweeping import PLAN, cells, plan_file
 
-from attnlab import dataset
 from attnlab.__main__ import main
-from attnlab.contract.result import Result
-from attnlab.program.execute import resolve, run
-from attnlab.program.plan import Plan, read_plan
-from attnlab.program.store import Run
-from attnlab.sweep import cluster, folder
-from attnlab.sweep.folder import read_sweep
-from attnlab.sweep.following import summary
-from attnlab.sweep.merging import results
-from attnlab.sweep.progress import State, Status, status
+from attnlab.problem.result import Result
+from attnlab.runs import dataset
+from attnlab.runs import sweep_folder as folder
+from attnlab.runs import sweep_jobs as cluster
+from attnlab.runs.execute import resolve, run
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.store import Run
+from attnlab.runs.sweep_folder import read_sweep
+from attnlab.runs.sweep_following import summary
+from attnlab.runs.sweep_merging import results
+from attnlab.runs.sweep_progress import State, Status, status
 
 needs_submitit = pytest.mark.skipif(
     importlib.util.find_spec("submitit") is None,

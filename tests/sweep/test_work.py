@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 from sweeping import cells, plan_file
 
-from attnlab.contract.errors import NotStored
-from attnlab.contract.result import Measurement, Outcome, Result
-from attnlab.program import environment as environments
-from attnlab.program.environment import fingerprint
-from attnlab.program.lock import held, host_held, host_lock
-from attnlab.program.plan import Plan, read_plan
-from attnlab.program.store import Run, read_run
-from attnlab.sweep import folder as folders
-from attnlab.sweep import work as works
-from attnlab.sweep.cluster import SUBMITTED, Asked, Cluster, Job
-from attnlab.sweep.folder import Shard, Sweep, append_line, new_sweep, read_sweep
-from attnlab.sweep.merging import by_machine, results
-from attnlab.sweep.progress import status
-from attnlab.sweep.work import deaths, run_command, work
+from attnlab.errors import NotStored
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.race import environment as environments
+from attnlab.race.environment import fingerprint
+from attnlab.runs import sweep_folder as folders
+from attnlab.runs import sweep_work as works
+from attnlab.runs.lock import held, host_held, host_lock
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.store import Run, read_run
+from attnlab.runs.sweep_folder import Shard, Sweep, append_line, new_sweep, read_sweep
+from attnlab.runs.sweep_jobs import SUBMITTED, Asked, Cluster, Job
+from attnlab.runs.sweep_merging import by_machine, results
+from attnlab.runs.sweep_progress import status
+from attnlab.runs.sweep_work import deaths, run_command, work
 
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
 HERE = {"cpu": "this one", "cores": {"logical": 2}, "memory_bytes": 2**33}

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.accuracy import race_check
-from attnlab.contract.block import Block
-from attnlab.contract.block_sizes import PROJECTIONS
-from attnlab.contract.discovery import load
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.inputs import problem_of
-from attnlab.contract.problem import Problem
-from attnlab.contract.result import Accuracy
-from attnlab.contract.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.gate import race_check
+from attnlab.problem.block import Block
+from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.problem import Problem
+from attnlab.problem.result import Accuracy
+from attnlab.problem.workload import Workload
 from attnlab.theory.block_budget import block_classes
 from attnlab.theory.precision_class import FULL, SCORES
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.problem import Problem
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.problem import Problem
 from attnlab.theory import GRADIENT_CLASSES, gradient_budgets
 from attnlab.theory.exact_attention import blocks
 from attnlab.theory.exact_gradients import backward_rows

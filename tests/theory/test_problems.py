@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.masks import Mask
-from attnlab.contract.problem import Alibi, Problem
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.masks import Mask
+from attnlab.problem.problem import Alibi, Problem
 from attnlab.theory import error_budget, exact_gradients, gradient_budgets, precision_classes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .fault import BACKWARD, Fault, then
 from .formula import dropped_out, uniform

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnlab.contract.mask_kinds import Causal, Given, KeyLengths, Prefix, Window
-from attnlab.contract.mask_part import ALIGNMENTS, Part
-from attnlab.contract.masks import EVERYTHING, Mask
-from attnlab.contract.problem import Problem
+from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Prefix, Window
+from attnlab.problem.mask_part import ALIGNMENTS, Part
+from attnlab.problem.masks import EVERYTHING, Mask
+from attnlab.problem.problem import Problem
 
 from .fault import BACKWARD, Change, Fault, both, each, then
 from .parts import DK, DQ, Answers, Array, capped, composed, full, hide, parted, summed, visible, with_sink

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnlab.accuracy.evidence import systematic
-from attnlab.accuracy.gate import BACKWARD, FORWARD
-from attnlab.contract.problem import Problem
+from attnlab.gate.evidence import systematic
+from attnlab.gate.gate import BACKWARD, FORWARD
+from attnlab.problem.problem import Problem
 from attnlab.theory.floating_point import ROUNDING_RMS, float_format
 
 from .parts import NAMES, Answers, Array, Attention, Remembering, whole

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .fault import Fault, excused, scattered_by, shifted_by
 from .parts import (

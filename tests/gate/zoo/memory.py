@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .fault import BACKWARD, Fault, excused, unit
 from .parts import (

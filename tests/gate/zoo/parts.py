@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.contract.directions import GRADIENTS, OUTPUT
-from attnlab.contract.dtypes import carrier, round_to
-from attnlab.contract.problem import Problem
+from attnlab.problem.directions import GRADIENTS, OUTPUT
+from attnlab.problem.dtypes import carrier, round_to
+from attnlab.problem.problem import Problem
 
 Array = NDArray[Any]
 Answers = dict[str, Array]

@@ -1,7 +1,7 @@
 """Faults of one path: right everywhere but under one condition, as a kernel is that was compiled for one case.
 
 What deviates is plain enough, for the most part one key that is lost: the question is whether the condition is ever
-met. Those of the table have a form in `attnlab.accuracy.forms`; `held_out` draws conditions that no table knows.
+met. Those of the table have a form in `attnlab.gate.forms`; `held_out` draws conditions that no table knows.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnlab.contract.mask_kinds import Causal
-from attnlab.contract.problem import Problem
+from attnlab.problem.mask_kinds import Causal
+from attnlab.problem.problem import Problem
 
 from .contract import hiding, key
 from .fault import BACKWARD, FORWARD, Fault, back, excused, given

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.contract.problem import Problem
+from attnlab.problem.problem import Problem
 
 from .fault import BACKWARD, FORWARD, Change, Fault, back, each, given, then
 from .parts import DK, DQ, DV, OUTPUT, Answers, Array

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.problem import Problem
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.problem import Problem
 
 from .parts import (
     OUTPUT,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.accuracy.evidence import CONSTANTS, SLACK
-from attnlab.contract.dtypes import round_to
-from attnlab.contract.problem import Problem
+from attnlab.gate.evidence import CONSTANTS, SLACK
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.problem import Problem
 from attnlab.theory.floating_point import ROUNDING_RMS
 
 from .fault import (

@@ -1,0 +1,214 @@
+"""One implementation of attention, as data: its name, its array library, what it declines, and calls to measure.
+
+How a file says all this is written in `attnlab.backends.backend_file`, how a call is put together in
+`attnlab.backends.calling`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.backends.calling import UNKNOWN_GRADIENTS, Calling, laid_out
+from attnlab.backends.keywords import unsupported
+from attnlab.backends.library import Library, array_type, open_library
+from attnlab.errors import Declined
+from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.directions import LOG_SUM, OUTPUT
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.problem import Problem
+from attnlab.problem.splitting import hardest_part
+from attnlab.problem.storage import not_stored
+from attnlab.problem.workload import Workload
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation. Made from a file by `backend_of`, or by hand from a function.
+
+    `options` are the keywords that `attend` takes, or `block` where it computes whole multi-head blocks; `settings` its
+    own settings with the values they have; `computes_in` the number format in which it computes, where that is not its
+    inputs'; `parts` how many parts of the keys it rounds to the inputs' before it merges them.
+    """
+
+    name: str
+    library: str
+    attend: Callable[..., Any]
+    summary: str = ""
+    options: frozenset[str] = frozenset({"causal", "scale"})
+    own_reason: Callable[[Workload], str | None] | None = None
+    prepare: Callable[..., tuple[Any, Any, Any]] | None = None
+    attend_with_log_sum: Callable[..., tuple[Any, Any]] | None = None
+    kernel: str | None = None
+    empty_rows: str | Mapping[str, str] | None = None
+    memory: Mapping[str, float] | None = None
+    block: Callable[..., Callable[[Any, Any], Any]] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    computes_in: str | None = None
+    parts: int = 1
+
+    def open(self, device: str) -> Library:
+        """This backend's array library on `device`. Raises Unavailable."""
+        return open_library(self.library, device)
+
+    def declines(self, workload: Workload, projection: str | None = None) -> str | None:
+        """Why this backend does not do `workload`, or None. Raises Unavailable for a missing device.
+
+        projection : how x of a block is to be projected, where that was asked for.
+        """
+        library = self.open(workload.device)
+        reason = (
+            self._no_block(workload, projection)
+            or library.declines(workload.dtype)
+            or unsupported(workload, self.options)
+            or not_stored(workload, library)
+            or self._no_log_sum(workload, library)
+        )
+        if reason:
+            return reason
+        if "scale" not in self.options and not math.isclose(workload.scale, workload.head_dim**-0.5):
+            return "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
+        if workload.backward:
+            reason = library.no_gradients()
+            if reason is None and workload.direction == "backward":
+                reason = getattr(library, "no_backward_alone", None)
+            if reason:
+                return reason
+            if (
+                not self.zeros_empty_rows(workload.device)
+                and workload.masked.empty_rows(workload.shape) is not None
+            ):
+                return UNKNOWN_GRADIENTS
+        asked = workload.core if self.block is None else workload
+        return self.own_reason(asked) if self.own_reason else None
+
+    def _no_block(self, workload: Workload, projection: str | None) -> str | None:
+        if workload.d_model is None:
+            if self.block is not None:
+                return "it computes whole multi-head blocks; give --d-model"
+            return None if projection is None else "projection belongs to a multi-head block; give --d-model"
+        if self.computes_in is not None:
+            return (
+                f"its core computes in {self.computes_in}, and the error budget of a block knows no such core"
+            )
+        if self.block is None:
+            reason: str | None = getattr(self.open(workload.device), "no_projections", None)
+            return reason
+        if projection is not None:
+            return "it computes the block in one piece; leave out projection"
+        if workload.rotary and "rotary" not in self.options:
+            return "its block() takes no rotary positions"
+        return None
+
+    def _no_log_sum(self, workload: Workload, library: Library) -> str | None:
+        """Why it does not give ln Z where it is asked for, or does not merge parts of the keys, or None."""
+        if workload.splits == 1 and LOG_SUM not in workload.results:
+            return None
+        if self.attend_with_log_sum is None:
+            return "it gives no ln Z: its file has no attend_with_log_sum"
+        if workload.splits == 1:
+            return None
+        if workload.backward:
+            return f"gradients are computed on whole keys only, not on {workload.splits} parts of them"
+        if not hasattr(library, "namespace"):
+            return f"attnlab's {library.name} library does not merge parts of the keys"
+        reason = unsupported(hardest_part(workload), self.options)
+        return reason and f"{reason}, as parts of the keys need"
+
+    def zeros_empty_rows(self, device: str) -> bool:
+        """Whether a query that sees no key gets zeros from it, on `device`, without anybody's help."""
+        said = self.empty_rows.get(device) if isinstance(self.empty_rows, Mapping) else self.empty_rows
+        return said == "zeros"
+
+    def require(self, workload: Workload, projection: str | None = None) -> None:
+        """Raises Declined, with the reason, where this backend does not do `workload`."""
+        reason = self.declines(workload, projection)
+        if reason:
+            raise Declined(f"{self.name} declines {workload.label}: {reason}")
+
+    def bind(
+        self, workload: Workload, problem: Problem | None = None, projection: str | None = None
+    ) -> Callable[[], Any]:
+        """A call without arguments that computes `workload` on the arrays of `problem`, ready for a clock.
+
+        problem : by default the workload's own, see `problem_of`. Conversion, device transfer and `prepare` happen
+        here, once; in direction backward the forward pass too. The call returns what `named` names. What is drawn here
+        is given up, array by array, for what the library makes of it. projection : of a block, see
+        `attnlab.backends.block_call`; "fused" unless given. Raises Declined with the reason.
+        """
+        self.require(workload, projection)
+        arrays, left = self.arrays(workload, problem)
+        return self.call(workload, left, arrays, projection=projection)
+
+    def arrays(self, workload: Workload, problem: Problem | None = None) -> tuple[tuple[Any, ...], Problem]:
+        """Query, key and value as its library's, on the workload's device and lying as that says; and the problem.
+
+        Without a problem the workload's own is drawn, and given up, array by array, for what the library makes of it. A
+        block has no such arrays: they come from its projections.
+        """
+        drawn = problem is None
+        problem = problem_of(workload) if problem is None else problem
+        if problem.block is not None:
+            return (), problem
+        library, arrays = self.open(workload.device), []
+        for name in ("query", "key", "value"):
+            array = getattr(problem, name)
+            arrays.append(laid_out(library, array, workload.dtype, workload.layout))
+            if drawn:
+                problem = problem.with_(**{name: np.broadcast_to(array.dtype.type(0), array.shape)})
+            del array
+        return tuple(arrays), problem
+
+    def call(
+        self,
+        workload: Workload,
+        problem: Problem,
+        arrays: tuple[Any, ...],
+        upstream: Any = None,
+        projection: str | None = None,
+    ) -> Callable[[], Any]:
+        """As `bind`, on query, key and value (and the output's gradient) that are the library's already."""
+        calling = Calling(self, workload, problem, self.open(workload.device))
+        return calling.call(arrays, upstream, projection or PROJECTIONS[0])
+
+    def named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
+        """What a call of `bind` returned, by name, as NumPy arrays.
+
+        Raises ValueError where it is another library's array, or its shape or its dtype is not what the workload asks.
+        """
+        names = workload.results
+        if LOG_SUM in names and not (isinstance(returned, tuple) and len(returned) == len(names)):
+            raise ValueError(
+                f"{self.name} returned a {_kind(type(returned))} from attend_with_log_sum, expected (output, ln Z)"
+            )
+        results = (returned,) if len(names) == 1 else tuple(returned)
+        return {
+            name: self._checked(workload, name, result) for name, result in zip(names, results, strict=True)
+        }
+
+    def _checked(self, workload: Workload, name: str, result: Any) -> NDArray[Any]:
+        library, expected = self.open(workload.device), workload.shape_of(name)
+        if name != OUTPUT and result is None:
+            array = name.partition(" ")[0]
+            raise ValueError(f"no {name} arrived: the output does not depend on the {array}")
+        arrays = array_type(library)
+        if not isinstance(result, arrays):
+            raise ValueError(
+                f"{self.name} returned a {_kind(type(result))}, expected a {_kind(arrays)}, as its LIBRARY says"
+            )
+        what = "" if name == OUTPUT else f" as {name}"
+        shape, dtype = tuple(getattr(result, "shape", ())), library.dtype_of(result)
+        if shape != expected:
+            raise ValueError(f"{self.name} returned shape {shape}{what}, expected {expected}")
+        if dtype != workload.dtype_of(name):
+            raise ValueError(f"{self.name} returned dtype {dtype}{what}, expected {workload.dtype_of(name)}")
+        return library.to_numpy(result)
+
+
+def _kind(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,191 @@
+"""A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
+
+Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
+multi-head block, ``projection=fused|packed|loop``; any other name in small letters is a setting of the backend's own
+(`attnlab.backends.settings`). They are fixed when the contender's process starts, because libraries read them once, on
+import.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load, settings_of
+from attnlab.backends.library import huge_page_variables, thread_variables
+from attnlab.backends.settings import NAME, chosen
+from attnlab.problem.block_sizes import PROJECTIONS
+
+_NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
+_ENTRY = re.compile(r"#\d+$")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+#: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
+#: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
+_KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+
+
+def _threads(text: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"{text}: threads must be a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
+def _pages(text: str, value: str) -> str:
+    if value not in ("huge", "default"):
+        raise ValueError(f"{text}: pages must be huge or default, got {value!r}")
+    return value
+
+
+def _slowed(text: str, value: str) -> float:
+    try:
+        percent = float(value.removesuffix("%"))
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent <= 1000:
+        raise ValueError(f"{text}: slowed must be a percentage from 0 to 1000, got {value!r}")
+    return percent
+
+
+def _projection(text: str, value: str) -> str:
+    if value not in PROJECTIONS:
+        raise ValueError(f"{text}: projection must be one of {', '.join(PROJECTIONS)}, got {value!r}")
+    return value
+
+
+#: settings that are no environment variables, and what reads them: (the whole notation, the value)
+_SETTINGS: dict[str, Callable[[str, str], Any]] = {
+    "threads": _threads,
+    "pages": _pages,
+    "slowed": _slowed,
+    "projection": _projection,
+}
+#: what may be set of any contender, in words
+_FOR_ALL = f"settings of all contenders are {', '.join(_SETTINGS)} and environment variables in capitals"
+
+
+def with_huge_pages(text: str) -> str:
+    """The notation of the same contender on huge pages."""
+    match = _NOTATION.fullmatch(_ENTRY.sub("", text))
+    assert match is not None, "a contender's name is its notation"
+    settings = (one.strip() for one in (match["settings"] or "").split(","))
+    kept = [one for one in settings if one and not one.startswith("pages=")]
+    return f"{match['backend']}[{','.join([*kept, 'pages=huge'])}]"
+
+
+def huge_pages_refused() -> str | None:
+    """Why this system gives no huge pages to those who ask, or None."""
+    try:
+        chosen = _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
+    except OSError:
+        return "this system has no transparent huge pages, or does not show them"
+    return "transparent huge pages are switched off (never)" if chosen == "never" else None
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs.
+
+    `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
+    the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
+    tests of the instrument itself. `projection` is how x of a multi-head block is projected
+    (`attnlab.backends.block_call`), None for as it comes.
+    """
+
+    name: str
+    backend: str
+    variables: tuple[tuple[str, str], ...] = ()
+    threads: int | None = None
+    pages: str | None = None
+    slowed: float = 0.0
+    settings: tuple[tuple[str, str], ...] = ()
+    projection: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Contender:
+        """The contender that `text` names. Raises ValueError where the notation is broken; see also `require`."""
+        match = _NOTATION.fullmatch(text.strip())
+        if not match:
+            raise ValueError(
+                f"a contender is written backend or backend[threads=1,VARIABLE=value], got {text!r}"
+            )
+        variables: list[tuple[str, str]] = []
+        of_backend: list[tuple[str, str]] = []
+        own: dict[str, Any] = {}
+        given: set[str] = set()
+        for setting in (match["settings"] or "").split(",") if match["settings"] is not None else ():
+            key, equals, value = setting.strip().partition("=")
+            if not equals or not key or not value or "\0" in value:
+                raise ValueError(f"{text}: a setting is written NAME=value, got {setting.strip()!r}")
+            if key in given:
+                raise ValueError(f"{text}: {key} is given twice")
+            given.add(key)
+            if key in _SETTINGS:
+                own[key] = _SETTINGS[key](text, value)
+            elif _VARIABLE.fullmatch(key):
+                variables.append((key, value))
+            elif NAME.fullmatch(key):
+                of_backend.append((key, value))
+            else:
+                raise ValueError(f"{text}: {key!r} is no setting; {_FOR_ALL}")
+        return cls(text.strip(), match["backend"], tuple(variables), settings=tuple(of_backend), **own)
+
+    def require(self, folders: Sequence[Path | str] = ()) -> None:
+        """Raises ValueError, in one line, for an unknown backend and for a setting that its file does not declare."""
+        known = settings_of(self.backend, folders)
+        try:
+            chosen(self.backend, known, dict(self.settings))
+        except ValueError as fault:
+            said = str(fault)
+            raise ValueError(f"{said}; {_FOR_ALL}" if "no setting" in said else said) from None
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The environment variables that its process is started with, the `inherited` ones included.
+
+        An allocator setting of the contender's or of the caller's own replaces the kept heap.
+        """
+        own = dict(self.variables)
+        chosen = any(name.startswith(_ALLOCATOR_PREFIXES) for name in (*own, *inherited))
+        threads = {} if self.threads is None else dict.fromkeys(thread_variables(), str(self.threads))
+        huge = huge_page_variables() if self.pages == "huge" else {}
+        return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **huge, **own}
+
+
+def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """The contenders that `texts` name; a second entry of the same text is called ``text#2``.
+
+    Raises ValueError for broken notation or an empty list.
+    """
+    if not texts:
+        raise ValueError("at least one contender is needed, got none")
+    seen: Counter[str] = Counter()
+    contenders = []
+    for text in texts:
+        one = Contender.parse(text)
+        seen[one.name] += 1
+        if seen[one.name] > 1:
+            one = replace(one, name=f"{one.name}#{seen[one.name]}")
+        contenders.append(one)
+    return tuple(contenders)
+
+
+def in_this_process(text: str, folders: Sequence[Path | str] = ()) -> Backend:
+    """The backend that `text` names, with its own settings.
+
+    Raises ValueError for a setting that only a process of its own can have, and as `require` and `load` do.
+    """
+    one = Contender.parse(text)
+    one.require(folders)
+    if one != Contender(one.name, one.backend, settings=one.settings):
+        raise ValueError(
+            f"{text}: it is computed in this process, where only settings of the backend's own can be had; "
+            f"leave out {', '.join(_SETTINGS)} and environment variables"
+        )
+    return load(one.backend, folders, dict(one.settings))

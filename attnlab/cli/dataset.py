@@ -1,0 +1,185 @@
+"""``attnlab collect`` and ``attnlab query``: one dataset of the results of many runs and machines."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import itertools
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnlab.cli.stored import tell_passed_over
+
+if TYPE_CHECKING:
+    from attnlab.runs.dataset import Answer
+
+#: a table for a person: so many rows, and so many letters of one cell
+_ROWS, _LETTERS = 1000, 300
+
+
+@click.command()
+@click.argument("runs", metavar="RUN_DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--into", metavar="DATASET", required=True, type=click.Path(path_type=Path), help="Its folder.")
+def collect(runs: tuple[Path, ...], into: Path) -> int:
+    """Add what runs hold to a dataset of Parquet files, which is made where there is none.
+
+    Interrupted runs are taken as far as they are, in whole workloads; what the dataset has already is not added again.
+    Exits with 1 where a folder could not be read; the others are collected all the same.
+    """
+    from attnlab.runs import dataset
+    from attnlab.text import one_line
+
+    found = dataset.collect(runs, into)
+    for one in found:
+        if one.fault is not None:
+            click.echo(f"attnlab: {one_line(one.fault)}", err=True)
+            continue
+        left = f", {one.left} unfinished and left out" if one.left else ""
+        click.echo(
+            f"{one.folder}: {one.added} workloads added, {one.known} known{left} (run {one.run}, {one.machine})"
+        )
+    return 1 if any(one.fault for one in found) else 0
+
+
+@click.command()
+@click.argument("dataset", metavar="DATASET", type=click.Path(path_type=Path))
+@click.argument("sql", metavar="SQL")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "md", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help=f"How the answer is printed: table and md up to {_ROWS} rows, csv and json whole.",
+)
+def query(dataset: Path, sql: str, form: str) -> int:
+    """Ask a dataset in SQL: one SELECT over the views results, verdicts, measurements, rounds and runs.
+
+    "select machine, label, contender, standing, ratio, ratio_low, ratio_high from verdicts where standing in ('wins',
+    'tied')" says who wins where. The query sees no file but the dataset's.
+    """
+    from attnlab.runs import dataset_query as ask
+
+    with _ended_by_ctrl_c():
+        answer = ask(dataset, sql)
+        tell_passed_over(answer.foreign)
+        {"table": _table, "md": _markdown, "csv": _csv, "json": _json}[form](answer)
+    return 0
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process there and then.
+
+    DuckDB 2.0, interrupted while it computes, waits for its own threads, sometimes for ever. Nothing is lost: a query
+    only reads.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # as in the background of a shell, where it is ignored
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(*_: object) -> None:
+    os.write(sys.stderr.fileno(), b"\nattnlab: interrupted\n")
+    os._exit(130)
+
+
+def _shown(answer: Answer) -> list[list[str]]:
+    """The rows as a person is shown them; whether there are more is told."""
+    rows = [[_cell(one, digits=6) for one in row] for row in itertools.islice(answer.rows, _ROWS)]
+    if next(answer.rows, None) is not None:
+        told = f"attnlab: the first {_ROWS} rows; --format csv and --format json print all"
+        click.echo(told, err=True)
+    return rows
+
+
+def _table(answer: Answer) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from attnlab.cli.tables import show
+
+    table = Table()
+    for name in answer.columns:
+        table.add_column(escape(_text(name)), overflow="fold")
+    for row in _shown(answer):
+        table.add_row(*map(escape, row))
+    show(table)
+
+
+def _markdown(answer: Answer) -> None:
+    from attnlab.report.layout import markdown
+    from attnlab.report.neutral import neutral_text
+
+    names = [neutral_text(one).replace("|", "\\|") for one in answer.columns]
+    rows = [list(map(neutral_text, row)) for row in _shown(answer)]
+    if rows:
+        click.echo(markdown(names, rows, left=len(names)))
+    else:
+        click.echo(f"| {' | '.join(names)} |\n|{':--|' * len(names)}")
+
+
+def _csv(answer: Answer) -> None:
+    """Comma-separated, a line a row, the names of the columns first; null is empty."""
+    written = csv.writer(sys.stdout, lineterminator="\n")
+    written.writerow(map(_text, answer.columns))
+    written.writerows([_cell(one) for one in row] for row in answer.rows)
+
+
+def _json(answer: Answer) -> None:
+    """One list of objects; numbers that are not finite are the texts "nan", "inf" and "-inf"."""
+    rows: Iterable[dict[str, Any]] = (
+        dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows
+    )
+    click.echo("[", nl=False)
+    for index, row in enumerate(rows):
+        click.echo((",\n" if index else "\n") + json.dumps(row, allow_nan=False), nl=False)
+    click.echo("\n]")
+
+
+def _cell(value: Any, digits: int | None = None) -> str:
+    """One value as text in one line; numbers to so many digits, where that is said."""
+    value = _plain(value)
+    if value is None:
+        return ""
+    if isinstance(value, float) and digits is not None:
+        return f"{value:.{digits}g}"
+    return _text(
+        value if isinstance(value, str) else json.dumps(value), 100_000 if digits is None else _LETTERS
+    )
+
+
+def _text(text: str, most: int = 100_000) -> str:
+    from attnlab.text import one_line
+
+    return one_line(text, most)
+
+
+def _plain(value: Any) -> Any:
+    """A value of DuckDB's as JSON has it."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | Decimal):
+        value = float(value)
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)

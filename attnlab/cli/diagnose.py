@@ -1,0 +1,94 @@
+"""``attnlab diagnose``: what attention does in a trained model, on a text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from attnlab.cli import options
+from attnlab.problem.fields import split_names
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--text",
+    "text_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What it reads, UTF-8.",
+)
+@click.option(
+    "--length",
+    type=int,
+    metavar="N",
+    help="The first N tokens of the text. [default: 512, or as many as the model takes]",
+)
+@click.option("--backends", metavar="A,B", help="Whose errors to measure; all by default that set up fast.")
+@click.option(
+    "--race/--no-race", default=True, show_default=True, help="Race the quickest backends on its inputs."
+)
+@click.option(
+    "--save-inputs",
+    type=click.Path(path_type=Path),
+    metavar="FILE.safetensors",
+    help="Keep query, key and value of every layer, for --inputs of run and compare.",
+)
+@options.folders
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A new folder; reports/diagnosis by default.",
+)
+@options.as_json
+def diagnose(
+    model: Path,
+    text_file: Path,
+    length: int | None,
+    backends: str | None,
+    race: bool,
+    save_inputs: Path | None,
+    folders: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Say what attention does in MODEL, head by head, and what follows for number formats and backends.
+
+    MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
+    and no code of the model's is run. --save-inputs writes tensors layer0.query, layer0.key, layer0.value, ...; any
+    safetensors file with such tensors, or with query, key and value alone, may be given to run and compare as --inputs.
+    """
+    from attnlab.cli.progress import note
+    from attnlab.experiments.diagnosis import diagnose as examined
+    from attnlab.experiments.trained_model import read_text
+    from attnlab.report import diagnosis_page as page
+    from attnlab.runs.store import claim
+    from attnlab.text import without_home
+
+    text = read_text(text_file)
+    place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), page.STORE)
+    with note(quiet=as_json) as on_event:
+        found = examined(
+            model,
+            text,
+            length=length,
+            backends=split_names(backends) if backends is not None else None,
+            folders=folders,
+            race=race,
+            save_inputs=save_inputs,
+            text_name=without_home(str(text_file)),
+            command=options.typed(),
+            on_event=on_event,
+        )
+    written = None if place is None else page.write(found, place)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
+        return 0
+    for line in page.summary(found):
+        click.echo(line)
+    click.echo(f"\nThe page: {written}")
+    return 0

@@ -1,0 +1,34 @@
+"""``attnlab explore``: stored runs as one page to explore, opened in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from attnlab.cli.stored import stored_runs
+from attnlab.garbage_collection import without_garbage_collection
+
+
+@click.command()
+@click.argument("folders", metavar="RUN|DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The HTML file to write; explore.html in the first folder by default.",
+)
+@click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
+@without_garbage_collection(last=True)
+def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
+    """Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
+
+    The page is one file without any link to the network: send it, keep it, open it from disk.
+    """
+    from attnlab.report.explore import PAGE, write
+    from attnlab.report.page_opening import open_page
+
+    file = write([run for folder in folders for run in stored_runs(folder)], out or folders[0] / PAGE)
+    unopened = None if closed else open_page(file)
+    click.echo(f"The page: {file}" + (f" ({unopened}: open it in a browser)" if unopened else ""))
+    return 0

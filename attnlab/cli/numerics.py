@@ -1,0 +1,77 @@
+"""``attnlab numerics``: hold theory against measurement, through the backends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from attnlab.cli import completion, options
+from attnlab.problem.fields import split_names
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.experiments)
+@click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
+@click.option(
+    "--backends",
+    metavar="A,B",
+    shell_complete=completion.listed(completion.backends),
+    help="Backends to measure through; all that are there by default.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
+@options.folders
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="A new folder; reports/numerics by default."
+)
+@options.as_json
+@options.quiet
+def numerics(
+    names: tuple[str, ...],
+    listing: bool,
+    backends: str | None,
+    seed: int,
+    folders: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run the experiments called NAME and write their page; by default all, with the claims ledger.
+
+    Exits with 1 where a measurement misses its prediction.
+    """
+    from attnlab.cli.progress import live_progress
+    from attnlab.experiments import catalogue
+    from attnlab.experiments.ledger import run_claims
+    from attnlab.race.environment import environment
+    from attnlab.report import laboratory
+    from attnlab.runs.store import claim
+
+    if listing:
+        for name, entry in catalogue.EXPERIMENTS.items():
+            click.echo(f"{name:20} {entry.question}")
+        return 0
+    chosen = catalogue.chosen_experiments(names or ("all",))
+    asked = split_names(backends) if backends is not None else None
+    catalogue.check_request(asked, seed, folders)
+    place = claim(out, Path("reports/numerics"), laboratory.STORE)
+    found = []
+    with live_progress(quiet=quiet) as progress:
+        for done, name in enumerate(chosen):
+            progress.stage(name.replace("_", " "), done=done, total=len(chosen))
+            found += catalogue.run_experiments([name], asked, seed=seed, folders=folders)
+        ledger = None
+        if not names:
+            progress.stage("claims", done=len(chosen), total=len(chosen))
+            ledger = run_claims(seed=seed, backends=asked, folders=folders, findings=found)
+    page = laboratory.write(found, place, environment=environment(), command=options.typed(), ledger=ledger)
+    if as_json:
+        click.echo(json.dumps([one.to_dict() for one in found]))
+    else:
+        for one in found:
+            passed = sum(row.passed for row in one.rows)
+            click.echo(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
+        if not quiet:
+            click.echo(f"\nThe page: {page}")
+    return 0 if all(one.passed for one in found) else 1

@@ -1,0 +1,191 @@
+"""How far a run has come: a live table with the time left in a terminal, plain lines elsewhere.
+
+All of it goes to standard error, so that standard output holds the answer alone.
+
+Nothing is drawn while a turn is on the clock. There is no thread that refreshes, and none that waits for a key: the
+table is drawn anew only when the conductor tells something, which it does between turns and workloads, when every
+process that is timed is stopped; and no more than twice a second, since a terminal takes a core's time to draw.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from attnlab.runs.execute import Progress
+from attnlab.text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from attnlab.problem.result import Result
+    from attnlab.runs.store import Run
+    from attnlab.runs.sweep_progress import Status
+
+#: seconds between two drawings, but for those that a finished workload asks for
+_BETWEEN = 0.5
+#: lines of the terminal that are not rows: title, head, frame, and what is being done
+_FRAME = 8
+
+
+class _Lines(Progress):
+    """A line a stage, for logs."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._before: int | None = None
+
+    def stage(self, text: str, *, done: int, total: int) -> None:
+        self._before = done if self._before is None else self._before
+        elapsed = time.monotonic() - self._started
+        seconds = seconds_left(elapsed, self._before, done, total)
+        left = "" if seconds is None else f", about {seconds:.0f} s left"
+        print(f"[{done}/{total}] {text} ({elapsed:.0f} s so far{left})", file=sys.stderr, flush=True)
+
+
+class LiveTable(Progress):
+    """A row a finished workload, the last ones where not all fit, and below them what is done now and the time left.
+
+    `clock` counts seconds.
+    """
+
+    def __init__(self, live: Live, clock: Callable[[], float] = time.monotonic) -> None:
+        from attnlab.cli.standings import Standings
+
+        self._live, self._clock, self._started = live, clock, clock()
+        self._drawn = -_BETWEEN
+        self._rows: list[Standings] = []
+        self._baseline, self._margin = "", 0.0
+        self._stage, self._detail = "", ""
+        self._before: int | None = None
+        self._done, self._total = 0, 0
+
+    def begins(self, run: Run) -> None:
+        from itertools import groupby
+
+        self._baseline, self._margin = run.baseline, run.plan.limits.noise_margin
+        for _, results in groupby(run.results, key=lambda one: one.workload):
+            self._add(list(results))
+
+    def stage(self, text: str, *, done: int, total: int) -> None:
+        self._before = done if self._before is None else self._before
+        self._stage, self._detail, self._done, self._total = text, "", done, total
+        self._draw()
+
+    def detail(self, text: str) -> None:
+        self._detail = text
+        if self._clock() - self._drawn >= _BETWEEN:
+            self._draw()
+
+    def finished(self, results: Sequence[Result]) -> None:
+        self._add(results)
+        self._draw()
+
+    def _add(self, results: Sequence[Result]) -> None:
+        from attnlab.cli.standings import Standings
+
+        self._rows.append(Standings.so_far(results, self._baseline, self._margin))
+
+    def _draw(self) -> None:
+        self._live.update(self.shown(self._live.console.height), refresh=True)
+        self._drawn = self._clock()
+
+    def shown(self, height: int) -> RenderableType:
+        """What is drawn on a terminal of so many lines."""
+        from rich.console import Group
+        from rich.text import Text
+
+        from attnlab.cli.standings import table
+
+        lines: list[RenderableType] = []
+        if self._rows:
+            kept = self._rows[-max(1, height - _FRAME) :]
+            hidden = len(self._rows) - len(kept)
+            title = f"so far (… {hidden} workloads before)" if hidden else "so far"
+            lines.append(table(kept, title))
+        elapsed = self._clock() - self._started
+        left = seconds_left(elapsed, self._before or 0, self._done, self._total)
+        times = f"{_clock_text(elapsed)} so far" + (
+            "" if left is None else f", about {_clock_text(left)} left"
+        )
+        undecided = sum(one.open[0] for one in self._rows)
+        verdicts = f", {undecided} verdicts open" if undecided else ""
+        lines.append(Text(f"{self._done} of {self._total} workloads{verdicts}, {times}", no_wrap=True))
+        now = self._detail or self._stage
+        lines.append(Text(one_line(now), style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
+
+
+def seconds_left(elapsed: float, before: int, done: int, total: int) -> float | None:
+    """Seconds that what is left takes if every workload takes as long as those since the start; None if unknown.
+
+    before : workloads that were done at the start already, of a run that is gone on with.
+    """
+    if not before < done < total:
+        return None
+    return elapsed / (done - before) * (total - done)
+
+
+def _clock_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _drawable() -> bool:
+    """Whether standard error is a terminal that can be drawn on: no pipe, no CI log, none without moving cursors."""
+    return sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+
+
+@contextmanager
+def live_progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Progress of a run, as fits standard error; none at all where it is `quiet`."""
+    if quiet or not _drawable():
+        yield Progress() if quiet else _Lines()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        yield LiveTable(live)
+
+
+@contextmanager
+def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """A function that shows one passing line in a terminal; nothing elsewhere, or with `quiet`."""
+    if quiet or not _drawable():
+        yield lambda text: None
+        return
+    width = 78
+
+    def show(text: str) -> None:
+        print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def sweep_progress(every: float) -> Iterator[Callable[[Status], None]]:
+    """A function that is told how far a sweep is: one live line in a terminal, a line now and then elsewhere."""
+    from attnlab.runs.sweep_following import summary
+
+    told = -every
+
+    def line(found: Status) -> None:
+        nonlocal told
+        if time.monotonic() - told >= every or found.over:
+            told = time.monotonic()
+            print(summary(found), file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        yield line
+        return
+    with note() as show:
+        yield lambda found: show(summary(found))

@@ -1,0 +1,370 @@
+"""``attnlab sweep``: a plan over many machines, cut into shards that jobs carry out."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnlab.cli import options
+
+if TYPE_CHECKING:
+    from attnlab.runs.plan import Plan
+    from attnlab.runs.sweep_estimate import Costs
+    from attnlab.runs.sweep_folder import Sweep
+    from attnlab.runs.sweep_jobs import Asked
+
+_DEFAULT = Path("reports/sweep")
+#: lines of progress that go to a log come this often, in seconds
+_TOLD_EVERY = 30.0
+
+
+def _kept(command: Callable[..., int]) -> Callable[..., int]:
+    """The command of a sweep in `out`, one line where the disk is full or the folder has become unreachable."""
+
+    @functools.wraps(command)
+    def carried_out(**given: Any) -> int:
+        from attnlab.errors import NotStored
+
+        try:
+            return command(**given)
+        except BrokenPipeError:  # of whoever reads what is printed
+            raise
+        except OSError as fault:
+            where = "" if fault.filename is None else f" ({fault.filename})"
+            raise NotStored(
+                f"the sweep in {given['out']} stops: {fault.strerror}{where}; what is done is kept, --resume goes on"
+            ) from None
+
+    return carried_out
+
+
+@click.command()
+@click.argument("plans", nargs=-1, type=click.Path(path_type=Path), metavar="[PLAN.toml]...")
+@click.option(
+    "--cluster", default="local", show_default=True, metavar="NAME", help="slurm, or local: this host."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=_DEFAULT,
+    show_default=True,
+    metavar="DIR",
+    help="The sweep's folder, which all machines see.",
+)
+@click.option("--partition", metavar="NAME", help="Slurm's partition.")
+@click.option("--constraint", metavar="FEATURES", help="What nodes must have, as Slurm's --constraint.")
+@click.option(
+    "--sbatch", "further", multiple=True, metavar="NAME=VALUE", help="Any other option of sbatch; repeatable."
+)
+@click.option(
+    "--job-hours", type=float, default=24.0, show_default=True, help="The most that one job may take."
+)
+@click.option(
+    "--at-once", type=int, default=1000, show_default=True, metavar="N", help="Nodes at work at once."
+)
+@click.option(
+    "--shards", type=int, metavar="N", help="Cut the plan into N parts; one for 16 workloads by default."
+)
+@click.option("--hours-per-shard", type=float, metavar="H", help="Cut it into parts of about so long.")
+@click.option(
+    "--cut", "only_cut", is_flag=True, help="Cut the plan and stop: for clusters other than these two."
+)
+@click.option(
+    "--shard", type=int, metavar="N", help="Do shard N of the sweep in --out here, as its job does."
+)
+@click.option("--estimate", "only_estimate", is_flag=True, help="What it will take, and stop.")
+@click.option(
+    "--from",
+    "learned_from",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="A run to learn from how long races take; repeatable. By default a sample of the plan is measured here.",
+)
+@click.option(
+    "--sample", type=int, default=8, show_default=True, metavar="N", help="Workloads of that sample."
+)
+@click.option(
+    "--machines", type=int, metavar="N", help="For --estimate: machines at once; one a shard by default."
+)
+@click.option(
+    "--price-per-hour", type=float, metavar="P", help="For --estimate: of one machine, in any currency."
+)
+@click.option(
+    "--detach", is_flag=True, help="Submit the jobs and return; --status and --resume go on from there."
+)
+@click.option("--status", "only_status", is_flag=True, help="How far the sweep in --out has come.")
+@click.option(
+    "--report", "only_report", is_flag=True, help="Reports of what is done in the sweep in --out, and stop."
+)
+@click.option("--resume", is_flag=True, help="Go on with the sweep in --out: jobs for all that is left.")
+@options.as_json
+@_kept
+def sweep(
+    plans: tuple[Path, ...],
+    cluster: str,
+    out: Path,
+    partition: str | None,
+    constraint: str | None,
+    further: tuple[str, ...],
+    job_hours: float,
+    at_once: int,
+    shards: int | None,
+    hours_per_shard: float | None,
+    only_cut: bool,
+    only_estimate: bool,
+    learned_from: tuple[Path, ...],
+    sample: int,
+    machines: int | None,
+    price_per_hour: float | None,
+    shard: int | None,
+    detach: bool,
+    only_status: bool,
+    only_report: bool,
+    resume: bool,
+    as_json: bool,
+) -> int:
+    """Measure a plan on many machines: cut into shards of whole workloads, each `attnlab run` in a job of its own.
+
+    Several plans, which may differ in their workloads alone, make one sweep.
+
+    A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
+    asks the jobs to end and keeps what is done; --resume goes on.
+    """
+    from attnlab.runs.sweep_cutting import joined
+    from attnlab.runs.sweep_folder import new_sweep, read_sweep
+    from attnlab.runs.sweep_jobs import Asked
+    from attnlab.runs.sweep_work import work
+
+    going_on = only_status or only_report or resume or shard is not None
+    if going_on and plans:
+        raise ValueError(
+            f"--status, --report, --resume and --shard go on with the sweep in {out}, which holds its plan: give none"
+        )
+    if not going_on and not plans:
+        raise ValueError(
+            "a sweep needs a plan: attnlab sweep PLAN.toml; --status and --resume go on with one"
+        )
+    if only_status or only_report:
+        return _told(read_sweep(out), as_json, report=only_report)
+    if shard is not None:
+        return _ended(out, shard, work(out, shard))
+    asked = Asked(
+        cluster=cluster,
+        partition=partition,
+        constraint=constraint,
+        hours=job_hours,
+        at_once=at_once,
+        further=_named(further),
+    )
+    if not plans:
+        return _carried_out(_gone_on(out), asked, detach)
+    whole = joined({str(file): _read(file) for file in plans})
+    if (machines is not None or price_per_hour is not None) and not only_estimate:
+        raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
+    for name, number in (("--machines", machines), ("--price-per-hour", price_per_hour)):
+        if number is not None:
+            options.positive(name, number)
+    costs = None
+    if only_estimate or learned_from or hours_per_shard is not None:
+        costs = _costs(whole, learned_from, out, sample)
+    number = _number(whole, costs, shards, hours_per_shard)
+    if only_estimate and costs is not None:
+        return _estimated(whole, costs, number, machines, price_per_hour, as_json)
+    found = new_sweep(whole, out, number, None if costs is None else costs.of_plan(whole))
+    click.echo(f"{_sizes(sum(found.told.sizes), len(found.told.sizes))}: {out}", err=True)
+    return 0 if only_cut else _carried_out(found, asked, detach)
+
+
+def _read(file: Path) -> Plan:
+    """The plan of a file. Raises ValueError, naming it."""
+    from attnlab.runs.plan import Plan, read_plan
+
+    said = read_plan(file)
+    try:
+        return Plan.grid(**said)
+    except ValueError as fault:
+        raise ValueError(f"{file}: {fault}") from None
+
+
+def _sizes(workloads: int, shards: int) -> str:
+    from attnlab.report.wording import counted
+
+    return f"{counted(workloads, 'workload')} in {counted(shards, 'shard')}"
+
+
+def _number(plan: Plan, costs: Costs | None, shards: int | None, hours: float | None) -> int:
+    """Into how many shards `plan` is cut."""
+    from attnlab.runs.sweep_cutting import WORKLOADS_A_SHARD, shards_of
+
+    if shards is not None and hours is not None:
+        raise ValueError("--shards and --hours-per-shard say the same thing: give one of them")
+    if shards is not None:
+        return int(options.positive("--shards", shards))
+    if hours is not None and costs is not None:
+        return shards_of(costs.of_plan(plan), hours)
+    return -(-len(plan.workloads) // WORKLOADS_A_SHARD)
+
+
+def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
+    """What races cost, by these runs, or by a sample of the plan that is measured here, once."""
+    from attnlab.cli.progress import live_progress
+    from attnlab.runs import execute
+    from attnlab.runs.lock import host_held
+    from attnlab.runs.store import RUN_FILE, read_run
+    from attnlab.runs.sweep_estimate import learned, sample
+
+    if runs:
+        return learned([read_run(one) for one in runs])
+    place, asked = out.with_name(f"{out.name}-sample"), sample(plan, int(options.positive("--sample", count)))
+    there = read_run(place) if (place / RUN_FILE).is_file() else None
+    if there is not None and there.plan != execute.resolve(asked)[0]:
+        raise ValueError(
+            f"{place} holds a sample of another plan: give another --out, or learn from it with --from {place}"
+        )
+    if there is not None and there.complete:
+        return learned([there])
+    click.echo(
+        f"No --from: {len(asked.workloads)} workloads of the plan are measured here, into {place}", err=True
+    )
+    with host_held(wait=False), live_progress() as progress:
+        if there is not None:
+            found = execute.resume(place, progress=progress)
+        else:
+            found = execute.run(asked, place, command="attnlab sweep --estimate", progress=progress)
+    if not found.complete:
+        raise KeyboardInterrupt
+    return learned([found])
+
+
+def _estimated(
+    plan: Plan, costs: Costs, shards: int, machines: int | None, price: float | None, as_json: bool
+) -> int:
+    """Print what the plan will take."""
+    from attnlab.report.wording import counted
+    from attnlab.runs.execute import resolve
+    from attnlab.runs.sweep_cutting import cut
+    from attnlab.runs.sweep_estimate import estimate
+    from attnlab.runs.sweep_following import duration
+
+    parts = cut(resolve(plan)[0], shards, costs.of_plan(plan))
+    found = estimate(costs, plan, parts, machines=machines or len(parts), price=price)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return 0
+    error = found.error
+    money = "" if found.money is None else f", which cost {found.money:.3g} at {price:g} an hour"
+    click.echo(
+        f"{_sizes(len(plan.workloads), len(parts))}: {found.hours:.3g} machine hours{money}; "
+        f"on {counted(found.machines, 'machine')} of that kind about {duration(3600 * found.wall_hours)}"
+    )
+    click.echo(
+        f"Learned from {error.races} races on {' and '.join(costs.machines)}. A race that the fit has not seen is "
+        f"predicted to within {error.median:.0%} (median; nine of ten to within {error.worst_of_ten:.0%}); all of "
+        f"them together come out {abs(error.total):.0%} too {'high' if error.total > 0 else 'low'}. "
+        f"A shard takes {costs.overhead:.0f} s beside its races."
+    )
+    return 0
+
+
+def _gone_on(out: Path) -> Sweep:
+    from attnlab.runs.sweep_folder import read_sweep, require_version
+
+    found = read_sweep(out)
+    require_version(found)
+    return found.begin_again()
+
+
+def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
+    """Jobs for all shards, seen through; then the report. Returns the exit status."""
+    from attnlab.cli.progress import sweep_progress
+    from attnlab.runs.sweep_following import Following
+    from attnlab.runs.sweep_jobs import Cluster
+
+    following = Following(Cluster(found, asked))
+    if detach:
+        following.submit()
+        click.echo(
+            f"Submitted. How far it is: attnlab sweep --status --out {found.folder}; "
+            f"to see it through to its report: {asked.resume(found.folder)}",
+            err=True,
+        )
+        return 0
+    try:
+        with sweep_progress(_TOLD_EVERY) as tell:
+            following.tell = tell
+            following.see_through()
+    except KeyboardInterrupt:
+        _told(found, as_json=False)
+        click.echo(
+            f"Interrupted; all that is done is kept. Go on with: {asked.resume(found.folder)}", err=True
+        )
+        return 130
+    return _told(found, as_json=False, report=True)
+
+
+def _report(found: Sweep) -> None:
+    """A report for every kind of machine and a page of all, from the shards' runs, which are collected in a dataset."""
+    from attnlab.errors import Unavailable
+    from attnlab.report import content_of, explore, write
+    from attnlab.runs import dataset
+    from attnlab.runs.sweep_merging import by_machine
+
+    machines, known = by_machine(found), []
+    for machine, run in machines.items():
+        content = content_of(run)
+        known.append(content.analysis)
+        click.echo(f"The report of machine {machine}: {write(run, content=content)}")
+    if not machines:
+        return
+    page = explore.write(list(machines.values()), found.folder / explore.PAGE, known)
+    click.echo(f"The page to explore: {page}")
+    place = found.folder / "dataset"
+    try:
+        added = sum(one.added for one in dataset.collect(found.runs(), place))
+    except Unavailable as missing:
+        click.echo(f"No dataset: {missing}; then attnlab sweep --report --out {found.folder}", err=True)
+    else:
+        click.echo(f"The dataset: {place} ({added} workloads added)")
+
+
+def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
+    """Print how far a sweep is, with its `report` before; the status is 1 where a shard ended and is not complete."""
+    from attnlab.runs.sweep_following import summary
+    from attnlab.runs.sweep_progress import status
+
+    if report:
+        _report(found)
+    now = status(found)
+    if as_json:
+        told = {"done": now.done, "size": now.size, "seconds_left": now.seconds_left}
+        click.echo(json.dumps({**told, "shards": [asdict(one) for one in now.states]}))
+    else:
+        click.echo(summary(now))
+        for line in (*now.reasons(), *now.clocks()):
+            click.echo(line)
+    return 1 if any(one.state in ("killed", "refused", "failed") for one in now.states) else 0
+
+
+def _ended(out: Path, number: int, outcome: str) -> int:
+    """Tell how a shard ended that was done here, and return the exit status."""
+    from attnlab.runs.sweep_folder import read_sweep
+
+    found = read_sweep(out)
+    event = found.shard(number).outcome(found.told.series) or {}
+    click.echo(f"shard {number}: {outcome}" + (f": {event['reason']}" if event.get("reason") else ""))
+    return {"complete": 0, "interrupted": 130}.get(outcome, 1)
+
+
+def _named(given: tuple[str, ...]) -> dict[str, str]:
+    """``NAME=VALUE`` by name. Raises ValueError for anything else."""
+    for one in given:
+        if "=" not in one:
+            raise ValueError(f"--sbatch takes NAME=VALUE, as in --sbatch qos=low, got {one!r}")
+    return dict(one.split("=", 1) for one in given)

@@ -1,1 +1,0 @@
-"""What attention does in a trained model: captured from a call, measured head by head, held against a null."""

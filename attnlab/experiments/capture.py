@@ -1,0 +1,359 @@
+"""Query, key, value, mask, scale and soft cap of every attention that a model calls, as problems of the contract.
+
+Two hooks, in place for one call of the model. transformers lets a model ask for an attention by name: under a name of
+our own stands a function that notes what it is given and hands it on to what the model would have called. And PyTorch
+lets a mode see every function of its own that is called, `scaled_dot_product_attention` among them. What neither of
+them sees, a kernel of the model's own, cannot be captured.
+
+The answer of the call is noted too: a problem that does not give it again is not what the model computed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Window
+from attnlab.problem.mask_part import ALIGNMENTS, Shape
+from attnlab.problem.masks import EVERYTHING, Mask
+from attnlab.problem.problem import Problem
+from attnlab.theory import unit_roundoff
+
+#: the name of the attention that notes and hands on
+_NAME = "attnlab_capture"
+#: what is added to the score of a hidden pair is this much of the format's least number, or less
+_HIDDEN = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of attention. module : its path in the model, empty where it is not known. problem : what it was given.
+    answer : what it returned, (batch, heads, queries, value_dim), in the number format of the problem."""
+
+    module: str
+    problem: Problem
+    answer: NDArray[Any]
+
+
+class Recorder:
+    """The calls that were seen so far. `paths` are the modules of the model by identity."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.calls: list[Call] = []
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._open: list[str] = []
+        #: whether what is called now was noted already, one level above
+        self.inside = False
+
+    def enter(self, module: torch.nn.Module, *_: Any) -> None:
+        """`module` begins: what is called until it ends is its own."""
+        self._open.append(self._paths[id(module)])
+
+    def leave(self, *_: Any) -> None:
+        """The innermost module ended."""
+        self._open.pop()
+
+    def note(self, arrays: tuple[Tensor, Tensor, Tensor], answer: Tensor, **asked: Any) -> None:
+        """Keep one call; `asked` as for `problem_of_call`."""
+        problem = problem_of_call(*arrays, **asked)
+        self.calls.append(Call(self._open[-1] if self._open else "", problem, _array(answer)))
+
+
+@contextmanager
+def recorded(model: torch.nn.Module) -> Iterator[Recorder]:
+    """Every attention that `model` calls meanwhile is noted; afterwards the model is as it was."""
+    recorder = Recorder(model)
+    with ExitStack() as stack:
+        for module in model.modules():
+            for hook in (
+                module.register_forward_pre_hook(recorder.enter),
+                module.register_forward_hook(recorder.leave),
+            ):
+                stack.callback(hook.remove)
+        fastpath = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole block in one function
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+        stack.enter_context(_patched(recorder))
+        stack.enter_context(_interface(model, recorder))
+        stack.enter_context(_Mode(recorder))
+        yield recorder
+
+
+def problem_of_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Problem:
+    """What a call asks. query (batch, heads, queries, head_dim); key, value (batch, kv_heads, keys, dim).
+
+    mask : booleans, True keeps; or numbers that are added to the scores, those near the format's least hide their pair.
+    bias : numbers that are added beside it. Both broadcastable to the scores. causal : top-left.
+    A mask that has a name gets it: causal, window, key lengths. Raises ValueError as `Problem.of` does, and for numbers
+    that are not finite.
+    """
+    for name, tensor in {"query": query, "key": key, "value": value}.items():
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"a {name} of the model is not finite: its own numbers overflow on these inputs")
+    if query.ndim == 3:
+        query, key, value = (one.unsqueeze(0) for one in (query, key, value))
+    # a model may leave an axis of its mask or its keys to broadcasting
+    batch = max(query.shape[0], key.shape[0])
+    query, key, value = (one.expand(batch, *one.shape[1:]) for one in (query, key, value))
+    added, seen = _split(mask)
+    if bias is not None:
+        added = _array(bias) if added is None else added + _array(bias)
+    if added is not None:
+        added = _over_four(added)
+        if not added.any():
+            added = None
+    return Problem.of(
+        _array(query),
+        _array(key),
+        _array(value),
+        dtype=str(query.dtype).removeprefix("torch."),
+        mask=_named(seen, causal, (batch, query.shape[1], query.shape[2], key.shape[2])),
+        scale=None if scale is None or _is_usual(scale, query.shape[-1]) else float(scale),
+        softcap=softcap or None,
+        sinks=None if sinks is None else _array(sinks.reshape(-1)),
+        bias=added,
+    )
+
+
+def disagreement(call: Call) -> float | None:
+    """How far, relative to its size, the answer lies from what the problem says; None where that is rounding.
+
+    Rounding is less than half of the digits of the number format: a forgotten factor or mask shows above that.
+    """
+    from attnlab.theory.exact_attention import blocks, softmax_rows
+
+    wrong = size = 0.0
+    for part in blocks(call.problem):
+        exact = softmax_rows(part).output
+        wrong += float(np.square(call.answer[part.at] - exact).sum())
+        size += float(np.square(exact).sum())
+    found = float(np.sqrt(wrong / size)) if size else float(np.sqrt(wrong))
+    return found if found > float(np.sqrt(unit_roundoff(call.problem.dtype))) else None
+
+
+def _is_usual(scale: float, head_dim: int) -> bool:
+    """Whether it is 1/√head_dim, which is a rounding apart by how it was computed."""
+    return math.isclose(scale, head_dim**-0.5, rel_tol=4 * unit_roundoff("float64"))
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    """As NumPy has it, bfloat16 in float32, which holds it exactly."""
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy().copy()
+
+
+def _over_four(array: NDArray[Any]) -> NDArray[Any]:
+    return array.reshape((1,) * (4 - array.ndim) + array.shape)
+
+
+def _split(mask: Tensor | None) -> tuple[NDArray[Any] | None, NDArray[np.bool_] | None]:
+    """What a mask adds, and which pairs it keeps."""
+    if mask is None:
+        return None, None
+    if mask.dtype == torch.bool:
+        return None, _array(mask)
+    least = _HIDDEN * torch.finfo(mask.dtype).min
+    seen = _array(mask > least)
+    added = _array(mask.masked_fill(mask <= least, 0.0))
+    return added, None if seen.all() else seen
+
+
+def _named(seen: NDArray[np.bool_] | None, causal: bool, shape: tuple[int, int, int, int]) -> Mask:
+    """The mask as a value: by its name where it has one."""
+    mask = Mask((Causal(),)) if causal else EVERYTHING
+    if seen is None or seen.all():
+        return mask
+    seen = _over_four(seen)
+    batch, _, queries, keys = shape
+    whole = np.broadcast_to(seen, (seen.shape[0], seen.shape[1], queries, keys))
+    if (whole == whole[:1, :1]).all():
+        for candidate in _candidates(whole[0, 0]):
+            if np.array_equal(
+                np.broadcast_to(_visible(candidate, queries, keys), (queries, keys)), whole[0, 0]
+            ):
+                return mask & candidate
+    lengths = np.broadcast_to(whole, (batch, *whole.shape[1:]))[:, 0, 0].sum(axis=-1)
+    if (whole == (np.arange(keys) < lengths[: whole.shape[0], None, None, None])).all() and lengths.all():
+        return mask & Mask((KeyLengths(tuple(map(int, lengths))),))
+    return mask & Mask((Given(np.ascontiguousarray(whole)),))
+
+
+def _candidates(seen: NDArray[np.bool_]) -> Iterator[Mask]:
+    """Masks with a name that a table of queries and keys may be."""
+    last = int(seen[-1].sum())
+    for alignment in ALIGNMENTS:
+        yield Mask((Causal(alignment),))
+        if last > 0:
+            yield Mask((Causal(alignment), Window.of((last - 1, 0), alignment)))
+
+
+def _visible(mask: Mask, queries: int, keys: int) -> Any:
+    found = mask.array(Shape(1, 1, queries, keys))
+    return True if found is None else found
+
+
+class _Mode(TorchFunctionMode):
+    """Notes `scaled_dot_product_attention` wherever it is called."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not _SDPA or self._recorder.inside:
+            return func(*args, **kwargs)
+        return _note_sdpa(self._recorder, *args, **kwargs)
+
+
+_SDPA = functional.scaled_dot_product_attention
+
+
+def _note_sdpa(
+    recorder: Recorder,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **rest: Any,
+) -> Tensor:
+    recorder.inside = True
+    try:
+        answer = _SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **rest)
+    finally:
+        recorder.inside = False
+    whole = answer.unsqueeze(0) if answer.ndim == 3 else answer
+    recorder.note((query, key, value), whole, mask=attn_mask, causal=is_causal, scale=scale)
+    return answer
+
+
+@contextmanager
+def _patched(recorder: Recorder) -> Iterator[None]:
+    """What PyTorch's own functions call is seen by no mode: they find this in its place."""
+
+    def noting(*args: Any, **kwargs: Any) -> Tensor:
+        return _SDPA(*args, **kwargs) if recorder.inside else _note_sdpa(recorder, *args, **kwargs)
+
+    functional.scaled_dot_product_attention = noting
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = _SDPA
+
+
+@contextmanager
+def _interface(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Every part of `model` that asks transformers for its attention gets one that notes and hands on."""
+    configs = _configs(model)
+    if not configs:
+        yield
+        return
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    before = {id(config): config._attn_implementation for config in configs}
+    kinds = {name for name in before.values() if name in ("eager", "sdpa")}
+    # one of another name would compute on a device or in a format of its own: it hands on to the written-out formula
+    asked = "sdpa" if kinds == {"sdpa"} else "eager"
+
+    def noting(
+        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **rest: Any
+    ) -> Any:
+        attend = _eager_of(module) if asked == "eager" else ALL_ATTENTION_FUNCTIONS["sdpa"]
+        recorder.inside = True
+        try:
+            found = attend(module, query, key, value, attention_mask, **rest)
+        finally:
+            recorder.inside = False
+        answer = found[0].transpose(1, 2)
+        told = rest.get("is_causal")
+        flag = bool(getattr(module, "is_causal", True) if told is None else told)
+        causal = asked == "sdpa" and attention_mask is None and query.shape[2] > 1 and flag
+        if causal:  # keys of a cache that is yet to be filled
+            key, value = (one[:, :, : query.shape[2]] for one in (key, value))
+        recorder.note(
+            (query, key, value),
+            answer,
+            mask=attention_mask,
+            causal=causal,
+            scale=rest.get("scaling"),
+            softcap=rest.get("softcap"),
+            sinks=rest.get("s_aux"),
+            bias=rest.get("position_bias"),
+        )
+        return found
+
+    ALL_ATTENTION_FUNCTIONS.register(_NAME, noting)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS[asked])
+    try:
+        for config in configs:
+            config._attn_implementation_internal = _NAME
+        yield
+    finally:
+        for config in configs:
+            config._attn_implementation_internal = before[id(config)]
+        for known in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
+            known._global_mapping.pop(_NAME, None)
+
+
+def _configs(model: torch.nn.Module) -> list[Any]:
+    """The configurations of all parts of `model` that go by transformers' attention interface."""
+    if "transformers" not in sys.modules:  # then it is none of its models
+        return []
+    from transformers import PreTrainedModel
+
+    found: dict[int, Any] = {}
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
+            found[id(part.config)] = part.config
+    return list(found.values())
+
+
+def _eager_of(module: torch.nn.Module) -> Callable[..., Any]:
+    """The formula as the model's own file has it. Raises ValueError where it has none."""
+    home = vars(sys.modules[type(module).__module__])
+    found: Callable[..., Any] | None = home.get("eager_attention_forward")
+    if found is None:
+        raise ValueError(
+            f"{type(module).__name__} has no written-out attention: load the model with attn_implementation='sdpa'"
+        )
+    return found
+
+
+def captured(model: torch.nn.Module, inputs: Mapping[str, Any] | tuple[Any, ...]) -> list[Call]:
+    """The attention calls of ``model(**inputs)``, or of ``model(*inputs)``, in evaluation mode, in their order."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), recorded(model) as recorder:
+            model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+    finally:
+        model.train(training)
+    return recorder.calls

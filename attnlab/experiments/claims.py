@@ -1,0 +1,395 @@
+"""What is often said of attention, a claim a row, theme by theme in the order in which they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from attnlab.experiments.claim import Claim, Test
+from attnlab.experiments.published import HEADS as HEAD_COUNT
+from attnlab.experiments.published import PUBLISHED
+from attnlab.plain import suggestion
+
+FORMULA, SHAPES, REACH, PRECISION = "The formula", "Shapes", "Reach", "Precision"
+TEMPERATURE, VARIANCE, SATURATION = "Temperature", "The variance of the scores", "Saturation"
+GRADIENTS, MANY_HEADS, COST, BEYOND = "Gradients", "Heads", "Cost", "Interpretation"
+VASWANI, HEADS = "Vaswani et al. 2017, §3.2.1", "Vaswani et al. 2017, §3.2.2"
+LENGTH = "Veličković et al. 2024 (2410.01104)"
+#: families of components with mean 0 and variance 1
+INDEPENDENT = ("normal", "uniform", "Rademacher", "Laplace")
+#: training runs over all d_k
+ADAM = {"optimiser": "Adam", "head_dim": "all"}
+
+# a row a claim, closer set than the formatter would
+# fmt: off
+CLAIMS = (
+    Claim(
+        id="scaled-dot-product", theme=FORMULA, experiment="formula", reference=VASWANI,
+        says="Attention is softmax(QKᵀ/√d_k)V.",
+        truth="So it is. Every backend agrees with the formula evaluated in float64, to within the error that its "
+        "own roundings predict.",
+        claimed=(Test("error / error budget"),),
+    ),
+    Claim(
+        id="weights-sum-to-one", theme=FORMULA, experiment="thermodynamics", reference=VASWANI,
+        says="The softmax turns a row of scores into weights that add up to 1.",
+        truth="They do, within what n roundings can do: 2nu for n keys, u being the unit roundoff. √n·u is no "
+        "bound, as the roundings of equal weights are not independent.",
+        claimed=(Test("Σp = 1"), Test("|Σp − 1| in float32")),
+    ),
+    Claim(
+        id="score-of-own-key", theme=FORMULA, experiment="formula", reference=VASWANI,
+        says="The score of position i is s_i = q_i·k_i: one number a token.",
+        truth="There is a score for every pair, s_ij = q_i·k_j: n² of them. Scores that hang on the key alone would "
+        "give all queries one and the same output.",
+        claimed=(Test("different rows of the output", "=", 1),),
+    ),
+    Claim(
+        id="output-expectation", theme=FORMULA, experiment="thermodynamics",
+        reference="Kubo 1966 for fluctuation and dissipation",
+        says="What attention puts out is an expectation: of the values, under the weights.",
+        truth="Exactly so, and its response to a score is a covariance: ∂o/∂s_j = p_j(v_j − o), do/dβ = Cov_p(v, "
+        "s).",
+        claimed=(Test("∂o/∂s_j = p_j (v_j − o)"), Test("do/dβ = Cov_p(v, s)")),
+    ),
+    Claim(
+        id="next-token", theme=FORMULA, experiment="formula", reference="Vaswani et al. 2017, §3.4",
+        says="Attention puts out the next token, one vector x_{n+1}.",
+        truth="It puts out one vector for every query position; a next token is predicted from the last of them, "
+        "after many layers and an output projection.",
+        claimed=(Test("different rows of the output", "=", 1),),
+    ),
+    Claim(
+        id="unnormalised-sum", theme=FORMULA, experiment="formula", reference=VASWANI,
+        says="The output is Σ_j s_ij v_j: the values times their scores.",
+        truth="It is Σ_j p_ij v_j, the scores after the softmax. Scores as they are have both signs and no fixed sum: "
+        "of standard normal inputs their combination has a root mean square of √n, and the output one of √(E "
+        "Σp²), about √(e/n) for many keys.",
+        claimed=(Test("rms of Σ s v / rms of Σ p v", "=", 1),),
+    ),
+    Claim(
+        id="self-and-cross", theme=SHAPES, experiment="formula", reference="Vaswani et al. 2017, §3.2.3",
+        says="A sequence may attend to itself, or to another one.",
+        truth="Both are the same computation; in cross-attention n_q and n_k are independent of each other.",
+        claimed=(Test("share answered right", "=", 1, {"shapes": ("n_q = n_k", "n_q ≠ n_k")}),),
+    ),
+    Claim(
+        id="same-row-count", theme=SHAPES, experiment="formula", reference="Vaswani et al. 2017, §3.2.3",
+        condition="self-attention",
+        says="Q, K and V all have n rows.",
+        truth="K and V share a length, n_k; Q has a length of its own, n_q.",
+        claimed=(Test("share answered right", "=", 1, {"shapes": "n_q = n_k"}),),
+        beyond=(Test("share answered right", "=", 0, {"shapes": "n_q ≠ n_k"}),),
+        right=(Test("share answered", "=", 0, {"shapes": "n_k ≠ n_v"}),),
+    ),
+    Claim(
+        id="one-query-key-dim", theme=SHAPES, experiment="formula", reference=VASWANI,
+        says="Queries and keys must have the same dimension, for their dot product to exist.",
+        truth="They must, and a mismatch is refused.",
+        claimed=(Test("share answered", "=", 0, {"shapes": "d_q ≠ d_k"}),),
+        control=(Test("share answered right", "=", 1, {"shapes": "n_q = n_k"}),),
+    ),
+    Claim(
+        id="value-dimension", theme=SHAPES, experiment="formula", reference=HEADS,
+        condition="no projection of the values",
+        says="The value vectors have the dimension of queries and keys.",
+        truth="Any d_v will do; the output has the same d_v.",
+        claimed=(Test("share answered right", "=", 1, {"shapes": "n_q = n_k"}),),
+        beyond=(Test("share answered right", "=", 0, {"shapes": "d_v ≠ d_k"}),),
+    ),
+    Claim(
+        id="every-token-sees-every", theme=REACH, experiment="formula",
+        reference="Vaswani et al. 2017, §3.2.3; Lee et al. 2019 (1810.00825)", condition="no mask",
+        says="Each token sees all others, however far apart they are.",
+        truth="Without a mask, and then so blindly that reordering the tokens reorders the output and does nothing "
+        "else. Under a causal mask token i sees tokens 1 to i: (n + 1)/(2n) of all pairs.",
+        claimed=(Test("share of pairs with a weight", "=", 1, {"mask": "none"}),),
+        beyond=(Test("share of pairs with a weight", "=", 1, {"mask": "causal"}),),
+        right=(
+            Test("output of reordered tokens − reordered output"),
+            Test("causal output of the first half alone − of the whole"),
+        ),
+    ),
+    Claim(
+        id="no-information-loss", theme=REACH, experiment="length", reference=LENGTH,
+        says="Attention reaches over any distance without losing information.",
+        truth="No weight exceeds 1/(1 + (n − 1)e^−Δ), Δ the gap from the largest to the smallest logit: with "
+        "bounded logits what one token sends fades as 1/n. A weight of .9 needs a gap of ln 9(n − 1).",
+        claimed=(Test("weight at a fixed gap", "≥", 0.9),),
+        right=(Test("weight at the gap that .9 needs"),),
+    ),
+    Claim(
+        id="match-means-high-score", theme=REACH, experiment="formula", reference="Luong et al. 2015, §3.1",
+        condition="keys of equal length",
+        says="The better a key matches the query, the higher its score.",
+        truth="The score is ‖q‖‖k‖cos θ: a long key can outrank a better aligned one.",
+        claimed=(Test("weight of the better aligned of two keys", ">", 0.5, {"lengths": "equal"}),),
+        beyond=(Test("weight of the better aligned of two keys", ">", 0.5, {"lengths": "1 and 4"}),),
+    ),
+    Claim(
+        id="plain-exponentials", theme=PRECISION, experiment="overflow",
+        reference="Blanchard, Higham, Higham 2021; Milakov, Gimelshein 2018",
+        says="The softmax can be computed as exp(s)/Σ exp(s).",
+        truth="That overflows. The sum of n equal exponentials does so above a logit of ln(max) − ln n, and the "
+        "weights are then 0 without a warning: at n = 1024 from 4.16 on in float16, 81.79 in float32, 702.85 in "
+        "float64. Above ln(max) each exponential does, and the weights are NaN: 11.09, 88.72, 709.78. "
+        "Subtracting the row's largest logit first changes nothing else and cures both.",
+        claimed=(Test("unshifted softmax overflows above", "=", math.inf),),
+        right=(
+            Test("share of unshifted weights that are 0"),
+            Test("share of unshifted weights that are NaN"),
+            Test("weight of two equal logits at twice ln(max)"),
+        ),
+    ),
+    Claim(
+        id="boltzmann", theme=TEMPERATURE, experiment="thermodynamics", reference="Jaynes 1957",
+        says="The softmax is a Boltzmann distribution: energy −s, temperature 1.",
+        truth="It is one exactly and not in approximation, and the energy is the negative of the score, not its "
+        "inverse. Hence H = ln Z − ⟨s⟩ and d ln Z/dβ = ⟨s⟩.",
+        claimed=(Test("p = e^s / Z"), Test("H = ln Z − β⟨s⟩"), Test("d ln Z/dβ = ⟨s⟩")),
+    ),
+    Claim(
+        id="temperature-sharpens", theme=TEMPERATURE, experiment="thermodynamics",
+        reference="Jaynes 1957; Hinton et al. 2015 (1503.02531)",
+        says="A small temperature makes the weights sharp, a large one makes them flat.",
+        truth="The entropy never falls with the temperature, dH/dτ = Var_p(s)/τ³; towards 0 all weight goes to the "
+        "largest score, and towards infinity H = ln n.",
+        claimed=(Test("dH/dτ = Var_p(s)/τ³"), Test("τ → 0: uniform on the largest"), Test("τ → ∞: H = ln n")),
+    ),
+    Claim(
+        id="dot-products-grow", theme=VARIANCE, experiment="variance_scaling", reference=VASWANI,
+        says="Dot products grow as the dimension of queries and keys does.",
+        truth="Their standard deviation grows as √d_k, if the components are independent with zero mean: a slope of "
+        "1 for the logarithm of the variance.",
+        claimed=(Test("slope of ln variance on ln d_k", "=", 1, {"scaling": "unscaled"}),),
+    ),
+    Claim(
+        id="variance-proportional-to-d", theme=VARIANCE, experiment="variance_scaling", reference=VASWANI,
+        says="Var(q·k) is proportional to the dimension, and a factor enters it squared.",
+        truth="Both are so: the slope is 1, and dividing the scores by √d_k divides the variance by d_k.",
+        claimed=(
+            Test("slope of ln variance on ln d_k", "=", 1, {"scaling": "unscaled"}),
+            Test("slope of ln variance on ln d_k", "=", 0, {"scaling": "scaled"}),
+        ),
+    ),
+    Claim(
+        id="variances-add", theme=VARIANCE, experiment="variance_scaling", reference=VASWANI,
+        says="The terms of the dot product are uncorrelated, so that their variances add.",
+        truth="They add: Var(Σ_c q_c k_c) = Σ_c Var(q_c k_c) for independent components, whatever their law.",
+        # each term has the variance 1
+        claimed=(Test("variance of q·k", "=", lambda at: at["head_dim"], {"family": INDEPENDENT}),),
+    ),
+    Claim(
+        id="variance-sigma-squared", theme=VARIANCE, experiment="variance_scaling", reference=VASWANI,
+        says="If the components have variance σ², the dot product has variance σ²d_k.",
+        truth="A product of two such components has variance σ⁴, so that Var(q·k) = σ_q²σ_k²d_k = σ⁴d_k.",
+        claimed=(
+            Test("variance of q·k", "=", lambda at: at["sigma"] ** 2 * at["head_dim"], {"family": "normal, σ = 2"}),
+        ),
+    ),
+    Claim(
+        id="magnitude-manageable", theme=VARIANCE, experiment="variance_scaling",
+        reference="Zhai et al. 2023 (2303.06296)", condition="σ_qσ_k = 1",
+        says="Dividing by √d_k keeps the scores at a manageable size.",
+        truth="It takes d_k out of the variance and leaves σ_q²σ_k², which is 1 only where σ_qσ_k = 1.",
+        claimed=(Test("variance", "=", 1, {"scaling": "scaled"}),),
+        # divided by d_k, the variance would have to be 1
+        beyond=(Test("variance of q·k", "=", lambda at: at["head_dim"], {"family": "normal, σ = 2"}),),
+    ),
+    Claim(
+        id="scale-for-later-steps", theme=SATURATION, experiment="multihead",
+        reference=f"{VASWANI}; Xiong et al. 2020 (2002.04745)", condition="layers without a norm",
+        says="The factor 1/√d_k avoids large values in later steps, above all in deep models.",
+        truth="Where each layer normalises its input first (pre-norm), depth does not enter, and q·k has the "
+        "same size with the factor and without. Without a norm x grows layer by layer, and q·k far more so "
+        "without the factor. Within a layer the output is bounded by the values in either case; what the factor "
+        "prevents is saturation.",
+        claimed=(Test("Var(q·k) of the last layer, unscaled over scaled", ">", 1, {"norm": "none"}),),
+        beyond=(Test("Var(q·k) of the last layer, unscaled over scaled", ">", 1, {"norm": "pre-norm"}),),
+        right=(Test("Var(q·k) / d_k", where={"norm": "pre-norm"}),),
+    ),
+    Claim(
+        id="no-element-dominates", theme=SATURATION, experiment="saturation",
+        reference="Derrida 1981; Bovier, Kurkova, Löwe 2002",
+        says="After a softmax no one element can dominate.",
+        truth="One can. With unscaled scores the largest of 1024 weights averages .706 at d_k = 64 by theory.",
+        claimed=(Test("largest_weight", "<", 0.5, {"scaling": "unscaled", "keys": 1024, "head_dim": 64}),),
+    ),
+    Claim(
+        id="neither-peaked-nor-flat", theme=SATURATION, experiment="length",
+        reference=f"{LENGTH}; Nakanishi 2025 (2501.19399)",
+        says="Scaled weights are neither too peaked nor too flat.",
+        truth="At any fixed scale the weights flatten with the length, H/ln n → 1; and they peak where σ_qσ_k is "
+        "large, whatever d_k is.",
+        claimed=(
+            Test("H/ln n of long rows over that of short ones", "=", 1),
+            Test("largest_weight", "<", 0.5, {"rule": "unscaled, d_k = 64, β = 8", "keys": 1024}),
+        ),
+    ),
+    Claim(
+        id="scale-prevents-vanishing", theme=GRADIENTS, experiment="vanishing_gradient",
+        reference="Derrida 1981; Pitman and Yor 1997", condition="for a share of the rows, which grows with d_k",
+        says="Without 1/√d_k the gradient of the softmax vanishes.",
+        truth="It does for saturated rows, not on average. Standard normal queries and keys at n = 1024: "
+        "unscaled, ‖∂p/∂s‖ is under 1e-3 for 2.6 % of the rows at d_k = 64, 19 % at 256, 45 % at 1024, and from "
+        "about 1,600 on for the median row; its root mean square at d_k = 64 is .292 against .051 scaled. Scaled "
+        "rows shrink as well, as √(e/n): their median is .050 at n = 1024 and .0064 at 65,536.",
+        claimed=(
+            Test("share of rows below", ">", 0, {"scaling": "unscaled", "keys": 1024, "norm": 1e-3}),
+            Test("share of rows below 1e-3 against d_k", ">", 0, {"head_dim": (128, 256, 512, 1024, 1600, 4096)}),
+            Test("share of rows below", "=", 0, {"scaling": "scaled", "keys": 1024, "norm": 1e-3}),
+        ),
+        beyond=(Test("rms ‖J‖, unscaled over scaled", "<", 1, {"keys": 1024}),),
+        right=(Test("median ‖J‖ against d_k"), Test("median ‖J‖ against n")),
+    ),
+    Claim(
+        id="small-values-vanish", theme=GRADIENTS, experiment="vanishing_gradient",
+        reference="Dao et al. 2022, appendix B", condition="the gradients of queries and keys",
+        says="Small values make the gradients vanish.",
+        truth="Those of queries and keys shrink in proportion to V, as ∂L/∂s_j = p_j(v_j − o)·dO: at V/1000 they "
+        "are 1/1000. That of the values, dL/dV = PᵀdO, does not contain V and stays as it was.",
+        claimed=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": ("query", "key")}),),
+        beyond=(Test("norm of the gradient at V/1000 over at V", "=", 1e-3, {"of": "value"}),),
+    ),
+    Claim(
+        id="stable-learning", theme=GRADIENTS, experiment="training",
+        reference="Raffel et al. 2020 (1910.10683); Zhai et al. 2023 (2303.06296)",
+        condition="one learning rate for both",
+        says="Dividing the scores by √d_k makes learning stable.",
+        truth="At equal learning rates more runs learn with the factor than without. It is not what they need: at "
+        "a learning rate of its own a model without it learns too, and with 1/d_k, or with normalised queries "
+        "and keys, no fewer runs learn than with 1/√d_k. So it is for one small model and one task, by Adam.",
+        claimed=(Test("learned with 1/√d_k − without", ">", 0, {**ADAM, "instead": "none"}),),
+        beyond=(
+            Test("learned with 1/√d_k − without, at the best learning rates", ">", 0, {**ADAM, "instead": "none"}),
+        ),
+        right=(
+            Test("learned with 1/√d_k − without", "≤", 0, {**ADAM, "instead": ("1/d_k", "QK-norm")}),
+            Test("mean square of the scores at the start"),
+        ),
+        # a task that can be learned without attention would tell nothing of it
+        control=(Test("share of runs that learned", "<", 0.5, {"scores": "uniform weights"}),),
+    ),
+    Claim(
+        id="heads-split-weights", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
+        says="Heads come from splitting the weight matrices.",
+        truth="Head h has columns h·d_k to (h + 1)·d_k of each; a loop over heads and one batched call give the "
+        "same.",
+        claimed=(Test("all heads at once − a loop over heads"),),
+    ),
+    Claim(
+        id="heads-independent", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
+        says="Heads work independently of each other; their outputs are concatenated and mapped.",
+        truth="So it is, to the last bit: what changes one head's input leaves the output of the others as it was.",
+        claimed=(Test("elements of other heads changed by one head", "=", 0),),
+    ),
+    Claim(
+        id="heads-see-chunks", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
+        says="Each head sees its own chunk of the embedding.",
+        truth="Each head projects the whole embedding; what is cut into chunks is the projection. Moving one "
+        "coordinate of the tokens changes every head.",
+        claimed=(Test("heads changed by one coordinate of the embedding", "=", 1),),
+    ),
+    Claim(
+        id="heads-after-sum", theme=MANY_HEADS, experiment="multihead", reference=HEADS,
+        says="Heads branch off after the weighted sum of the values.",
+        truth="They branch before the softmax, and each has weights of its own. One softmax whose output is "
+        "split into heads is another function.",
+        claimed=(Test("‖heads after the weighted sum − heads before it‖ / ‖heads before it‖", "=", 0),),
+    ),
+    Claim(
+        id="concatenation-is-output", theme=MANY_HEADS, experiment="multihead", reference=HEADS, condition="W_O = I",
+        says="The output of multi-head attention is the concatenation of its heads.",
+        truth="The concatenation is multiplied by W_O.",
+        claimed=(Test("Concat(z) I − Concat(z)"),),
+        beyond=(Test("‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", "<", 0.5),),
+    ),
+    Claim(
+        id="output-mixes-heads", theme=MANY_HEADS, experiment="multihead",
+        reference="Elhage et al. 2021, A Mathematical Framework for Transformer Circuits",
+        says="W_O combines the information of all heads.",
+        truth="Concat(z)W_O = Σ_h z^h W_O^h, W_O^h being the rows of head h.",
+        claimed=(Test("Concat(z) W_O − Σ_h z^h W_O^h"),),
+    ),
+    Claim(
+        id="dot-product-d-squared", theme=COST, experiment="multihead", reference="Vaswani et al. 2017, table 1",
+        says="A dot product of two vectors of dimension d takes d² multiplications.",
+        truth="It takes d of them; all n² of a score matrix take n²d, and as many again the outputs.",
+        # d² in the place of d, at d_model = 256
+        claimed=(Test("FLOPs / (4 n² d_model)", "=", lambda at: 256 / at["heads"], {"counted": "by PyTorch"}),),
+    ),
+    Claim(
+        id="half-the-table", theme=COST, experiment="formula",
+        reference="Kim et al. 2021 (2006.04710) for the symmetric case", condition="XXᵀ, without projections",
+        says="The table of scores is symmetric, so that n(n + 1)/2 dot products make it up.",
+        truth="XXᵀ is symmetric. QKᵀ with projections of its own for queries and keys is not: for independent ones "
+        "s_ij and s_ji differ as two unrelated numbers do, and all n² products are needed.",
+        claimed=(Test("‖S − Sᵀ‖² / n²", "=", 0, {"keys are": "k = q"}),),
+        beyond=(Test("‖S − Sᵀ‖² / n²", "=", 0, {"keys are": "independent"}),),
+    ),
+    Claim(
+        id="heads-cut-cost", theme=COST, experiment="multihead", reference="Vaswani et al. 2017, table 1",
+        condition="one head alone",
+        says="Working in smaller dimensions, head by head, cuts the cost of attention.",
+        truth="One head of dimension d_model/h takes 1/h of the operations of a full-width one. The h of them "
+        "together take 4n²·d_model, however many they are, and h softmaxes. Their time follows from no count of "
+        "operations; it was measured and differs by backend.",
+        claimed=(
+            Test("FLOPs of one head / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),
+        ),
+        beyond=(Test("FLOPs / (4 n² d_model)", "<", 1, {"counted": "by PyTorch", "heads": (2, 4, 8, 16)}),),
+    ),
+    Claim(
+        id="separate-linears-slower", theme=COST, plan="docs/plans/multi-head-block.toml",
+        reference="Vaswani et al. 2017, §3.2.2; PyTorch, torch.nn.MultiheadAttention",
+        says="A linear layer for each head is slower than one for all heads.",
+        truth="Both are the same products. Which is faster, and by how much, depends on the backend, the number of "
+        "heads, the length and the machine, and a stopwatch in one process gives several answers. So a race of "
+        "blocks asks it, `[projection=loop]` against one matrix for all heads, and its report gives each ratio with "
+        "its interval.",
+    ),
+    Claim(
+        id="memory-reasonable", theme=COST, experiment="multihead", reference="Dao et al. 2022 (2205.14135)",
+        says="Attention takes a reasonable amount of memory, so that long inputs are handled efficiently.",
+        condition="a kernel that never holds the table of scores",
+        truth="The formula as it is written holds n² scores a head, 256 MiB in float32 at n = 2048 with 16 heads; a "
+        "fused kernel needs little beyond its output. Which of the two a backend does decides what it takes.",
+        claimed=(Test("peak memory / table of scores", "<", 0.5, {"backend": "torch_sdpa"}),),
+        beyond=(Test("peak memory / table of scores", "<", 0.5, {"backend": "torch_eager"}),),
+    ),
+    Claim(
+        id="typical-head-count", theme=MANY_HEADS, experiment=PUBLISHED, condition="models of 2017 and 2018",
+        reference="Vaswani et al. 2017, table 3; Grattafiori et al. 2024 (2407.21783), table 3",
+        says="A model typically has 8 to 16 heads.",
+        truth="So the first ones had. Of those looked up here the later ones have 12 (GPT-3 small) to 128 (Llama "
+        "3 405B).",
+        claimed=(Test(HEAD_COUNT, "≥", 8, {"year": (2017, 2018)}), Test(HEAD_COUNT, "≤", 16, {"year": (2017, 2018)})),
+        beyond=(Test(HEAD_COUNT, "≤", 16, {"year": (2020, 2022, 2024)}),),
+    ),
+    Claim(
+        id="bert-heads", theme=MANY_HEADS, experiment=PUBLISHED, condition="BERT base",
+        reference="Devlin et al. 2018 (1810.04805), §3",
+        says="BERT has 12 heads a layer.",
+        truth="BERT base has 12, BERT large 16.",
+        claimed=(Test(HEAD_COUNT, "=", 12, {"model": "BERT base"}),),
+        beyond=(Test(HEAD_COUNT, "=", 12, {"model": "BERT large"}),),
+    ),
+    Claim(
+        id="heads-learn-syntax", theme=BEYOND,
+        reference="Clark et al. 2019 (1906.04341); Michel et al. 2019 (1905.10650)",
+        says="Some heads learn syntax, others semantics.",
+        truth="Some heads of trained models follow syntactic relations, and many can be removed at little loss. "
+        "Nothing in the formula assigns such parts; it is a question about a trained model, not about attention.",
+    ),
+)
+
+
+def chosen(ids: Iterable[str] = ()) -> tuple[Claim, ...]:
+    """The claims called `ids`, all where none is named. Raises ValueError for an unknown id, naming near ones."""
+    known = {claim.id: claim for claim in CLAIMS}
+    wanted = tuple(dict.fromkeys(ids)) or tuple(known)
+    for id in wanted:
+        if id not in known:
+            hint = suggestion(id, known, "attnlab claims --list names them all")
+            raise ValueError(f"no claim is called {id!r}; {hint}")
+    return tuple(known[id] for id in wanted)

@@ -1,0 +1,175 @@
+"""How an experiment asks backends: opened once a number format, those that cannot be asked named with the reason,
+and one that answers with an error made a failed row instead of the end of the experiment."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnlab.errors import Declined, Unavailable
+from attnlab.experiments.black_box import Attend, black_box
+from attnlab.experiments.finding import Row
+
+Facts = dict[str, str | float]
+#: a backend slower than this a query-key pair (the fast ones need a few nanoseconds) gets the small sizes
+SLOW_SECONDS_PER_PAIR = 1e-6
+#: the row that stands for a backend which raised an error
+RAISED = "answered"
+
+
+@dataclass(frozen=True)
+class OpenBackend:
+    """A backend ready to be asked. `slow` where only small sizes are affordable."""
+
+    name: str
+    attend: Attend
+    slow: bool
+
+    def row(
+        self, quantity: str, where: Mapping[str, str | float], predicted: float, measured: float, **room: Any
+    ) -> Row:
+        """`Row.compare` of what was measured through this backend."""
+        return Row.compare(quantity, {"backend": self.name, **where}, predicted, measured, **room)
+
+
+#: the rows that a backend gives with a seed
+Measure = Callable[[OpenBackend, int], Iterable[Row]]
+
+
+class Survey:
+    """An experiment under way: the rows it has so far, and the facts it runs with."""
+
+    def __init__(self, backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> None:
+        self.seed, self.folders = seed, folders
+        self.rows: list[Row] = []
+        self.facts: Facts = {"seed": seed}
+        self._backends = backends
+        self._opened: dict[str, list[OpenBackend]] = {}
+
+    def each(self, *measures: Measure, dtype: str = "float64") -> None:
+        """Takes the rows of every measure through every backend in `dtype`, a backend at a time."""
+        for one in self.opened(dtype):
+            for measure in measures:
+                self._take(one, measure)
+
+    def one(self, measure: Measure, dtype: str = "float64") -> OpenBackend | None:
+        """Takes the rows of `measure` through the reference backend, which is returned; None where there is none."""
+        chosen = reference_backend(self.opened(dtype))
+        if chosen:
+            self._take(chosen, measure)
+        return chosen
+
+    def _take(self, one: OpenBackend, measure: Measure) -> None:
+        """The rows of `measure` through `one`, or one failed row that says what the backend did wrong.
+
+        One that declines a question is asked nothing more of this measure; why goes into the facts.
+        """
+        rows: list[Row] = []
+        try:
+            for row in measure(one, self.seed):
+                rows.append(row)
+        except Declined as declined:
+            self.facts.setdefault(f"without {one.name} in part", str(declined))
+        except Exception as fault:  # a backend is other people's code and may raise anything
+            reason = f"{type(fault).__name__}: {fault}"
+            rows = [Row(RAISED, {"backend": one.name, "reason": reason}, 1.0, 0.0, 0.0, passed=False)]
+        self.rows += rows
+
+    def opened(self, dtype: str) -> list[OpenBackend]:
+        """The backends that can compute in `dtype` here; why the others cannot goes into the facts.
+
+        Raises ValueError for an unknown name.
+        """
+        if dtype not in self._opened:
+            first = not self._opened
+            self._opened[dtype] = []
+            *before, last = self._opened
+            self.facts["dtype"] = f"{', '.join(before)} and {last}" if before else last
+            for name in self._backends:
+                self._open(name, dtype, f"without {name}" if first else f"without {name} in {dtype}")
+            if first:
+                self.facts["backends"] = ", ".join(one.name for one in self._opened[dtype]) or "none"
+        return self._opened[dtype]
+
+    def _open(self, name: str, dtype: str, fact: str) -> None:
+        try:
+            attend = black_box(name, dtype=dtype, folders=self.folders)
+            self._opened[dtype].append(OpenBackend(name, attend, _is_slow(attend)))
+        except (Declined, Unavailable) as reason:
+            self.facts[fact] = str(reason)
+
+
+def _is_slow(attend: Attend) -> bool:
+    """Whether `attend` needs more than `SLOW_SECONDS_PER_PAIR` a query-key pair, as a loop in Python does.
+
+    The best of five calls on 64 queries and 64 keys, in processor time, so that neither start-up nor another
+    process's turn on the processor is counted. Raises Declined and Unavailable.
+    """
+    ones = np.ones((1, 1, 64, 64))
+    seconds = []
+    try:
+        for _ in range(5):
+            start = time.process_time()
+            attend(ones, ones, ones, causal=False, scale=1.0)
+            seconds.append(time.process_time() - start)
+    except (Declined, Unavailable):
+        raise
+    except Exception:  # other people's code: what it does wrong is found and shown where it is measured
+        return True
+    return min(seconds) / 64**2 > SLOW_SECONDS_PER_PAIR
+
+
+def reference_backend(opened: Sequence[OpenBackend]) -> OpenBackend | None:
+    """The backend to measure with where one is enough: PyTorch's fused attention, else the first that is not slow."""
+    fast = [one for one in opened if not one.slow]
+    return next((one for one in fast if one.name == "torch_sdpa"), fast[0] if fast else None)
+
+
+def agreement(rows: Sequence[Row], prediction: str) -> str:
+    """The last sentence of a conclusion, without the stop: whether all `rows` meet `prediction`, or who does not."""
+    failed = [row for row in rows if not row.passed]
+    count = sum(row.compared for row in rows)
+    if not failed:
+        return f"All {count} comparisons meet {prediction}"
+    names = sorted({str(row.where.get("backend", row.quantity)) for row in failed})
+    return f"{len(failed)} of {count} comparisons miss {prediction} ({', '.join(names)})"
+
+
+def generator(seed: int, *stream: int) -> np.random.Generator:
+    """A random stream of its own for every part of an experiment, so that parts do not move each other.
+
+    Raises ValueError for a seed that is not a whole number of at least 0.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+    return np.random.default_rng([seed, *stream])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Every thread pool of this process with one thread, and as it was afterwards.
+
+    Experiments ask several libraries in turn, and a pool that spins while it waits takes the processor from the one at
+    work: on two cores the saturation experiment took 12 s with one thread and 47 s with two.
+    """
+    from threadpoolctl import threadpool_limits
+
+    # imported first, so that its pool is there to be limited
+    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+    before = torch.get_num_threads() if torch else 0
+    with threadpool_limits(1):
+        try:
+            if torch:
+                torch.set_num_threads(1)
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(before)

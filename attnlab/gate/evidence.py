@@ -1,0 +1,344 @@
+"""One answer held against its reference: the measured numbers, and the first thing that is wrong with it.
+
+Two kinds of test. *Facts* hold for every right answer without exception: it is finite, it lies between the
+least and the greatest value its row sees, and no component is further off than the worst case of rounding.
+*Statistics* compare the error with what independent roundings predict: its size, its largest component, and
+two directions in which an error must not line up, because roundings do not: the output itself (a gain: weights
+that do not sum to 1) and the derivative in the scale (a wrong scale).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.gate.reference import Reference
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.result import Accuracy
+from attnlab.theory.error_budget import ErrorBudget
+from attnlab.theory.floating_point import float_format
+from attnlab.theory.precision_class import SCORES, classify
+
+Array = NDArray[np.float64]
+
+#: the contract: an honest error is at most this many budgets
+SLACK = 1.25
+#: standard deviations of the measured error's own scatter that are allowed on top
+SCATTERS = 6.0
+#: largest |error|/rms; a normal error passes it once in 10^11 components
+LARGEST = 7.5
+#: standard errors that a directed error must have before it counts: P(|z| > x) <= 2 exp(-x²/2) for any
+#: independent errors that are as likely up as down, since z is normalised by their own scatter
+DIRECTED = 8.0
+#: the same where rows share roundings, of keys that were scaled for all of them
+DIRECTED_SHARED = 20.0
+#: roundings of constants (scale, log2 e, 1/l) that every row shares, in units of the inner roundoff
+CONSTANTS = 4.0
+#: a shared shift below this part of the dtype's own roundoff is nobody's concern
+IMMATERIAL = 1 / 8
+#: the same on inputs that are not the gate's own: saturated rows have many weights that are subnormal in float16,
+#: and PyTorch's fused CPU kernel shifts by up to 0.2 u there
+IMMATERIAL_ANYWHERE = 1 / 2
+#: as CONSTANTS, where scores are 0 and weights 1/2, so that no constant is left to round: numbers that are cut off
+#: instead of rounded lose 1/(2 ln 2) = .72 u on average
+NO_CONSTANTS = 0.5
+
+#: floor of a predicted error, so that its square is no zero in float64
+_LEAST = 1e-140
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The part of an error that lies along a known direction: error ≈ shift × direction.
+
+    z : shift in units of its standard error, from the scatter between independent errors.
+    """
+
+    shift: float
+    z: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was measured on one answer; `fault` is the first thing that is wrong, in words, or None.
+
+    relative_error : ‖ô − o‖_F/‖o‖_F. allowed : the most of it that passes. kind : the tightest class that
+    covers it. ratio : relative_error over the budget of `kind`. largest_normalised : max |ô − o|/rms.
+    max_ulp : max |ô − o| in units in the last place of the row's largest component. gain, scale : the error along
+    the output, and along its derivative in the scale.
+    """
+
+    relative_error: float
+    allowed: float
+    kind: str | None
+    ratio: float
+    largest_error: float
+    largest_normalised: float
+    max_ulp: float
+    gain: Direction
+    scale: Direction
+    fault: str | None = None
+
+    def accuracy(self, rows_checked: int, rows: int, of: str = OUTPUT) -> Accuracy:
+        """As the record that is kept, for the answer `of`."""
+        return Accuracy(
+            relative_error=self.relative_error,
+            budget=self.allowed,
+            largest_error=self.largest_error,
+            rows_checked=rows_checked,
+            rows=rows,
+            passed=self.fault is None,
+            reason=self.fault if self.fault is None or of == OUTPUT else f"{of}: {self.fault}",
+            kind=self.kind,
+            ratio=self.ratio,
+            max_ulp=self.max_ulp,
+            bias=self.gain.z,
+            of=of,
+        )
+
+
+def weigh(
+    reference: Reference,
+    output: NDArray[Any],
+    *,
+    exact: bool = False,
+    directions: float | None = DIRECTED,
+    immaterial: float = IMMATERIAL,
+) -> Evidence:
+    """Hold `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), against `reference`.
+
+    exact : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
+    every component is an independent error. directions : the z beyond which a gain or a wrong scale is told; None:
+    not looked for. immaterial : the part of the dtype's roundoff that a shared shift may have.
+    """
+    answer = np.asarray(output, dtype=np.float64).reshape(reference.output.shape)
+    if reference.infinite is not None:
+        if not np.array_equal(np.isneginf(answer), reference.infinite):
+            return _not_empty(reference, answer)
+        answer = np.where(reference.infinite, 0.0, answer)
+    if not np.isfinite(answer).all():
+        return _not_finite(reference, answer)
+    error = answer - reference.output
+    budget = reference.full if exact else reference.lenient
+    relative = _relative(error, reference.output)
+    mantissa = 1.0 if exact else reference.mantissa
+    allowed = allowance(budget) * mantissa
+    kind, ratio = _kind(relative, allowed, reference)
+    rms = np.maximum(budget.rms, max(float_format(reference.dtype).smallest_subnormal, _LEAST))
+    rms = rms * mantissa
+    normalised = np.abs(error) / rms
+    shared = () if exact else reference.shared
+    gain = directed(error, reference.output, rms, shared)
+    scale = directed(error, reference.tilt, rms, shared)
+    found = Evidence(
+        relative_error=relative,
+        allowed=allowed,
+        kind=kind,
+        ratio=ratio,
+        largest_error=float(np.abs(error).max()),
+        largest_normalised=float(normalised.max()),
+        max_ulp=max_ulp(error, reference.output, reference.dtype),
+        gain=gain,
+        scale=scale,
+    )
+    statistical = exact or reference.first_order
+    honest_shift = systematic(reference.dtype, None if exact else immaterial)
+    fact = _broken_fact(reference, answer, error)
+    fault = fact and fact + _explained(found, reference, error)
+    fault = fault or (
+        _broken_statistic(found, error, normalised, directions, honest_shift, reference)
+        if statistical
+        else None
+    )
+    return replace(found, fault=fault)
+
+
+def allowance(budget: ErrorBudget) -> float:
+    """The largest relative error that passes: 1.25 budgets, and six of the scatter that few roundings leave."""
+    scatter = budget.relative_scatter
+    return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
+
+
+def told_apart(first: NDArray[Any], again: NDArray[Any], asked: str, reference: Reference) -> str | None:
+    """Whether two answers to one question differ; `asked` says in words when the second was given."""
+    was, off = (one.astype(np.float64) for one in (first, again))
+    relative = _relative(off - was, was)
+    if relative > 2**0.5 * allowance(reference.lenient):
+        return f"asked again {asked}, the answer differs by {relative:.3g} relative"
+    return None
+
+
+def directed(error: Array, direction: Array, rms: Array, shared: tuple[int, ...]) -> Direction:
+    """The component of `error` along `direction`, weighted by 1/rms², with a standard error from its clusters.
+
+    The standard error is √Σt², t the contribution of a cluster, whose components share roundings: along the axes
+    `shared`. It needs no budget: it is right for any errors that are independent between clusters.
+    """
+    weight = 1 / rms**2
+    pulled, reach = error * direction * weight, direction * direction * weight
+    pulled = pulled.sum(axis=shared)
+    total, norm, scatter = float(pulled.sum()), float(reach.sum()), float(np.sqrt((pulled**2).sum()))
+    return Direction(total / norm if norm > 0 else 0.0, total / scatter if scatter > 0 else 0.0)
+
+
+def max_ulp(error: Array, output: Array, dtype: str) -> float:
+    """Largest |error| in units in the last place of the largest exact component of its row.
+
+    Of the row's, because a component that is nearly 0 by cancellation has no last place of its own.
+    """
+    form = float_format(dtype)
+    size = np.maximum(np.abs(output).max(axis=-1, keepdims=True), form.smallest_normal)
+    spacing = 2 * form.unit_roundoff * np.exp2(np.floor(np.log2(size)))
+    with np.errstate(over="ignore"):  # float64 has no number for an error beside a row of zeros
+        return float((np.abs(error) / spacing).max())
+
+
+def _relative(error: Array, exact: Array) -> float:
+    norm, off = float(np.linalg.norm(exact)), float(np.linalg.norm(error))
+    if norm > 0:
+        return off / norm
+    return 0.0 if off == 0 else math.inf
+
+
+def _kind(relative: float, allowed: float, reference: Reference) -> tuple[str | None, float]:
+    """The tightest class that covers the error, and the error in units of that class's budget."""
+    kind = classify(relative, reference.classes, SLACK) if math.isfinite(relative) else None
+    if kind is None and relative <= allowed:
+        kind = SCORES  # within the scatter that few roundings leave
+    budget = reference.classes[kind or SCORES].relative
+    return kind, relative / budget if budget > 0 else (0.0 if relative == 0 else math.inf)
+
+
+def _not_finite(reference: Reference, answer: Array) -> Evidence:
+    bad = ~np.isfinite(answer)
+    first = reference.row(int(np.argwhere(bad)[:, 2].min()))
+    what = "NaN" if np.isnan(answer).any() else "infinity"
+    fault = f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
+    none, most = Direction(math.nan, math.nan), reference.lenient.relative
+    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
+
+
+def _not_empty(reference: Reference, answer: Array) -> Evidence:
+    """-inf in another place than where a query sees nothing, neither a key nor a sink."""
+    assert reference.infinite is not None
+    wrong = np.isneginf(answer) != reference.infinite
+    b, h, i, _ = np.argwhere(wrong)[0]
+    expected = "-inf" if reference.infinite[b, h, i, 0] else "a number"
+    fault = f"expected {expected} at batch {b}, head {h}, row {reference.row(int(i))}, got {answer[b, h, i, 0]:.6g}"
+    none, most = Direction(math.nan, math.nan), reference.lenient.relative
+    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
+
+
+def _place(reference: Reference, excess: Array) -> str:
+    b, h, i, c = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    head = "" if reference.of_block else f"head {h}, "
+    return f"batch {b}, {head}row {reference.row(int(i))}, component {c}"
+
+
+def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | None:
+    beyond = np.maximum(reference.low - answer, answer - reference.high) - reference.hull_slack
+    excess = np.abs(error) - reference.bound
+    if (excess <= 0).all() and (beyond <= 0).all():
+        return None
+    worst = beyond if (beyond > 0).any() else excess
+    at = np.unravel_index(int(np.argmax(worst)), worst.shape)
+    came, expected = answer[at], reference.output[at]
+    where = f"at {_place(reference, worst)}: expected {expected:.6g}, got {came:.6g}"
+    blank = (answer == 0).all(axis=-1) & (np.abs(reference.output) > reference.bound).any(axis=-1)
+    if blank.any():
+        return f"{int(blank.sum())} of {blank.size} rows are zero, {where}"
+    if (beyond > 0).any():
+        low, high = reference.low[at], reference.high[at]
+        if low == high:
+            return f"outside the values it averages: the row sees one value, {low:.6g}, {where}"
+        return f"outside the values it averages, {low:.6g} to {high:.6g}, {where}"
+    return f"error {abs(error[at]):.3g} above the worst case of rounding {reference.bound[at]:.3g}, {where}"
+
+
+def _broken_statistic(
+    found: Evidence,
+    error: Array,
+    normalised: Array,
+    directions: float | None,
+    honest_shift: float,
+    reference: Reference,
+) -> str | None:
+    if directions is not None:
+        told = _told_direction(found, error, directions, honest_shift, reference)
+        if told:
+            return told
+    if found.relative_error > found.allowed:
+        return (
+            f"relative error {found.relative_error:.3g}, "
+            f"at most {found.allowed:.3g} is rounding in {reference.dtype}"
+        )
+    if found.largest_normalised > LARGEST:
+        return (
+            f"an error of {found.largest_normalised:.3g} predicted standard deviations "
+            f"(at most {LARGEST:g} is rounding) at {_place(reference, normalised)}"
+        )
+    return None
+
+
+def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
+    """The relative shift that honest rows may share; `immaterial` None where nothing but the output is rounded."""
+    inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
+    if immaterial is None:
+        return NO_CONSTANTS * inner
+    return CONSTANTS * inner + immaterial * float_format(dtype).unit_roundoff
+
+
+def _told_direction(
+    found: Evidence, error: Array, least_z: float, honest_shift: float, reference: Reference
+) -> str | None:
+    """The direction with which the error lines up, named by its cause only where it makes up most of the error.
+
+    Faults of other kinds have a part along both directions too.
+    """
+    along = _along(found, reference)
+    for name, direction, shape in sorted(along, key=lambda one: -abs(one[1].z)):
+        if abs(direction.shift) > honest_shift and abs(direction.z) > least_z:
+            if _makes_up(direction, shape, error):
+                return f"{_named(name, direction, reference)} (z = {direction.z:.0f})"
+            what = "the derivative in the scale" if name == "scale" else "the result itself"
+            return f"errors line up with {what}, as if it were {_size(direction)} (z = {direction.z:.0f})"
+    return None
+
+
+def _along(found: Evidence, reference: Reference) -> tuple[tuple[str, Direction, Array], ...]:
+    return ("scale", found.scale, reference.tilt), ("gain", found.gain, reference.output)
+
+
+def _size(direction: Direction) -> str:
+    shift = abs(direction.shift)
+    size = f"{100 * shift:.2g} %" if shift >= 1e-4 else f"{shift:.2g}"
+    return f"{size} too {'large' if direction.shift > 0 else 'small'}"
+
+
+def _named(name: str, direction: Direction, reference: Reference) -> str:
+    size, _, which = _size(direction).rpartition(" too ")
+    told = f"too {which} by {size}"
+    return f"the scale looks {told}" if name == "scale" else reference.gained.format(told)
+
+
+def _rest(direction: Direction, shape: Array, error: Array) -> float:
+    """The part of the error that does not lie along the direction."""
+    if not 0 < abs(direction.shift) < 1:
+        return 1.0
+    return float(np.linalg.norm(error - direction.shift * shape)) / float(np.linalg.norm(error))
+
+
+def _makes_up(direction: Direction, shape: Array, error: Array) -> bool:
+    """Whether at least half of the error lies along the direction."""
+    return _rest(direction, shape, error) < 0.5
+
+
+def _explained(found: Evidence, reference: Reference, error: Array) -> str:
+    """What a fault looks like, where one direction makes up most of the error; else nothing."""
+    along = _along(found, reference)
+    name, direction, shape = min(along, key=lambda one: _rest(one[1], one[2], error))
+    return f"; {_named(name, direction, reference)}" if _makes_up(direction, shape, error) else ""

@@ -1,0 +1,288 @@
+"""A question of the gate: a problem with its arrays, how they lie in memory, and how its answers are weighed.
+
+`pose` draws the arrays of a form for a dtype and a seed; `questions` and `gradient_questions` are all that are asked.
+A question whose problem has an output gradient asks for the gradients of query, key and value as well.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import _lru_cache_wrapper, cached_property, lru_cache
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.gate import exact_inputs, forms, hard_inputs
+from attnlab.gate.form import Form
+from attnlab.gate.random_conditions import drawn_forms
+from attnlab.gate.reference import Reference, refer
+from attnlab.problem.directions import LOG_SUM, OUTPUT
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.problem import Alibi, Problem
+from attnlab.problem.workload import Workload
+
+#: two products of this size, unscaled, still fit float16: an eager backend may be asked
+_LARGEST_PRODUCT = 60000.0
+#: random streams beside that of query, key and value, so that a change of one array leaves the others as they were
+_MASK, _BIAS, _SINKS, _UPSTREAM = 1, 2, 3, 4
+
+Array = NDArray[np.float64]
+T = TypeVar("T", bound=Callable[..., Any])
+_CACHES: list[_lru_cache_wrapper[Any]] = []
+
+
+def cached(maxsize: int) -> Callable[[T], T]:
+    """A cache that `forget` empties: questions and their references serve all backends that are asked in a process."""
+
+    def wrap(function: T) -> T:
+        wrapped = lru_cache(maxsize)(function)
+        _CACHES.append(wrapped)
+        return wrapped  # type: ignore[return-value]
+
+    return wrap
+
+
+def forget() -> None:
+    """Free what has been posed so far: the references of one dtype take some 300 MB."""
+    for one in _CACHES:
+        one.cache_clear()
+
+
+def forget_all() -> None:
+    """Free the drawn inputs too, which all dtypes share: some 100 MB."""
+    forget()
+    _drawn.cache_clear()
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A problem, with arrays as cast to its dtype, and what is asked of the answers.
+
+    condition : the form that it was drawn from, as text. layout, gradient_layout : how query, key and value, and the
+    output's gradient, lie in memory. exact, exact_gradients : the output, or the gradients, are all that is rounded.
+    z, gradient_z, every, log_sum, splits : as of a `Form`. forward : the same without gradients.
+    """
+
+    name: str
+    problem: Problem
+    condition: str = ""
+    layout: str = "contiguous"
+    gradient_layout: str = "contiguous"
+    exact: bool = False
+    exact_gradients: bool = False
+    z: float | None = None
+    gradient_z: float | None = None
+    every: int = 1
+    forward: Question | None = None
+    log_sum: bool = False
+    splits: int = 1
+
+    @property
+    def dtype(self) -> str:
+        """The problem's."""
+        return self.problem.dtype
+
+    @property
+    def backward(self) -> bool:
+        """Whether gradients are asked for."""
+        return self.problem.output_gradient is not None
+
+    @property
+    def kind(self) -> str:
+        """Which of the gate's directions it belongs to."""
+        return "backward" if self.backward else LOG_SUM if self.log_sum else "forward"
+
+    def workload(self, device: str = "cpu") -> Workload:
+        """What a backend is asked for that is to answer it."""
+        directions = {"backward": "training", LOG_SUM: "forward_with_log_sum"}
+        direction = directions.get(self.kind, "forward")
+        posed = Workload.of_problem(self.problem, device=device, direction=direction)
+        return posed.with_(splits=self.splits)
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs over all batches and heads; the way back meets them more than twice as often."""
+        return int(np.prod(self.problem.shape)) * (3 if self.backward else 1)
+
+    @property
+    def rows(self) -> list[int] | None:
+        """The query rows whose output is judged, None for all."""
+        n_q = self.problem.shape.queries
+        return None if self.every == 1 else sorted({*range(0, n_q, self.every), n_q - 1})
+
+    @cached_property
+    def references(self) -> dict[str, Reference]:
+        """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
+        known = None if self.forward is None else self.forward.reference
+        return refer(self.problem, self.rows, output=known, log_sum=self.log_sum, splits=self.splits)
+
+    def references_of(self, parts: int) -> dict[str, Reference]:
+        """The same for who cuts the keys into so many parts, and rounds and merges their outputs."""
+        if parts == 1 or self.splits > 1:
+            return self.references
+        return refer(self.problem, self.rows, output=self.reference, log_sum=self.log_sum, splits=parts)
+
+    @property
+    def reference(self) -> Reference:
+        """That of the output."""
+        return self.references[OUTPUT]
+
+    def weighing(self, name: str) -> dict[str, Any]:
+        """How the answer `name` is weighed."""
+        if name == OUTPUT:
+            return {"exact": self.exact, "directions": self.z}
+        if name == LOG_SUM:
+            return {"directions": None}
+        return {"exact": self.exact_gradients, "directions": self.gradient_z}
+
+    @property
+    def text(self) -> str:
+        """Dtype, name and the whole condition, for a message."""
+        of = {"backward": "gradients in ", LOG_SUM: "ln Z in "}.get(self.kind, "")
+        return f"{of}{self.dtype}, {self.name} ({self.condition})"
+
+
+def pose(form: Form, dtype: str, seed: int) -> Question | None:
+    """The question of `form`, or None where `dtype` cannot hold its numbers or its scores."""
+    if form.upstream:
+        plain = replace(
+            form, upstream="", gradient_layout="contiguous", gradient_z=None, exact_gradients=False
+        )
+        forward = posed(plain, dtype, seed)
+        return None if forward is None else _with_gradient(forward, form, seed)
+    exact = _drawn(form, seed)
+    q, k, v = (round_to(array, dtype) for array in exact)
+    if not all(_held(*one) for one in zip(exact, (q, k, v), strict=True)):
+        return None
+    if dtype == "float16" and _largest_product(q, k) > _LARGEST_PRODUCT:
+        return None
+    bias = form.biased(_stream(form, seed, _BIAS))
+    sinks = _stream(form, seed, _SINKS).standard_normal(form.heads) if form.sinks else None
+    problem = Problem.of(
+        *(q, k, v),
+        mask=form.masked(_stream(form, seed, _MASK)),
+        bias=bias if bias is None or isinstance(bias, Alibi) else round_to(bias, dtype),
+        scale=form.scaled_by,
+        softcap=form.softcap,
+        sinks=None if sinks is None else round_to(sinks, dtype),
+        dtype=dtype,
+    )
+    return Question(
+        name=form.name,
+        problem=problem,
+        condition=form.text,
+        layout=form.layout.replace("_", " "),
+        exact=form.exact and not form.log_sum,
+        z=form.z,
+        every=form.every,
+        log_sum=form.log_sum,
+        splits=form.splits,
+    )
+
+
+@cached(4096)  # more than there are in all dtypes: asked in a circle, a smaller one would hold none of them
+def posed(form: Form, dtype: str, seed: int) -> Question | None:
+    """`pose`, cached with its references."""
+    return pose(form, dtype, seed)
+
+
+@lru_cache(maxsize=4096)
+def _drawn(form: Form, seed: int) -> tuple[Array, Array, Array]:
+    """Query, key and value of `form` before they are cast: the same for all dtypes."""
+    rng = _stream(form, seed)
+    kv_heads = form.heads if form.kv_heads is None else form.kv_heads
+    value_dim = form.dim if form.value_dim is None else form.value_dim
+    shapes = (
+        (form.batch, form.heads, form.queries, form.dim),
+        (form.batch, kv_heads, form.keys, form.dim),
+        (form.batch, kv_heads, form.keys, value_dim),
+    )
+    q, k, v = (rng.standard_normal(shape) for shape in shapes)
+    draw = (hard_inputs.CONSTRUCTIONS | exact_inputs.CONSTRUCTIONS)[form.inputs]
+    q, k, v = draw(q, k, v, form.scaled_by, rng)
+    if form.values == "ones":
+        v = np.ones_like(v)
+    elif form.values == "keys":
+        v = k
+    for array in (q, k, v):
+        array.flags.writeable = False
+    return q, k, v
+
+
+def _stream(form: Form, seed: int, *which: int) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(form.name.encode()), form.draw, *which])
+
+
+def _held(exact: Array, cast: NDArray[Any]) -> bool:
+    """Whether a dtype has these numbers: none became infinite, and not all became 0."""
+    return bool(np.isfinite(cast).all() and (cast.any() or not exact.any()))
+
+
+def _largest_product(q: NDArray[Any], k: NDArray[Any]) -> float:
+    wide = np.repeat(k, q.shape[1] // k.shape[1], axis=1).astype(float)
+    return float(np.abs(q.astype(float) @ wide.swapaxes(2, 3)).max())
+
+
+def _with_gradient(forward: Question, form: Form, seed: int) -> Question:
+    """`forward` with the output's gradient that `form` names."""
+    shape = forward.problem.output_shape
+    rng = _stream(form, seed, _UPSTREAM)
+    normal = rng.standard_normal(shape)
+    if form.upstream == "ones":  # the loss is the sum of the output
+        normal = np.ones(shape)
+    elif (
+        form.upstream == "one_row"
+    ):  # the loss looks at the last query alone: what reaches it from others shows
+        normal[:, :, :-1] = 0
+    elif form.upstream == "output":  # the loss is half the squared norm of the output
+        normal = forward.reference.output
+    elif form.upstream == "signs":  # no product of them with whole numbers rounds
+        normal = np.sign(np.rint(normal))
+    elif form.upstream in ("small", "large"):
+        normal = normal * 2.0 ** (8 if form.upstream == "large" else -8)
+    elif form.upstream != "normal":
+        raise ValueError(
+            f"an output gradient is normal, ones, one_row, output, signs, small or large, got {form.upstream!r}"
+        )
+    return replace(
+        forward,
+        problem=forward.problem.with_(output_gradient=round_to(normal, forward.dtype)),
+        condition=form.text,
+        gradient_layout=form.gradient_layout.replace("_", " "),
+        exact_gradients=form.exact_gradients,
+        gradient_z=form.gradient_z,
+        forward=forward,
+    )
+
+
+def questions(dtype: str, seed: int) -> Iterator[Question]:
+    """Every question about outputs that `dtype` can hold, those that tell most first."""
+    return _asked(forms.FORWARD, drawn_forms(dtype, seed), (*forms.LONG, *forms.PATHS), dtype, seed)
+
+
+def gradient_questions(dtype: str, seed: int) -> Iterator[Question]:
+    """Every question about gradients that `dtype` can hold."""
+    drawn = drawn_forms(dtype, seed, backward=True)
+    return _asked(forms.BACKWARD, drawn, forms.BACKWARD_LONG, dtype, seed)
+
+
+def log_sum_questions(dtype: str, seed: int) -> Iterator[Question]:
+    """Every question about ln Z that `dtype` can hold, of whole keys and of parts of them that are merged."""
+    for form in forms.LOG_SUMS:
+        question = posed(form, dtype, seed)
+        if question is not None:
+            yield question
+
+
+def _asked(
+    first: Iterable[Form], drawn: Iterable[Form], last: Iterable[Form], dtype: str, seed: int
+) -> Iterator[Question]:
+    """In float64 the first alone: what has blocks and paths of its own has them for the formats that it is fast in."""
+    for form in first if dtype == "float64" else chain(first, drawn, last):
+        question = posed(form, dtype, seed)
+        if question is not None:
+            yield question

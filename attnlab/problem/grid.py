@@ -1,0 +1,213 @@
+"""Workloads by what people say of them: on the command line, in plan files, to pytest and to `Plan.grid`.
+
+All of it is made from the declarations of `Workload`'s fields: a field that is declared is understood everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from types import GenericAlias
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+
+from attnlab.problem.captured import SUFFIX, Captured, named
+from attnlab.problem.fields import declaration, option
+from attnlab.problem.workload import Workload
+from attnlab.problem.workload_checks import GIVEN
+
+#: of a plan, where nothing is said
+GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
+_KINDS = get_type_hints(Workload)
+#: a core and a block: what is asked of one of them may not be asked of the other
+_AROUND: tuple[dict[str, Any], ...] = ({}, {"d_model": 64})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What may be said under one `name`: it sets `fields`, all of them to one value; `several` values span a grid.
+
+    alone : whether it sets a field that another choice sets together with others.
+    """
+
+    name: str
+    fields: tuple[dataclasses.Field[Any], ...]
+    several: bool = False
+    alone: bool = False
+
+    @property
+    def option(self) -> str:
+        """``--head-dim``."""
+        return option(self.name)
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Further names of the option."""
+        name = declaration(self.fields[0]).also
+        return (option(name),) if name else ()
+
+    @property
+    def bare(self) -> bool:
+        """Whether the option may stand alone, for "true"."""
+        return self.fields[0].default is False
+
+    def help(self, default: str = "") -> str:
+        """One line for a person, with the `default`: by default the field's own, where that says something."""
+        first = self.fields[0]
+        if len(self.fields) > 1:
+            text = " and ".join(field.name for field in self.fields).capitalize() + "."
+        else:
+            text = declaration(first).help
+        told = self.several or self.alone or "[default" in text
+        if not told and first.default not in (None, False, "", "none", 0):
+            default = default or str(first.default)
+        return f"{text} [default: {default}]" if default else text
+
+    @property
+    def metavar(self) -> str:
+        """``N`` for a number, otherwise the name in capitals; ``N,N`` for several."""
+        kind = _KINDS[self.fields[0].name]
+        name = {int: "N", float: "X"}.get(kind, self.fields[0].name.upper())
+        return f"{name},{name}" if self.several else f"[{name}]" if self.bare else name
+
+    @property
+    def kind(self) -> Any:
+        """The type of its value in a plan file."""
+        kind = _KINDS[self.fields[0].name]
+        if not self.several:
+            return kind
+        return Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)]
+
+    def read(self, text: str) -> Any:
+        """The value that an option's text stands for. Raises ValueError, naming the option."""
+        reader = declaration(self.fields[0]).read
+        try:
+            if self.several:
+                return tuple(dict.fromkeys(reader(one.strip()) for one in text.split(",")))
+            return reader(text)
+        except ValueError as fault:
+            listed = "takes values between commas, each of which " if self.several else ""
+            raise ValueError(f"{self.option} {listed}{fault}") from None
+
+    def is_value(self, text: str) -> bool:
+        """Whether `text` stands for a value of it, and not for something that comes after the bare option."""
+        for around in _AROUND:
+            try:
+                Workload(**around, **{field.name: declaration(field).read(text) for field in self.fields})
+            except ValueError:
+                continue
+            return True
+        return False
+
+
+@cache
+def choices(*, grid: bool) -> tuple[Choice, ...]:
+    """All that may be said of a workload, or of a `grid` of them, in the order of the fields.
+
+    Fields that share a plural may be set together (``lengths``; ``length`` of one workload), and each alone. A plural
+    of one field takes its place in a grid.
+    """
+    fields = dataclasses.fields(Workload)
+    plurals: dict[str, tuple[dataclasses.Field[Any], ...]] = {}
+    for field in fields:
+        plural = declaration(field).several
+        if plural:
+            plurals[plural] = (*plurals.get(plural, ()), field)
+    found: dict[str, Choice] = {}
+    for field in fields:
+        plural = declaration(field).several
+        together = plurals[plural] if plural else (field,)
+        if plural and (grid or len(together) > 1):
+            name = plural if grid else plural.removesuffix("s")
+            found.setdefault(name, Choice(name, together, several=grid))
+        if not plural or not grid or len(together) > 1:
+            found.setdefault(field.name, Choice(field.name, (field,), alone=len(together) > 1))
+    return tuple(found.values())
+
+
+def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, ...]:
+    """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
+
+    Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
+    (`attnlab.problem.captured`) one for each of its layers, with its sizes and conditions where nothing else is said.
+    Raises ValueError as `Workload` does.
+    """
+    files = _files(said.get("distribution"), grid=grid)
+    known = [choice for choice in choices(grid=grid) if said.get(choice.name) is not None]
+    values = [said[choice.name] if choice.several else (said[choice.name],) for choice in known]
+    found = []
+    for chosen in product(*reversed(values)):
+        fields: dict[str, Any] = {}
+        for choice, value in zip(known, reversed(chosen), strict=True):
+            fields |= dict.fromkeys((field.name for field in choice.fields), value)
+        if files:
+            found += [_of_file(one, fields) for one in files]
+            continue
+        found.append(Workload(**fields))
+        if GIVEN in (found[-1].mask, found[-1].bias):
+            raise ValueError(f"{GIVEN!r} stands for an array of a caller's own: name a mask or a bias")
+    return tuple(dict.fromkeys(found))  # queries and keys that are both given leave one of all lengths
+
+
+def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
+    """The layers of a file of inputs that are asked for; none where inputs are drawn."""
+    if distribution is None or not distribution.partition("@")[0].partition(SUFFIX)[1]:
+        return ()
+    found = named(distribution)
+    if len(found) > 1 and not grid:
+        raise ValueError(
+            f"{distribution} holds {len(found)} layers, and one is taken here: name one of "
+            + ", ".join(f"{one.file}/{one.layer}" for one in found)
+        )
+    return found
+
+
+def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
+    """The workload of one layer, `said` going before what the file says. Raises ValueError for more than it holds."""
+    there = one.fields()
+    if "kv_heads" not in said and (heads := said.get("heads", there["heads"])) != there["heads"]:
+        there["kv_heads"] = max(1, heads * there["kv_heads"] // there["heads"])
+    found = Workload(**{**there, **said, "distribution": one.text})
+    held = one.fields()
+    for name in ("batch", "heads", "kv_heads", "queries", "keys"):
+        if getattr(found, name) > held[name]:
+            raise ValueError(
+                f"{name} must be at most the {held[name]} of {one.text}, got {getattr(found, name)}"
+            )
+    for name in ("head_dim", "value_dim"):
+        if getattr(found, name) != held[name]:
+            raise ValueError(f"{name} must be the {held[name]} of {one.text}, got {getattr(found, name)}")
+    for name in ("mask", "bias"):
+        if getattr(found, name) == GIVEN and held.get(name) != GIVEN:
+            raise ValueError(f"{one.text} holds no {name}: name one")
+    return found
+
+
+def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, Any]:
+    """The values of options, by name; those that were not given are left out. Raises ValueError, naming the option."""
+    found = {}
+    for choice in choices(grid=grid):
+        text = texts.get(choice.name)
+        if text is not None:
+            found[choice.name] = choice.read(text)
+    return found
+
+
+def by_option(fault: ValueError, given: Iterable[str], *, grid: bool) -> ValueError:
+    """The fault of a workload in the words of whoever typed the options `given`: a field is called as its option is."""
+    text, typed = str(fault), set(given)
+    named = [
+        (match.start(), match.end(), choice.option)
+        for choice in choices(grid=grid)
+        for field in choice.fields
+        if choice.name in typed and (match := re.search(rf"\b{field.name}\b", text))
+    ]
+    if not named:
+        return fault
+    start, end, name = min(named)
+    return ValueError(name + text[end:] if start == 0 else f"{name}: {text}")

@@ -1,0 +1,87 @@
+"""What this machine can do at most: matrix-multiply rate and copy bandwidth of one array library.
+
+A ceiling is the best over the libraries that are installed, each measured in a fresh worker, because libraries
+differ: no single one's matrix product is the most that the machine can do. Where `OMP_NUM_THREADS` and
+`OPENBLAS_CORETYPE` held NumPy back, OpenVINO's took a third of the time of NumPy's.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnlab.backends.library import Library, array_libraries, products
+from attnlab.problem.result import Ceiling
+
+_BUDGET_SECONDS = 0.4
+_SIZES = {"cpu": (256, 768, 1536), "cuda": (4096, 8192)}
+#: a product expected to take longer is not tried: NumPy has float16 without a fast product
+_LONGEST_SECONDS = 1.0
+_COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
+
+
+def measure(library: Library, dtype: str) -> dict[str, float] | None:
+    """Best matrix-multiply rate (FLOP/s) and copy bandwidth (bytes/s) of `library`, or None.
+
+    None where it lacks `dtype` or has no product. No bandwidth where it writes into no array that is there, or where
+    its arrays are another library's: it has no copy to measure.
+
+    Square products of growing size, and a copy of 128 MiB (1 GiB on CUDA), each repeated for a while; the best
+    counts, because a ceiling is what the hardware can do undisturbed.
+    """
+    product = products().get(library.name)
+    if library.declines(dtype) or product is None:
+        return None
+    rates: list[float] = []
+    generator = np.random.default_rng(0)
+    for size in _SIZES[library.device]:
+        if rates and 2.0 * size**3 / max(rates) > _LONGEST_SECONDS:
+            break
+        a, b = (library.from_numpy(generator.standard_normal((size, size)), dtype) for _ in range(2))
+        if product is operator.matmul and not hasattr(a, "__matmul__"):
+            return None
+        rates.append(2.0 * size**3 / _least_seconds(library, partial(_computed, library, product, a, b)))
+    found = {"matmul_flops": max(rates)}
+    if library.in_place and library.name in array_libraries():
+        found["copy_bytes"] = _copy_rate(library)
+    return found
+
+
+def _computed(library: Library, product: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    found = product(a, b)
+    return found if library.completed is None else library.completed(found)
+
+
+def _copy_rate(library: Library) -> float:
+    """Bytes read and written in a second by a copy within `library`."""
+    elements = _COPY_BYTES[library.device] // 4
+    source = library.from_numpy(np.ones(elements, np.float32), "float32")
+    target = library.from_numpy(np.zeros(elements, np.float32), "float32")
+
+    def copy() -> None:
+        target[:] = source
+
+    return 8.0 * elements / _least_seconds(library, copy)
+
+
+def best(device: str, dtype: str, found: dict[str, dict[str, float] | None]) -> Ceiling | None:
+    """The best of what `measure` found, by library name; None where no library has the dtype, or none a copy."""
+    there = {name: one for name, one in found.items() if one is not None}
+    rates = [(one["matmul_flops"], name) for name, one in there.items()]
+    copies = [(one["copy_bytes"], name) for name, one in there.items() if "copy_bytes" in one]
+    return Ceiling(device, dtype, *max(rates), *max(copies)) if copies else None
+
+
+def _least_seconds(library: Library, call: Callable[[], Any]) -> float:
+    call()
+    library.finish()
+    least = float("inf")
+    start = time.perf_counter()
+    while time.perf_counter() - start < _BUDGET_SECONDS:
+        least = min(least, library.time_calls(call, 1))
+    return least

@@ -1,0 +1,226 @@
+"""Contenders raced on one workload, and what to say about it.
+
+Every claim rests on pairs of fresh processes: five, and eight where five do not decide it. Two processes of one backend
+may differ by 30 %, by where their memory lies; a contender with two such speeds is told with both of them.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
+from attnlab.backends.library import huge_page_variables
+from attnlab.judge.pairing import Verdict
+from attnlab.judge.replication import Speed, speeds
+from attnlab.judge.set_up import pay_off
+from attnlab.judge.verdicts import precision_apart, sentence, verdicts_against
+from attnlab.problem.result import Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.disturbance import hidden
+from attnlab.race.limits import Limits
+from attnlab.units import seconds_text
+
+#: for each contender's part in the rounds of the first five processes, unless another time is asked for
+SECONDS = 2.5
+#: processes of each contender, and how many there are where these do not decide it
+PROCESSES, MOST_PROCESSES = 5, 8
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
+
+    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each; `unseen` which
+    disturbances this system does not tell. `huge_pages` holds, for contenders
+    with two speeds by where their memory lies, seconds a call with huge pages, where that could be measured. `command`
+    repeats it.
+    """
+
+    workload: Workload
+    baseline: str
+    results: tuple[Result, ...]
+    verdicts: dict[str, Verdict]
+    sets: int
+    set_seconds: float = 0.0
+    unseen: tuple[str, ...] = ()
+    huge_pages: Mapping[str, float] = field(default_factory=dict)
+    command: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for other programs; a figure that does not exist is None."""
+        return {
+            "workload": self.workload.to_dict(),
+            "baseline": self.baseline,
+            "sets": self.sets,
+            "command": self.command,
+            "contenders": [self._contender(result) for result in self.results],
+        }
+
+    def _contender(self, result: Result) -> dict[str, Any]:
+        latency, verdict = result.latency, self.verdicts.get(result.contender)
+        is_baseline = result.contender == self.baseline and latency is not None
+        return {
+            "name": result.contender,
+            "outcome": str(result.outcome),
+            "reason": result.reason,
+            "seconds_median": latency.median if latency else None,
+            "seconds_by_placement": [speed.seconds for speed in speeds(latency)] if latency else None,
+            "rounds": len(latency.samples) if latency else 0,
+            "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
+            # of disturbed rounds alone it would be somebody else's figure
+            "ratio": (verdict.ratio if verdict.rounds else None) if verdict else 1.0 if is_baseline else None,
+            "ratio_low": _known(verdict.low) if verdict else 1.0 if is_baseline else None,
+            "ratio_high": _known(verdict.high) if verdict else 1.0 if is_baseline else None,
+            "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
+            "processes_needed": verdict.processes_needed if verdict else None,
+            "setup_seconds": result.setup_seconds,
+            "peak_bytes": result.peak_bytes,
+            "relative_error": _known(result.accuracy.relative_error) if result.accuracy else None,
+            "kernel": result.kernel,
+            "computes_in": result.computes_in,
+        }
+
+    def sentences(self) -> list[str]:
+        """One sentence a contender: what came out, and what to do where nothing did."""
+        said = []
+        by_name = {result.contender: result for result in self.results}
+        for result in self.results:
+            if result.outcome is not Outcome.MEASURED:
+                said.append(f"{result.contender}: {result.outcome}. {result.reason}.")
+            elif result.contender in self.verdicts:
+                baseline = by_name.get(self.baseline)
+                precision = precision_apart(result, baseline) if baseline else ""
+                verdict = self.verdicts[result.contender]
+                said.append(sentence(result.contender, self.baseline, verdict, precision=precision))
+        for result in self.results:
+            paid = pay_off(self.results, result.contender)
+            if paid and result.setup_seconds:
+                said.append(
+                    f"{paid.contender} takes {seconds_text(result.setup_seconds)} to get ready: it pays off after "
+                    f"{paid.calls:,} calls against {paid.against}."
+                )
+        needed = [one.processes_needed for one in self.verdicts.values() if one.processes_needed]
+        if needed:
+            seconds = max(needed) * self.set_seconds
+            said.append(f"To decide all of it: --processes {max(needed)}, about {seconds:.0f} s.")
+        for result in self.results:
+            found = speeds(result.latency) if result.latency else ()
+            if len(found) > 1:
+                said.append(two_speeds(result.contender, found, self.huge_pages.get(result.contender)))
+        facts = {
+            name: text for one in self.results if one.latency for name, text in one.latency.facts.items()
+        }
+        if "cut short" in facts:
+            said.append(f"The race was cut short, after {facts['cut short']}.")
+        others = facts.get("others")
+        if others:
+            said.append(
+                f"Other programs took {others} meanwhile: turns that had to wait for a core do not count."
+            )
+        if self.unseen:
+            said.append(f"This system does not tell the {' nor the '.join(self.unseen)}: it goes unseen.")
+        return said
+
+
+def compare(
+    texts: Sequence[str],
+    workload: Workload,
+    *,
+    folders: Sequence[str] = (),
+    seconds: float | None = None,
+    processes: int = MOST_PROCESSES,
+    limits: Limits | None = None,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Race the contenders on `workload`; the first is the baseline.
+
+    seconds : for the rounds of the first five processes, 2.5 for each contender by default. processes : of each
+    contender, at most. limits : all of it, instead. Raises ValueError for fewer than two contenders, broken notation or
+    an unknown backend.
+    """
+    contenders = parse_all(texts)
+    if len(contenders) < 2:
+        raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")
+    for one in contenders:
+        one.require(folders)
+    baseline = contenders[0].name
+    limits = limits or Limits(
+        workload_seconds=seconds or SECONDS * len(contenders),
+        processes=min(PROCESSES, processes),
+        most_processes=processes,
+        further_above=0.0,
+    )
+    started = time.monotonic()
+    with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:
+        results = tuple(conductor.race(workload))
+    elapsed = time.monotonic() - started
+    verdicts = verdicts_against(results, baseline)
+    sets = max((len(set(one.latency.processes.values())) for one in results if one.latency), default=0)
+    huge = _with_huge_pages(contenders, results, workload, folders, limits, on_event)
+    return Comparison(
+        workload=workload,
+        baseline=baseline,
+        results=results,
+        verdicts=verdicts,
+        sets=sets,
+        set_seconds=elapsed / max(1, sets),
+        unseen=tuple(hidden()),
+        huge_pages=huge,
+        command=_command(texts, workload, folders, limits),
+    )
+
+
+def two_speeds(name: str, found: Sequence[Speed], huge: float | None) -> str:
+    """What to say of a contender that has two speeds: both, how often each was met, and what huge pages give."""
+    fast, slow = found
+    said = (
+        f"{name} takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)} by where its memory lies "
+        f"({slow.placements} and {fast.placements} of {slow.placements + fast.placements} placements)"
+    )
+    if huge is None and ("pages=" in name or huge_pages_refused()):
+        return f"{said}."
+    if huge is None:
+        return f"{said}; try it with huge pages: {with_huge_pages(name)}."
+    settings = " ".join(f"{key}={value}" for key, value in huge_page_variables().items())
+    return f"{said}; {seconds_text(huge)} with huge pages (set {settings})."
+
+
+def _with_huge_pages(
+    contenders: Sequence[Contender],
+    results: Sequence[Result],
+    workload: Workload,
+    folders: Sequence[str],
+    limits: Limits,
+    on_event: Callable[[str], None],
+) -> dict[str, float]:
+    """Seconds a call with huge pages, of those contenders that have two speeds without."""
+    twofold = {one.contender for one in results if one.latency and len(speeds(one.latency)) > 1}
+    asked = {one.name: with_huge_pages(one.name) for one in contenders if one.name in twofold}
+    if not asked or huge_pages_refused():
+        return {}
+    brief = replace(limits, workload_seconds=1.0, processes=3, most_processes=3)
+    with Conductor(
+        parse_all(list(asked.values())), folders=folders, limits=brief, memory=False, on_event=on_event
+    ) as conductor:
+        found = conductor.race(workload)
+    return {name: one.latency.median for name, one in zip(asked, found, strict=True) if one.latency}
+
+
+def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits) -> str:
+    """What to type for the same again; of limits the command line has the time and the most processes."""
+    further = [word for folder in folders for word in ("--implementations", str(folder))]
+    if limits.workload_seconds != SECONDS * len(texts):
+        further += ["--seconds", f"{limits.workload_seconds:g}"]
+    if limits.most_processes != MOST_PROCESSES:
+        further += ["--processes", str(limits.most_processes)]
+    return " ".join(filter(None, (workload.command(*texts), shlex.join(further))))
+
+
+def _known(figure: float) -> float | None:
+    return figure if math.isfinite(figure) and figure != 0 else None

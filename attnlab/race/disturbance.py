@@ -1,0 +1,177 @@
+"""Who else uses the machine while contenders race: what a process, and the system, can tell of it.
+
+The kernel counts how long each thread was ready to run and did not (`run_delay_seconds`): the one figure that sees a
+neighbour on *another* core than the conductor's, on which a team of threads waits for its last member. What a kernel
+or a container hides is nan here, and named by `hidden`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from attnlab import system
+
+_TASKS = Path("/proc/self/task")
+_PRESSURE = Path("/proc/pressure/cpu")
+#: turns of the calibration loop
+_LOOPS = 100_000
+#: others who take less than this part of a core are not worth a word
+_NOTABLE = 0.05
+
+
+def run_delay_seconds() -> float:
+    """Seconds that this process's and its children's threads have waited for a core so far, summed; nan where untold.
+
+    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
+    these figures switched off shows zeros, also for the time that a thread ran.
+    """
+    total, seen = 0, False
+    try:
+        for task in (*_TASKS.iterdir(), *_tasks_of_children()):
+            try:
+                figures = (task / "schedstat").read_text().split()
+            except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
+                continue
+            total, seen = total + int(figures[1]), seen or int(figures[0]) > 0
+    except (OSError, ValueError, IndexError):
+        return math.nan
+    return total / 1e9 if seen else math.nan
+
+
+def _tasks_of_children() -> list[Path]:
+    """The threads of the processes that this one has started and that run still."""
+    folders = (Path(f"/proc/{number}/task") for number in system.started_by(os.getpid()))
+    return [task for folder in folders if folder.is_dir() for task in folder.iterdir()]
+
+
+def pressure_seconds() -> float:
+    """Seconds in which any task of the system waited for a core, since it started; nan where untold."""
+    try:
+        return int(_PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return math.nan
+
+
+def calibration_seconds() -> float:
+    """Seconds that a fixed pure-Python loop takes now: about a millisecond, undisturbed."""
+    start = time.perf_counter()
+    for _ in range(_LOOPS):
+        pass
+    return time.perf_counter() - start
+
+
+def steal_seconds() -> float:
+    """CPU seconds that a hypervisor has taken from this machine since it started; 0 where it does not say."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
+def hidden() -> list[str]:
+    """What this system does not tell, in words: each is a disturbance that nobody would see."""
+    found = {
+        "run delay of threads (no schedstat)": run_delay_seconds(),
+        "pressure of tasks on the cores (no /proc/pressure)": pressure_seconds(),
+    }
+    return [name for name, seconds in found.items() if math.isnan(seconds)]
+
+
+@dataclass(frozen=True)
+class Others:
+    """What others took of the machine over some time: cores, and the names of those that took most of it."""
+
+    cores: float
+    names: tuple[str, ...] = ()
+
+    @property
+    def notable(self) -> bool:
+        """Whether it is worth a word."""
+        return self.cores > _NOTABLE
+
+    def __str__(self) -> str:
+        named = f", most of it {' and '.join(self.names)}" if self.names else ""
+        return f"{self.cores:.2g} cores{named}"
+
+
+class Watch:
+    """Looks at the machine now, so that `others` can tell what happened since."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._busy = _busy_seconds()
+        self._ended = _ended_seconds()
+        self._seen = _seen()
+
+    def others(self, ours: Iterable[int]) -> Others:
+        """What everybody but this process, and the processes `ours` (by number) with their children, took since then.
+
+        Another child of this process is not ours: whoever calls attnlab may let one compute.
+        """
+        elapsed = time.monotonic() - self._since
+        if elapsed <= 0:
+            return Others(0.0)
+        seen = _seen()
+        own = {os.getpid(), *_family(ours, {number: one.parent for (number, _), one in seen.items()})}
+        # of children that have ended meanwhile, what they took before does not count
+        before = [
+            one.seconds for key, one in self._seen.items() if key not in seen and one.parent == os.getpid()
+        ]
+        spent = max(0.0, _ended_seconds() - self._ended - sum(before))
+        by_name: dict[str, float] = {}
+        for key, one in seen.items():
+            grown = one.seconds - (self._seen[key].seconds if key in self._seen else 0.0)
+            if key[0] in own:
+                spent += grown
+            else:
+                by_name[one.name] = by_name.get(one.name, 0.0) + grown
+        cores = max(0.0, (_busy_seconds() - self._busy - spent) / elapsed)
+        most = sorted(by_name, key=lambda name: -by_name[name])[:2]
+        return Others(cores, tuple(name for name in most if by_name[name] / elapsed > _NOTABLE))
+
+
+def _busy_seconds() -> float:
+    """CPU seconds that this machine's cores have worked: neither idle, nor waiting, nor taken away."""
+    times = psutil.cpu_times()._asdict()
+    idle = ("idle", "iowait", "steal", "guest", "guest_nice")
+    return float(sum(seconds for name, seconds in times.items() if name not in idle))
+
+
+def _ended_seconds() -> float:
+    """CPU seconds of this process's children that have ended, theirs included."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+class _Process(NamedTuple):
+    name: str
+    parent: int
+    seconds: float
+
+
+def _seen() -> dict[tuple[int, float], _Process]:
+    """By (number, start) of each process that can be seen, its name, its parent's number and its CPU seconds.
+
+    The name does not identify it: threads of the kernel change theirs with their work.
+    """
+    found = {}
+    for one in psutil.process_iter(["name", "cpu_times", "create_time", "ppid"]):
+        times = one.info["cpu_times"]
+        if times is not None:
+            found[one.pid, one.info["create_time"]] = _Process(
+                str(one.info["name"]), one.info["ppid"], times.user + times.system
+            )
+    return found
+
+
+def _family(numbers: Iterable[int], parents: Mapping[int, int]) -> set[int]:
+    """Processes of these numbers, their children, and theirs."""
+    found = set(numbers)
+    while further := {one for one, parent in parents.items() if parent in found and one not in found}:
+        found |= further
+    return found

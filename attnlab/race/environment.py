@@ -1,0 +1,168 @@
+"""Where a run took place: everything that may change its figures and that this machine tells."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attnlab.text import one_line
+
+#: environment variables that are recorded: they change what the libraries do. All others may hold a secret or a name;
+#: of families of them only those whose last word says what is set: no token, no cache folder
+_FAMILIES = (
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_", "MALLOC_", "TORCH_", "PYTORCH_",
+    "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
+    "NPROC", "NPY_", "KERAS_",
+)  # fmt: skip
+_SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "PYTHONMALLOC")
+_NEVER = (
+    "TOKEN",
+    "KEY",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "AUTH",
+    "CREDENTIAL",
+    "URL",
+    "URI",
+    "PROXY",
+    "HOST",
+    "USER",
+)
+#: what must be as it was for a run to go on: entries of `environment`
+_CONDITIONS = (
+    "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
+    "variables", "governor", "turbo", "huge_pages",
+)  # fmt: skip
+#: what makes two machines two: entries of `environment` that stay where other software is installed
+_MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
+_SYS_CPU = Path("/sys/devices/system/cpu")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def environment() -> dict[str, Any]:
+    """Plain data: processor, cores, memory, system, interpreter, variables, clock settings, load.
+
+    What cannot be read here is None, never a guess.
+    """
+    import psutil
+
+    from attnlab.race.disturbance import hidden
+
+    processor = _processor()
+    return {
+        "cpu": processor.get("brand_raw") or platform.processor() or None,
+        "cpu_features": sorted(
+            flag
+            for flag in processor.get("flags", ())
+            if flag.startswith(("avx", "amx", "fma", "asimd", "sve"))
+        ),
+        "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "gpus": _gpus(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "libc": " ".join(platform.libc_ver()).strip() or None,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "attnlab": importlib.metadata.version("attnlab"),
+        "variables": _variables(),
+        "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
+        "turbo": _turbo(),
+        "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "not_seen_here": hidden(),
+        "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "switch_interval_s": sys.getswitchinterval(),
+    }
+
+
+@functools.cache
+def _processor() -> dict[str, Any]:
+    """What it is called and can do: it takes a second to find out, and stays as it is."""
+    import cpuinfo
+
+    return dict(cpuinfo.get_cpu_info())
+
+
+def fingerprint(environment: Mapping[str, Any]) -> str:
+    """A name for the machine: its processor in lower case, and eight digits that follow from what it consists of.
+
+    From processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and huge pages;
+    machines alike in all of it have one name. What an earlier version did not record counts as none.
+    """
+    facts = {name: environment.get(name) or None for name in _MACHINE}
+    facts["usable"] = len(environment.get("affinity") or ())
+    facts["gib"] = round((environment.get("memory_bytes") or 0) / 2**30)
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+    words = re.sub(r"[^a-z0-9]+", "-", str(facts["cpu"] or "unknown").lower()).strip("-")
+    return f"{words[:40].strip('-') or 'unknown'}-{digest}"
+
+
+def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises ValueError, naming what differs, where `now` is another machine or other software than `before`.
+
+    What `before` does not tell is not compared.
+    """
+    different = [
+        f"{name} was {_shown(before[name])} and is {_shown(now.get(name))}"
+        for name in _CONDITIONS
+        if name in before and before[name] != now.get(name)
+    ]
+    for contender, facts in before.get("contenders", {}).items():
+        was = facts.get("versions")
+        is_ = now.get("contenders", {}).get(contender, {}).get("versions")
+        if was and is_ and was != is_:
+            was, is_ = _shown(was), _shown(is_)
+            different.append(f"the versions of {contender} were {was} and are {is_}")
+    if different:
+        raise ValueError(
+            f"the conditions are not those in which the run began: {'; '.join(different)}. "
+            "Restore them, or start a new run"
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {one}" for name, one in value.items()) or "none"
+    return one_line(str(value), 120)
+
+
+def _variables() -> dict[str, str]:
+    found = {}
+    for name in sorted(os.environ):
+        told = name in _SINGLE or name.startswith(_FAMILIES)
+        if told and not any(word in name.upper() for word in _NEVER):
+            found[name] = one_line(os.environ[name])
+    return found
+
+
+def _gpus() -> list[str]:
+    """The models that NVIDIA's driver tells of, one an installed GPU, in alphabetical order."""
+    told = (file.read_text() for file in _GPUS.glob("*/information"))
+    models = (
+        line.partition(":")[2].strip() for text in told for line in text.splitlines() if "Model:" in line
+    )
+    return sorted(models)
+
+
+def _turbo() -> str | None:
+    no_turbo = _read(_SYS_CPU / "intel_pstate/no_turbo")
+    if no_turbo is not None:
+        return "off" if no_turbo == "1" else "on"
+    boost = _read(_SYS_CPU / "cpufreq/boost")
+    return None if boost is None else ("on" if boost == "1" else "off")
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,262 @@
+"""What is measured of a prepared call: one class an instrument.
+
+An instrument names its quantity and its base unit, and its `measure` does the work: in the worker process, on the
+call that is prepared there, output included and inputs not. Latency is measured in the race, a sample a turn; every
+other instrument has a pass of its own after the race, because none may disturb another.
+
+A new instrument is a class, anywhere the worker process can import it from: listed in `STANDARD` or given to a
+conductor, its readings are a further measurement of each result.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from attnlab import system
+from attnlab.backends.library import Call, Library
+from attnlab.errors import Declined
+from attnlab.problem.result import Measurement
+from attnlab.problem.workload import Workload
+from attnlab.race.disturbance import run_delay_seconds
+
+Column = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What one `measure` read: samples, what was noted beside each, and what holds for all; see `Measurement`."""
+
+    samples: Column
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Instrument(ABC):
+    """Measures one quantity of a call."""
+
+    #: the name of the quantity in results
+    quantity: ClassVar[str]
+    #: its base unit: s, B, J, ...
+    unit: ClassVar[str]
+    #: whether its samples are taken in the race, turn by turn, or in a pass of its own after it
+    in_race: ClassVar[bool] = False
+    #: whether every crew of processes is measured, and not the first alone: each is a further "process" of the samples
+    in_every_crew: ClassVar[bool] = False
+    #: the activity that its seconds are accounted under
+    activity: ClassVar[str] = "instruments"
+
+    def applies(self, workload: Workload) -> bool:
+        """Whether there is anything to measure on `workload`."""
+        return True
+
+    @abstractmethod
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        """Read it on `call`, whose arrays are those of `library`.
+
+        What it raises ends this measurement, and is noted beside the result: the others stay.
+        """
+
+    @property
+    def title(self) -> str:
+        """The quantity, in words."""
+        return self.quantity.replace("_", " ")
+
+    @property
+    def path(self) -> str:
+        """Where the worker finds the class: ``module:class``."""
+        return f"{type(self).__module__}:{type(self).__qualname__}"
+
+    def measurement(self, readings: Mapping[str, Any]) -> Measurement:
+        """The readings as they are written, from plain data."""
+        columns = {name: tuple(map(float, column)) for name, column in readings["columns"].items()}
+        samples = tuple(map(float, readings["samples"]))
+        return Measurement(self.quantity, self.unit, samples, columns, readings["facts"])
+
+
+#: what a turn notes beside its time, each the growth of a count of this process since it started (nan: not told)
+COUNTERS: Mapping[str, Callable[[], float]] = {
+    "minor_faults": system.minor_faults,
+    "involuntary_switches": system.involuntary_switches,
+    "run_delay_s": run_delay_seconds,
+}
+
+
+#: after arrays were placed: so many calls in a row with at most so many page faults (one, where it is long), within so
+#: many calls and seconds
+_RESIDE_QUIET, _RESIDE_FAULTS, _RESIDE_CALLS, _RESIDE_SECONDS = 2, 16, 20, 0.25
+
+
+class Latency(Instrument):
+    """Seconds per call, by the device's own clock."""
+
+    quantity = "latency"
+    unit = "s"
+    in_race = True
+    activity = "timed"
+
+    def measure(
+        self,
+        library: Library,
+        call: Call,
+        *,
+        iterations: int = 1,
+        settle_seconds: float | None = None,
+        placed: bool = False,
+        **options: Any,
+    ) -> Readings:
+        """One turn of the race: the mean over `iterations` calls, after untimed calls for `settle_seconds`.
+
+        Before its turn the process was stopped while the other contenders computed: the untimed calls bring the
+        caches back (None: no such calls). Where its arrays were `placed` since the turn before, they go on until calls
+        take no more fresh pages from the system: that is paid once and not by every call. ``settled_s`` notes the
+        seconds that they took. Garbage is not collected.
+        """
+        gc.disable()
+        try:
+            settled = 0.0
+            if settle_seconds is not None:
+                start = time.perf_counter()
+                if placed:
+                    self._reside(library, call)
+                else:
+                    library.time_calls(call, 1)
+                while (settled := time.perf_counter() - start) < settle_seconds:
+                    library.time_calls(call, 1)
+            before = {name: count() for name, count in COUNTERS.items()}
+            seconds = library.time_calls(call, iterations)
+            noted = {name: (float(count() - before[name]),) for name, count in COUNTERS.items()}
+        finally:
+            gc.enable()
+        return Readings((seconds,), {"settled_s": (settled,), **noted})
+
+    @staticmethod
+    def _reside(library: Library, call: Call) -> None:
+        """Call until calls in a row took no fresh pages to speak of; a backend whose every call does is left at it."""
+        faults, quiet, start = COUNTERS["minor_faults"], 0, time.perf_counter()
+        for _ in range(_RESIDE_CALLS):
+            before = faults()
+            library.time_calls(call, 1)
+            quiet = quiet + 1 if faults() - before <= _RESIDE_FAULTS else 0
+            elapsed = time.perf_counter() - start
+            resident = quiet == _RESIDE_QUIET or (quiet and elapsed > _RESIDE_SECONDS / 10)
+            if resident or elapsed > _RESIDE_SECONDS:
+                return
+
+
+class PeakMemory(Instrument):
+    """Peak memory of one warm call in bytes: output included, inputs not.
+
+    On the CPU memray traces every allocation of the process, whatever library makes it. Where memray is missing,
+    the kernel's resident-set high-water mark stands in, and the method says so: it counts pages, and was off by 30 %
+    where memray was within 0.01 % of the analytic value.
+    """
+
+    quantity = "peak_memory"
+    unit = "B"
+    activity = "memory"
+    _repeats = 2
+    #: a call this long (seconds) is traced once: tracing the naive loop twice cost more than racing it
+    _long = 0.2
+
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        """The peak of a call, twice where it is short; the least of the samples counts.
+
+        Calls once untraced first: a cold call carries workspaces that are kept (33 MB for one BLAS).
+        Raises RuntimeError where this platform has no way to measure it.
+        """
+        started = time.perf_counter()
+        call()
+        library.finish()
+        repeats = self._repeats if time.perf_counter() - started < self._long else 1
+        peaks, beside = [], []
+        for _ in range(repeats):
+            peak, method = self._peak(library, call)
+            peaks.append(float(peak))
+            beside.append(library.beside_peak() if hasattr(library, "beside_peak") else {})
+        columns = {name: tuple(one[name] for one in beside) for name in beside[0]}
+        return Readings(tuple(peaks), columns, {"method": method})
+
+    @staticmethod
+    def _peak(library: Library, call: Call) -> tuple[int, str]:
+        on_device = library.peak_bytes(call)
+        if on_device is not None:
+            return on_device, getattr(library, "peak_method", "device allocator")
+        try:
+            import memray
+        except ImportError:
+            return _resident_peak(call), "resident set"
+        with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
+            trace = Path(folder) / "trace.bin"
+            with memray.Tracker(trace):
+                output = call()
+            del output
+            return int(memray.FileReader(trace).metadata.peak_memory), "memray"
+
+
+class BlockParts(Instrument):
+    """Seconds of a multi-head block's three parts, each called alone: projection, attention, output.
+
+    A sample is the sum of the three, the columns ``projection_s``, ``attention_s`` and ``output_s`` are the parts, and
+    ``waited`` is the share of the round for which threads waited for a core (nan: not told). The attention finds query,
+    key and value where the projection left them, the output projection its heads likewise.
+    """
+
+    quantity = "block_parts"
+    unit = "s"
+    in_every_crew = True
+    _rounds = 9
+    #: a part is called for so long in a round, and once where it is longer; so long altogether at most, but two rounds
+    _turn_seconds, _seconds = 1e-3, 0.5
+
+    def applies(self, workload: Workload) -> bool:
+        return workload.d_model is not None
+
+    def measure(self, library: Library, call: Call, **options: Any) -> Readings:
+        """Rounds over the parts, one after the other. Raises Declined for a call that has no parts."""
+        parts: Mapping[str, Call] | None = getattr(call, "parts", None)
+        if parts is None:
+            raise Declined("it computes the block in one piece")
+        iterations = {}
+        for name, part in parts.items():
+            library.time_calls(part, 1)
+            iterations[name] = max(1, round(self._turn_seconds / max(library.time_calls(part, 1), 1e-9)))
+        columns: dict[str, list[float]] = {f"{name}_s": [] for name in parts}
+        waited: list[float] = []
+        start = time.perf_counter()
+        for count in range(self._rounds):
+            began, delay = time.perf_counter(), run_delay_seconds()
+            if count > 1 and began - start > self._seconds:
+                break
+            for name, part in parts.items():
+                columns[f"{name}_s"].append(library.time_calls(part, iterations[name]))
+            waited.append((run_delay_seconds() - delay) / max(time.perf_counter() - began, 1e-9))
+        samples = tuple(map(sum, zip(*columns.values(), strict=True)))
+        return Readings(samples, {name: tuple(one) for name, one in (*columns.items(), ("waited", waited))})
+
+
+LATENCY, PEAK_MEMORY, BLOCK_PARTS = Latency(), PeakMemory(), BlockParts()
+#: what a conductor measures unless it is given others
+STANDARD: tuple[Instrument, ...] = (LATENCY, PEAK_MEMORY, BLOCK_PARTS)
+
+
+def _resident_peak(call: Call) -> int:
+    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if not reset.exists():
+        raise RuntimeError("peak memory needs memray here; pip install memray")
+    before = _kilobytes(status, "VmRSS")
+    reset.write_text("5")  # sets VmHWM back to the present size
+    output = call()
+    del output
+    return max(0, _kilobytes(status, "VmHWM") - before) * 1024
+
+
+def _kilobytes(status: Path, name: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])

@@ -1,0 +1,177 @@
+"""Does a backend give the same bits again: alone in a batch, per head, per query, with other threads?
+
+Where it does, an answer does not depend on what else was computed beside it, and inference can be repeated bit for
+bit; where it does not, both answers are right, and differ by rounding (He et al. 2025, "Defeating nondeterminism in
+LLM inference"). Asked on a problem of its own without a mask, so that every part has one meaning by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import Contender
+from attnlab.backends.library import thread_variables
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
+from attnlab.race.worker_process import NoAnswer, WorkerProcess
+
+_ALL = slice(None)
+#: what is asked, and the part of (batch, heads, queries) that is computed by itself for it
+PARTS: dict[str, tuple[slice, slice, slice]] = {
+    "again": (_ALL, _ALL, _ALL),
+    "batch alone": (slice(1, 2), _ALL, _ALL),
+    "head alone": (_ALL, slice(2, 3), _ALL),
+    "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
+    "one query alone": (_ALL, _ALL, slice(37, 38)),
+}
+THREADS = "other threads"
+ASKED = (*PARTS, THREADS)
+#: no block of a kernel divides these numbers
+_QUERIES, _KEYS = 300, 700
+#: a backend that would take longer than this for one call is asked on a problem a 25th of the size
+_LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
+#: parts are asked for until so many seconds are spent: some libraries compile for each
+_PATIENCE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """Whether `contender` gave the same bits in `dtype`, by what was asked of `ASKED`; what could not be is not there.
+
+    queries, keys : of the problem. reason : why not all of it was asked.
+    """
+
+    contender: str
+    dtype: str
+    queries: int = 0
+    keys: int = 0
+    same: dict[str, bool] = field(default_factory=dict)
+    reason: str | None = None
+
+
+def workload_in(dtype: str, device: str, size: int = 1) -> Workload:
+    """What is asked, 1/`size` as long."""
+    return Workload(
+        batch=2, heads=4, queries=_QUERIES // size, keys=_KEYS // size, dtype=dtype, device=device
+    )
+
+
+def size_for(backend: Backend, dtype: str, device: str) -> int:
+    """1, or `_SMALLER` for a backend that takes too long for all of it."""
+    small = workload_in(dtype, device, _SMALLER)
+    call, library = backend.bind(small), backend.open(device)
+    # the first call carries a library's start-up, and a busy machine makes any of them long
+    seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
+    return _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
+
+
+def whole(backend: Backend, workload: Workload) -> NDArray[Any]:
+    """The output for all of the problem."""
+    return _answer(backend, workload, problem_of(workload))
+
+
+def same_in_parts(
+    backend: Backend, workload: Workload, expected: NDArray[Any]
+) -> tuple[dict[str, bool], str | None]:
+    """Whether each of `PARTS`, computed by itself, is as in `expected`, as far as there was time; and why not all."""
+    problem, started = problem_of(workload), time.monotonic()
+    same: dict[str, bool] = {}
+    for name, part in PARTS.items():
+        if time.monotonic() - started > _PATIENCE_SECONDS:
+            return same, f"its calls took over {_PATIENCE_SECONDS:g} s"
+        batch, heads, queries = part
+        alone = problem.with_(
+            query=problem.query[batch, heads, queries],
+            key=problem.key[batch, heads],
+            value=problem.value[batch, heads],
+        )
+        asked = workload.with_(
+            batch=alone.shape.batch,
+            heads=alone.shape.heads,
+            kv_heads=alone.kv_heads,
+            queries=alone.shape.queries,
+        )
+        same[name] = same_bits(_answer(backend, asked, alone), expected[batch, heads, queries])
+    return same, None
+
+
+def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two arrays hold the same numbers, bit for bit."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def with_other_threads(contender: Contender, cores: int, folders: Sequence[str] = ()) -> WorkerProcess:
+    """A process for `contender` with 1 thread, or 2 where it has 1 itself; not yet started."""
+    return WorkerProcess(replace(contender, threads=1 if threads_of(contender, cores) > 1 else 2), folders)
+
+
+def invariance_of(
+    contender: Contender,
+    process: WorkerProcess,
+    other: WorkerProcess,
+    dtypes: Sequence[str],
+    device: str,
+    seconds: float = 60.0,
+) -> list[Invariance]:
+    """What `contender` does in each of `dtypes`, asked in its `process`, which runs, and in one with other threads.
+
+    A dtype that it declines is left out. The other process, of `with_other_threads`, may have been started, and ends.
+    """
+    found: list[Invariance] = []
+    expected: dict[str, NDArray[Any]] = {}
+    try:
+        if not other.alive:
+            other.start()  # which imports its library while the first is asked
+        for dtype in dtypes if process.alive else ():
+            asked = {"dtype": dtype, "device": device}
+            try:
+                reply, (expected[dtype],) = process.ask_arrays("invariance", seconds=seconds, **asked)
+            except NoAnswer as fault:
+                if getattr(fault, "kind", "") != "declined":
+                    found.append(Invariance(contender.name, dtype, reason=str(fault)))
+                if not process.alive:
+                    break
+                continue
+            one = workload_in(dtype, device, reply["size"])
+            found.append(
+                Invariance(contender.name, dtype, one.queries, one.keys, reply["same"], reply["reason"])
+            )
+        other.finish_start()
+        return [_by_other(other, one, expected.get(one.dtype), device, seconds) for one in found]
+    except NoAnswer as fault:
+        return [replace(one, reason=one.reason or f"with other threads: {fault}") for one in found]
+    finally:
+        other.end()
+
+
+def threads_of(contender: Contender, cores: int) -> int:
+    """With how many threads it computes: as set for it or by the environment, or as many as there are `cores`."""
+    variables = {**os.environ, **dict(contender.variables)}
+    said = (variables.get(name, "") for name in thread_variables())
+    return contender.threads or min([int(one) for one in said if one.isdecimal() and int(one) > 0] or [cores])
+
+
+def _by_other(
+    other: WorkerProcess, one: Invariance, expected: NDArray[Any] | None, device: str, seconds: float
+) -> Invariance:
+    """`one` with what the process with other threads answers. Raises NoAnswer."""
+    if expected is None:
+        return one
+    size = _QUERIES // one.queries
+    asked = {"dtype": one.dtype, "device": device, "size": size}
+    _, (answer,) = other.ask_arrays("invariance", seconds=seconds, **asked)
+    return replace(one, same={**one.same, THREADS: same_bits(answer, expected)})
+
+
+def _answer(backend: Backend, workload: Workload, problem: Problem) -> NDArray[Any]:
+    return np.array(backend.named(workload, backend.bind(workload, problem)())[OUTPUT])

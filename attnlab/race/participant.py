@@ -1,0 +1,137 @@
+"""One contender's way through one workload: what is known of it so far, and what is filed in the end."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.dtypes import lower
+from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.instruments import LATENCY, Instrument
+from attnlab.race.protocol import Message
+from attnlab.race.worker_process import NoAnswer, WorkerProcess
+
+
+@dataclass
+class Participant:
+    """One contender's way through one workload, as far as it has come.
+
+    `worker` is its process in the crew that is racing now, `answers` what the call that is timed returned in the first.
+    `call_seconds` is the least seconds a call so far, `spent` the seconds of its turns together. It has left the race
+    where `racing` is False, sits out a crew where `present` is False, and has an outcome other than measured, with a
+    reason, where it has `ended`.
+    """
+
+    worker: WorkerProcess
+    workload: Workload
+    deadline_seconds: float
+    accuracy: Accuracy | None = None
+    kernel: str | None = None
+    cache: str = "warm"
+    call_seconds: float = 0.0
+    spent: float = 0.0
+    #: the part of it that no other contender's time was cut for
+    apart: float = 0.0
+    racing: bool = True
+    present: bool = True
+    #: it computes in more threads or processes than there are cores, which wait for each other
+    crowded: bool = False
+    answers: tuple[NDArray[Any], ...] = ()
+    #: whether its arrays can be placed anew within a process
+    placeable: bool = True
+    ended: tuple[Outcome, str] | None = None
+    #: the end of what its process printed, where that ended
+    tail: str = ""
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    turns: list[dict[str, float]] = field(default_factory=list)
+    #: by process: seconds of binding and of the first call, and whether the process was a fresh one
+    set_up: dict[int, dict[str, float]] = field(default_factory=dict)
+    measurements: list[Measurement] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The contender's name in this run."""
+        return self.worker.contender.name
+
+    @property
+    def computes_in(self) -> str | None:
+        """The number format that it computes in, where that is lower than the workload's."""
+        return lower(self.workload.dtype, self.worker.computes_in)
+
+    def ask(self, op: str, **arguments: Any) -> Message:
+        """The worker's answer. Raises NoAnswer, also where there is none within the deadline."""
+        return self.worker.ask(op, seconds=self.deadline_seconds, **arguments)
+
+    def measure(self, instrument: Instrument, **options: Any) -> Message:
+        """The instrument's readings on what is prepared, as plain data. Raises as `ask`."""
+        return self.ask("measure", instrument=instrument.path, **options)
+
+    def keep(self, measurement: Measurement, process: int | None = None) -> None:
+        """File a measurement; with the number of its process, beside the samples of the same quantity from others."""
+        if process is not None:
+            columns = {**measurement.columns, "process": (float(process),) * len(measurement.samples)}
+            before = next((one for one in self.measurements if one.quantity == measurement.quantity), None)
+            samples = measurement.samples
+            if before is not None:
+                self.measurements.remove(before)
+                samples = before.samples + samples
+                columns = {name: before.columns[name] + column for name, column in columns.items()}
+            measurement = replace(measurement, samples=samples, columns=columns)
+        self.measurements.append(measurement)
+
+    def latency(self) -> Measurement:
+        """Seconds per call of its turns so far."""
+        columns = {name: tuple(turn[name] for turn in self.turns) for name in self.turns[0]}
+        samples = columns.pop("seconds")
+        facts = {"cache": self.cache, **self.facts}
+        return LATENCY.measurement({"samples": samples, "columns": columns, "facts": facts})
+
+    def setup(self) -> Measurement | None:
+        """Seconds of each process before its calls were as fast as they became: binding, and more for the first call.
+
+        Not where binding computes the forward pass, of which the timed call is the way back.
+        """
+        if not self.set_up or OUTPUT not in self.workload.results:
+            return None
+        every = [turn["seconds"] for turn in self.turns]
+        samples = []
+        for process, one in self.set_up.items():
+            typical = [turn["seconds"] for turn in self.turns if turn["process"] == process] or every
+            samples.append(one["bind_s"] + max(0.0, one["first_call_s"] - statistics.median(typical)))
+        columns = {name: tuple(one[name] for one in self.set_up.values()) for name in ("bind_s", "fresh")}
+        columns["process"] = tuple(map(float, self.set_up))
+        return Measurement("setup", "s", tuple(samples), columns)
+
+    def attempt(self, step: Callable[[Participant], Any]) -> None:
+        """Take `step` with this participant; what goes wrong in it ends this participant and no other."""
+        try:
+            step(self)
+        except NoAnswer as fault:
+            self.ended = self.ended or (fault.outcome, str(fault))
+            self.tail = self.tail or fault.tail
+
+    def result(self) -> Result:
+        """What is filed for it."""
+        common: dict[str, Any] = {
+            "contender": self.name,
+            "workload": self.workload,
+            "accuracy": self.accuracy,
+            "kernel": self.kernel,
+            "library": self.worker.library,
+            "asked_kernel": self.worker.asked_kernel,
+            "computes_in": self.computes_in,
+        }
+        if self.ended is not None:
+            outcome, reason = self.ended
+            return Result(outcome=outcome, reason=reason, tail=self.tail or None, **common)
+        setup = self.setup()
+        measured = (self.latency(), *((setup,) if setup else ()), *self.measurements)
+        notes = "; ".join(self.notes) or None
+        return Result(outcome=Outcome.MEASURED, reason=notes, measurements=measured, **common)

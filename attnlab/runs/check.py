@@ -1,0 +1,374 @@
+"""Is a backend right? The accuracy gate in every dtype, the backend in a process of its own.
+
+It may crash or hang there: that is an outcome, not the end of the check.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from attnlab.backends.contender import Contender
+from attnlab.errors import Declined, Misbehaved
+from attnlab.gate.gate import EVERYTHING, Answers, GateResult, examine
+from attnlab.gate.questions import (
+    Question,
+    forget,
+    forget_all,
+    gradient_questions,
+    log_sum_questions,
+    questions,
+)
+from attnlab.problem.directions import LOG_SUM
+from attnlab.problem.dtypes import lower
+from attnlab.problem.packing import pack
+from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
+from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
+from attnlab.subprocesses import Enough, work_in_lanes
+from attnlab.system import cores
+
+_SECONDS = 60.0
+_START_SECONDS = 2.0
+#: right answers that may be worked out before their questions: a slow backend is spared many of them
+_LEAD = 16
+#: the order of asking: what most backends have, and what shows most, first
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
+#: what a dtype costs to ask about, in float32's cost: measured; float64 has only the first of the questions
+_COST = {"float64": 0.5}
+
+Event = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether a backend passed, and why not; `passed` is None where it could not be asked at all.
+
+    precision : by dtype, ``class`` (full precision inside, weights rounded, scores rounded), ``relative_error``,
+    ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
+    gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
+    its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
+    log_sums, no_log_sums : the same of ln Z. no_dtypes : the dtypes that it does not have, and why. lower : the number
+    format in which it computes, by dtype, where that is a lower one: its answers were then held against the truth of
+    inputs rounded to it. left_out : questions that would have taken this backend too long; uncompiled : those that it
+    was spared because it had compiled for too long by then. drawn : conditions among
+    those that it answered that no table names, drawn at random for this seed.
+    """
+
+    name: str
+    passed: bool | None
+    reason: str | None
+    asked: int = 0
+    declined: int = 0
+    left_out: int = 0
+    uncompiled: int = 0
+    drawn: int = 0
+    precision: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
+    no_gradients: str | None = None
+    log_sums: dict[str, dict[str, Any]] = field(default_factory=dict)
+    no_log_sums: str | None = None
+    no_dtypes: dict[str, str] = field(default_factory=dict)
+    lower: dict[str, str] = field(default_factory=dict)
+    invariance: list[Invariance] = field(default_factory=list)
+
+    @property
+    def much_left_out(self) -> bool:
+        """Whether more than a quarter of the questions that it did not decline were left out."""
+        spared = self.left_out + self.uncompiled
+        return 4 * spared > self.asked + spared
+
+
+def check(
+    contender: Contender | str,
+    folders: Sequence[str] = (),
+    device: str = "cpu",
+    seed: int = 0,
+    *,
+    dtypes: Sequence[str] = _DTYPES,
+    on_event: Event = lambda text: None,
+    keep: bool = False,
+    lanes: int | None = None,
+    invariance: bool = False,
+) -> Checked:
+    """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
+
+    In each dtype first those about its output, then those about the gradients of query, key and value, where its
+    library differentiates. `contender` is its name, with settings where they are to hold:
+    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. lanes : so many
+    processes share the dtypes, each with the backend in a process of its own, and find what one would have found; by
+    default one a core on the CPU, and one alone on another device or with `keep`. invariance : does it, where it
+    is right, give the same bits again? Asked afterwards, see `attnlab.race.invariance`.
+    Raises ValueError for an unknown backend and for broken notation.
+    """
+    asked = Contender.parse(contender) if isinstance(contender, str) else contender
+    asked.require(folders)
+    if lanes is None:
+        lanes = 1 if keep or device != "cpu" else cores()
+    ends: dict[str, _End] = {}
+    process = WorkerProcess(_patient(asked), folders)
+    other = with_other_threads(asked, cores(), folders) if invariance else None
+
+    def told(message: str | _End) -> None:
+        if isinstance(message, str):
+            on_event(f"{asked.name}: {message}")
+            return
+        ends[message.dtype] = message
+        if _settled(ends, dtypes):
+            raise Enough
+        if other and len(ends) == len(dtypes) - 1 and all(one.passed for one in ends.values()):
+            other.start()  # which imports its library while the last dtype is asked about
+
+    work = partial(_ask, asked, tuple(folders), device, seed, keep)
+    first, *rest = _shared_out(dtypes, lanes)
+    try:
+        work_in_lanes(work, [(first, process), *((share, None) for share in rest)], told)
+        counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
+        found = _summary(asked.name, counted)
+        if not other or not found.passed:
+            return found
+        answered = [one.dtype for one in counted if one.result and one.result.asked]
+        return replace(found, invariance=invariance_of(asked, process, other, answered, device))
+    finally:
+        process.end()
+        if other:
+            other.end()
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the questions in one dtype ended; without a result where the backend could not be asked on.
+
+    `lower` is the number format in which it computes, where that is a lower one.
+    """
+
+    dtype: str
+    passed: bool | None
+    reason: str | None = None
+    result: GateResult | None = None
+    lower: str | None = None
+
+
+def _settled(ends: Mapping[str, _End], dtypes: Sequence[str]) -> list[str]:
+    """The dtypes that count, up to the first with a fault, once all of them have ended; none before that.
+
+    What other lanes found in later ones is what nobody would have asked.
+    """
+    until = next(
+        (at for at, dtype in enumerate(dtypes, 1) if dtype in ends and ends[dtype].reason), len(dtypes)
+    )
+    return list(dtypes[:until]) if all(dtype in ends for dtype in dtypes[:until]) else []
+
+
+def _shared_out(dtypes: Sequence[str], lanes: int) -> list[list[str]]:
+    """The dtypes of each lane, in order: each goes to the lane that has least to do so far."""
+    shares: list[list[str]] = [[] for _ in range(min(lanes, len(dtypes)))]
+    for dtype in dtypes:
+        min(shares, key=lambda share: sum(_COST.get(one, 1.0) for one in share)).append(dtype)
+    return shares
+
+
+def _ask(
+    asked: Contender,
+    folders: Sequence[str],
+    device: str,
+    seed: int,
+    keep: bool,
+    part: tuple[Sequence[str], WorkerProcess | None],
+    tell: Callable[[str | _End], None],
+) -> None:
+    """Put the questions in each dtype of `part` to the backend in a process of its own, up to the first fault.
+
+    Tells every question, and how each dtype ended. The process is the one of `part`, which goes on after that, or,
+    where there is none, one that ends.
+    """
+    from threadpoolctl import threadpool_limits
+
+    dtypes, lasting = part
+    process = lasting or WorkerProcess(_patient(asked), folders)
+    dtype, loaded = dtypes[0], False
+    try:
+        process.start()
+        with threadpool_limits(1):  # references are small products: a second thread here would only spin
+            _begin_ahead(dtype, seed)
+            process.finish_start()
+            loaded = True
+            for dtype in dtypes:
+                less = lower(dtype, process.computes_in)
+                asked_in = less or dtype
+                coming = (questions, log_sum_questions, gradient_questions)
+                # questions of other dtypes, which come between, would be held to those
+                only = {asked_in: dtype} if process.computes_in else None
+                box = _BlackBox(process, device, *(one(asked_in, seed) for one in coming), only=only)
+                result = examine(
+                    box,
+                    asked_in,
+                    seed=seed,
+                    directions=EVERYTHING,
+                    on_event=tell,
+                    clock=box.clock,
+                    setup=box.setup,
+                    parts=process.parts,
+                )
+                fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
+                tell(_End(dtype, not fault, fault, result, less))
+                if result.fault:
+                    break
+                if not keep:
+                    forget()
+    except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
+        tell(_End(dtype, None if refusal.kind == "unavailable" else False, str(refusal)))
+    except (Died, Hung) as fault:  # a library that ends the process on import says nothing of the backend
+        tell(_End(dtype, False if loaded else None, str(fault)))
+    finally:
+        if lasting is None:
+            process.end()
+        if not keep:
+            forget_all()
+
+
+def _patient(contender: Contender) -> Contender:
+    """With threads that wait asleep, as nothing is timed: idle ones would spin on the cores that work out answers."""
+    if "OMP_WAIT_POLICY" in {name for name, _ in contender.variables} | set(os.environ):
+        return contender
+    return replace(contender, variables=(*contender.variables, ("OMP_WAIT_POLICY", "passive")))
+
+
+def _begin_ahead(dtype: str, seed: int) -> None:
+    """The first right answers, for as long as a library takes to load in the other process."""
+    until = time.monotonic() + _START_SECONDS
+    for question in questions(dtype, seed):
+        _ = question.references
+        if time.monotonic() > until:
+            return
+
+
+class _BlackBox:
+    """A backend in its own process as the gate's black box. Died and Hung come through, with the question's name.
+
+    The right answer is worked out here while the backend works on its own, and if it takes longer those to the next
+    questions, which come in the order of asking; some of them may not be asked. only : the dtypes
+    that are asked about and those in which their arrays go there: wider ones where the backend computes in a lower one.
+    """
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        device: str,
+        *coming: Iterator[Question],
+        only: Mapping[str, str] | None = None,
+    ) -> None:
+        self._process, self._device, self._only = process, device, only
+        self._coming = dict(zip(EVERYTHING, coming, strict=False))
+        self._ready: deque[Question] = deque()
+        self._declining = False
+        self._taken = self._set_up = 0.0
+
+    def clock(self) -> float:
+        """Processor seconds that the backend took so far: a busy machine does not make it slow."""
+        return self._taken
+
+    def setup(self) -> float:
+        """Processor seconds beside them that it took once, to compile and the like."""
+        return self._set_up
+
+    def __call__(self, question: Question) -> Answers:
+        """What it answers, by name."""
+        if self._only is not None and question.dtype not in self._only:
+            raise Declined(f"{question.dtype} is not asked about here")
+        self._pass_to(question)
+        try:
+            answer = self._begin(question)
+            if not self._declining:
+                _ = question.references
+                self._work_ahead(question.kind)
+            reply, found = answer()
+            self._taken += reply["cpu_seconds"]
+            self._set_up += reply["setup_seconds"]
+            self._declining = False
+        except Refused as refusal:
+            if refusal.kind == "declined":
+                self._declining = True  # likely the next one too: nothing is worked out for it
+                raise Declined(str(refusal)) from None
+            if refusal.kind == "unavailable":
+                raise
+            raise Misbehaved(str(refusal)) from None
+        except (Died, Hung) as fault:
+            raise type(fault)(f"{question.text}: {fault}") from None
+        named = dict(zip(reply["names"], found, strict=True))
+        if self._only is not None:  # float16 is carried in itself
+            carried = question.problem.query.dtype
+            named = {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
+        return named
+
+    def _begin(self, question: Question) -> Callable[[], Any]:
+        problem, workload = question.problem, question.workload(self._device)
+        if self._only is not None:
+            dtype = self._only[question.dtype]
+            problem, workload = problem.cast(dtype), workload.with_(dtype=dtype)
+        plain, arrays = pack(problem)
+        return self._process.begin(
+            "answer",
+            seconds=_SECONDS,
+            arrays=arrays,
+            problem=plain,
+            workload=workload.to_dict(),
+            layout=question.layout,
+            gradient_layout=question.gradient_layout,
+        )
+
+    def _pass_to(self, question: Question) -> None:
+        """Leave behind what comes before it: it was passed over. What is asked at the end comes after all."""
+        while self._ready:
+            if self._ready.popleft() is question:
+                return
+        for one in self._coming[question.kind]:
+            if one is question:
+                return
+
+    def _work_ahead(self, kind: str) -> None:
+        """Right answers to the next questions, until this one's answer is there."""
+        while len(self._ready) < _LEAD and not self._process.answered():
+            following = next(self._coming[kind], None)
+            if following is None:
+                return
+            _ = following.references
+            self._ready.append(following)
+
+
+def _refusal(found: Sequence[GateResult]) -> str:
+    """That nothing was answered, and each reason for it once."""
+    reasons = dict.fromkeys(one.refusal for one in found if one.refusal)
+    return ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(reasons))))
+
+
+def _summary(name: str, counted: Sequence[_End]) -> Checked:
+    found = [replace(one.result, dtype=one.dtype) for one in counted if one.result]
+    passed, reason = counted[-1].passed, counted[-1].reason
+    if passed and not any(one.asked for one in found):
+        passed, reason = None, _refusal(found)
+    gradients = {one.dtype: one.gradient_precision.precision() for one in found if one.gradient_precision}
+    log_sums = {one.dtype: one.log_sum_precision.precision() for one in found if one.log_sum_precision}
+    refused = next((one.gradient_refusal for one in found if one.gradient_refusal), None)
+    no_log_sums = next((one.log_sum_refusal for one in found if one.log_sum_refusal), None)
+    return Checked(
+        name=name,
+        passed=passed,
+        reason=reason,
+        asked=sum(one.asked for one in found),
+        declined=sum(one.declined for one in found),
+        left_out=sum(one.left_out for one in found),
+        uncompiled=sum(one.uncompiled for one in found),
+        drawn=sum(one.drawn for one in found),
+        precision={one.dtype: one.precision.precision() for one in found if one.precision},
+        gradients=gradients,
+        no_gradients=None if gradients else refused,
+        log_sums=log_sums,
+        no_log_sums=None if log_sums else no_log_sums,
+        no_dtypes={one.dtype: one.refusal for one in found if one.refusal},
+        lower={one.dtype: one.lower for one in counted if one.lower and one.result and one.result.asked},
+    )

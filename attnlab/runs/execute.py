@@ -1,0 +1,242 @@
+"""Carrying out a plan: races, ceilings, experiments, and a folder in which nothing measured is lost."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.backends.discovery import backends, block_only, on_request
+from attnlab.backends.library import products
+from attnlab.problem.result import Ceiling, Outcome, Result
+from attnlab.race import ceilings
+from attnlab.race.conductor import Conductor
+from attnlab.race.environment import environment, unchanged
+from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
+from attnlab.runs import results_file
+from attnlab.runs.interrupts import terminable
+from attnlab.runs.lock import held
+from attnlab.runs.plan import EVERYBODY, Plan
+from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run
+
+DEFAULT_FOLDER = Path("reports/latest")
+
+
+class Progress:
+    """Who is told how far a run has come; this one tells nobody."""
+
+    def stage(self, text: str, *, done: int, total: int) -> None:
+        """`done` of `total` workloads are measured; `text` is what comes now."""
+
+    def detail(self, text: str) -> None:
+        """What happens within the stage."""
+
+    def begins(self, run: Run) -> None:
+        """`run` is about to be measured: its plan, and the results that it has already."""
+
+    def finished(self, results: Sequence[Result]) -> None:
+        """All results of one workload, which are on disk: one a contender."""
+
+
+def run(
+    plan: Plan, folder: Path | str | None = None, *, command: str = "", progress: Progress | None = None
+) -> Run:
+    """Measure `plan` into `folder` (by default ``reports/latest``) and return the run.
+
+    Results are on disk as soon as a workload is done. An interrupt (Ctrl-C, SIGTERM) ends the measuring, not the call:
+    the run comes back with `complete` False, and `resume` goes on with it. The run of ours that stands in the default
+    folder is moved aside, under its starting time; any other folder must be new or empty.
+
+    Raises ValueError for an unknown backend and for a folder that cannot be used or that another run writes to,
+    NotStored where the disk is full.
+    """
+    plan, contenders = resolve(plan)
+    place = claim(folder, DEFAULT_FOLDER, RUN_FILE)
+    with held(place):
+        record = Run(
+            folder=place,
+            plan=plan,
+            environment={},
+            contenders=tuple(one.name for one in contenders),
+            baseline=plan.baseline or contenders[0].name,
+            command=command,
+            id=secrets.token_hex(8),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        record.save()  # from here on the folder is ours
+        _carry_out(record, contenders, progress or Progress())
+    return record
+
+
+def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
+    """Go on with the run in `folder` where it stopped, and return it: the same cells as of an unbroken run.
+
+    Results of a workload that was cut off are set aside, into ``results.torn``, and the workload is raced again. Raises
+    ValueError where there is nothing to go on with, where the conditions are not what they were (processor, cores,
+    system, libraries, settings), and where another process writes to the folder; NotStored as `run`.
+    """
+    with held(require_run(folder)):
+        record = read_run(folder)
+        if record.complete:
+            raise ValueError(
+                f"{folder} is complete: there is nothing to go on with; a new run needs a new --out"
+            )
+        _, contenders = resolve(record.plan)
+        whole = record.whole()
+        results_file.set_aside(record.folder, results_file.read(record.folder), whole)
+        del record.results[whole:]
+        record.torn = False
+        _carry_out(record, contenders, progress or Progress())
+    return record
+
+
+def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
+    try:
+        with terminable():
+            _measure(record, contenders, progress)
+            record.complete = True
+    except KeyboardInterrupt:
+        pass
+    record.save()
+
+
+def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
+    """The plan with its contenders, its baseline and its self-test spelt out, and the contenders parsed.
+
+    Raises ValueError for an unknown backend.
+    """
+    names = list(plan.contenders)
+    if not names or names == [EVERYBODY]:
+        names = [name for name in _able(plan) if names or on_request(name, plan.folders) is None]
+    for one in parse_all(names):
+        one.require(plan.folders)
+    baseline = plan.baseline or ("torch_eager" if "torch_eager" in names else names[0])
+    twice = baseline.partition("#")[0]
+    if plan.self_test and names.count(twice) == 1:
+        names.insert(names.index(twice) + 1, twice)
+    spelt = Plan(**{**plan.__dict__, "contenders": tuple(names), "baseline": baseline})
+    return spelt, parse_all(names)
+
+
+def _able(plan: Plan) -> list[str]:
+    """All backends, but for those that compute blocks alone where no workload is one."""
+    blocks = any(one.d_model is not None for one in plan.workloads)
+    return [name for name in backends(plan.folders) if blocks or not block_only(name, plan.folders)]
+
+
+def _not_asked(record: Run) -> dict[str, str]:
+    """Backends that race only where they are named, and were not, with the reason."""
+    raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
+    reasons = {
+        name: on_request(name, record.plan.folders) for name in _able(record.plan) if name not in raced
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
+    plan, before = record.plan, record.environment
+    total, left = len(plan.workloads), record.left()
+    with _accounted(record, "environment"):
+        found = environment()
+        unchanged(before, found)
+    conductor = Conductor(
+        contenders,
+        baseline=record.baseline,
+        folders=plan.folders,
+        limits=plan.limits,
+        memory=plan.memory,
+        on_event=progress.detail,
+    )
+    progress.begins(record)
+    progress.stage("starting the contenders", done=total - len(left), total=total)
+    try:
+        with conductor:
+            if left:
+                found["contenders"] = conductor.facts(plan.workloads[0].device)
+                unchanged(before, found)
+                record.environment = {**found, "raced_only_by_name": _not_asked(record)}
+                record.save()
+            for done, workload in enumerate(left, start=total - len(left)):
+                progress.stage(workload.label, done=done, total=total)
+                found_here = conductor.race(workload)
+                record.append(found_here)
+                progress.finished(found_here)
+            progress.stage("the same bits again", done=total, total=total)
+            _ask_for_same_bits(record, conductor)
+    finally:
+        for activity, seconds in conductor.account.items():
+            record.account[activity] = record.account.get(activity, 0.0) + seconds
+    if not any(one.outcome is Outcome.MEASURED for one in record.results):
+        return  # nothing to hold against a ceiling or against theory
+    if plan.ceilings:
+        progress.stage("ceilings: matrix products and copies", done=total, total=total)
+        with _accounted(record, "ceilings"):
+            formats = {(one.device, one.dtype) for one in plan.workloads}
+            formats |= {(one.workload.device, one.computes_in) for one in record.results if one.computes_in}
+            for device, dtype in sorted(formats - {(one.device, one.dtype) for one in record.ceilings}):
+                ceiling = measure_ceiling(device, dtype)
+                if ceiling is not None:
+                    record.ceilings.append(ceiling)
+        record.save()
+    if plan.experiments:
+        _experiment(record, progress)
+
+
+def _ask_for_same_bits(record: Run, conductor: Conductor) -> None:
+    """Of every contender that was measured, in each of the plan's number formats."""
+    names = [one.contender for one in record.results if one.outcome is Outcome.MEASURED]
+    dtypes = list(dict.fromkeys(one.dtype for one in record.plan.workloads))
+    record.invariance = conductor.invariance(
+        list(dict.fromkeys(names)), dtypes, record.plan.workloads[0].device
+    )
+    record.save()
+
+
+def _experiment(record: Run, progress: Progress) -> None:
+    """The numerical chapter, through every backend that this run has found right and in working order.
+
+    Not through one that computes in a lower precision than its inputs': what is predicted is for that of the inputs.
+    """
+    from attnlab.experiments import catalogue
+
+    total = len(record.plan.workloads)
+    measured = (one for one in record.results if one.outcome is Outcome.MEASURED)
+    # its experiments ask for hundreds of shapes: not of who compiles for each
+    slow = {name for name in backends(record.plan.folders) if on_request(name, record.plan.folders)}
+    sound = [one.backend for one in measured if one.computes_in is None and one.backend not in slow]
+    known = {one.experiment for one in record.findings}
+    for name in (one for one in record.plan.experiments if one not in known):
+        progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
+        with _accounted(record, "numerics"):
+            record.findings += catalogue.run_experiments(
+                [name], list(dict.fromkeys(sound)), folders=record.plan.folders
+            )
+        record.save()
+
+
+def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
+    """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a fresh worker."""
+    found: dict[str, dict[str, float] | None] = {}
+    for library in products():
+        worker = WorkerProcess(Contender(library, library))
+        try:
+            worker.start("ceiling", library=library, device=device, dtype=dtype)
+            found[library] = worker.finish_start()["found"]
+        except (Refused, Died, Hung):
+            continue  # a library that is not here sets no ceiling
+        finally:
+            worker.end()
+    return ceilings.best(device, dtype, found)
+
+
+@contextmanager
+def _accounted(record: Run, activity: str) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        record.account[activity] = record.account.get(activity, 0.0) + time.monotonic() - started

@@ -1,0 +1,211 @@
+"""Presets: the shapes of known models as workloads, by name, with the source of each number (``presets.toml``).
+
+A preset has parts, one a phase, and one a kind of layer where a model has several. ``llama3-8b`` names all parts of a
+preset, ``llama3-8b/decode`` one phase, ``gemma2-9b/decode/local`` one kind of layer; commas join several names.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from attnlab.plain import suggestion
+from attnlab.problem.fields import split_names
+from attnlab.problem.grid import choices, workloads
+from attnlab.problem.mask_part import OPEN
+from attnlab.problem.workload import Workload
+
+#: what a part may be for
+PHASES = ("prefill", "training", "decode")
+_FILE = "presets.toml"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One phase of a preset, or one kind of layer in it.
+
+    said : values by the names of a plan file. tokens : batch × length, where the batch follows from it.
+    """
+
+    preset: str
+    name: str
+    said: Mapping[str, Any]
+    tokens: int | None = None
+
+    @property
+    def path(self) -> str:
+        """``llama3-8b/decode``."""
+        return f"{self.preset}/{self.name}"
+
+    def workloads(self, said: Mapping[str, Any] | None = None) -> tuple[Workload, ...]:
+        """Its workloads, small to large, the dtype last; what is `said` beside it, by the same names, goes before it.
+
+        A window of the preset's own that hides nothing at a length is left out there, so that backends without windows
+        take part. Raises ValueError as `Workload` does.
+        """
+        own = {name: value for name, value in (said or {}).items() if value is not None}
+        told = {**self.said, **own}
+        found: list[Workload] = []
+        for dtype in told.get("dtypes", ("float32",)):
+            for length in told["lengths"]:
+                one = {**told, "dtypes": (dtype,), "lengths": (length,)}
+                if self.tokens and "batch" not in own:
+                    one["batch"] = max(1, self.tokens // length)
+                if "window" in self.said and "window" not in own:
+                    one |= _without_idle_window(one)
+                found += workloads(one)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model's shapes. source : where the numbers stand, and what they are called there. note : what differs here."""
+
+    name: str
+    title: str
+    source: str
+    note: str
+    parts: tuple[Part, ...]
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """All presets by name, in the order of their file. Raises ValueError where the file is malformed."""
+    data = tomllib.loads(files("attnlab.runs").joinpath(_FILE).read_text(encoding="utf-8"))
+    return {name: _preset(name, table) for name, table in data.items()}
+
+
+def chosen_parts(text: str) -> tuple[Part, ...]:
+    """The parts that names between commas stand for, each once.
+
+    Raises ValueError for an unknown name, naming the near ones.
+    """
+    found: dict[str, Part] = {}
+    for name in split_names(text):
+        found |= {part.path: part for part in _named(name)}
+    return tuple(found.values())
+
+
+def preset_workloads(text: str, said: Mapping[str, Any]) -> dict[Workload, str]:
+    """The workloads of all parts that `text` names, each once, and the paths of the parts that ask for it.
+
+    said : what goes before the presets, values by the names of a plan file. Raises ValueError as `chosen_parts` and
+    `Workload` do.
+    """
+    found: dict[Workload, list[str]] = {}
+    for part in chosen_parts(text):
+        for workload in part.workloads(said):
+            paths = found.setdefault(workload, [])
+            if part.path not in paths:
+                paths.append(part.path)
+    return {workload: ", ".join(paths) for workload, paths in found.items()}
+
+
+def only_part(text: str) -> Part:
+    """The one part that `text` names. Raises ValueError, naming them, where there are several."""
+    found = chosen_parts(text)
+    if len(found) > 1:
+        paths = ", ".join(part.path for part in found)
+        raise ValueError(
+            f"--preset {text} stands for {len(found)} parts, and one is taken here: name one of {paths}"
+        )
+    return found[0]
+
+
+def only_workload(text: str, said: Mapping[str, Any]) -> Workload:
+    """The one workload that `text` names with what is `said` beside it, by the names of one workload's options.
+
+    Raises ValueError, naming what to add, where there are several.
+    """
+    found = preset_workloads(text, _as_grid(said))
+    if len(found) == 1:
+        return next(iter(found))
+    parts = chosen_parts(text)
+    add = []
+    if len(parts) > 1:
+        add.append(f"name one of {', '.join(part.path for part in parts)}")
+    if "length" not in said:
+        lengths = sorted({length for part in parts for length in part.said["lengths"]})
+        add.append(f"give --length, one of {', '.join(map(str, lengths))} or any other")
+    mend = " and ".join(add)
+    raise ValueError(f"--preset {text} stands for {len(found)} workloads, and one is raced: {mend}")
+
+
+def cost(workload: Workload) -> dict[str, int]:
+    """What `workload` costs by arithmetic: FLOPs, bytes of one score matrix, and least bytes of memory traffic."""
+    return {
+        "flops": workload.flops,
+        "score_bytes": workload.score_bytes,
+        "least_bytes": workload.least_bytes,
+    }
+
+
+def _as_grid(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of one workload say, in the words of a grid: ``length`` 512 is ``lengths`` (512,)."""
+    plural = {choice.fields: choice for choice in choices(grid=True)}
+    found = {}
+    for choice in choices(grid=False):
+        if said.get(choice.name) is not None:
+            other = plural[choice.fields]
+            found[other.name] = (said[choice.name],) if other.several else said[choice.name]
+    return found
+
+
+def _named(name: str) -> tuple[Part, ...]:
+    """All parts of a preset, or those that the path begins with."""
+    preset, _, rest = name.partition("/")
+    known = presets()
+    if preset not in known:
+        raise ValueError(f"no preset is called {preset!r}; {suggestion(preset, known)}")
+    parts = known[preset].parts
+    found = tuple(one for one in parts if not rest or f"{one.name}/".startswith(f"{rest}/"))
+    if not found:
+        there = ", ".join(one.name for one in parts)
+        raise ValueError(f"the preset {preset} has no part {rest!r}; it has {there}")
+    return found
+
+
+def _without_idle_window(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What to say instead where the window to the left reaches all keys: it hides nothing there.
+
+    Nor does a causal mask then whose only query stands at the end of the keys.
+    """
+    left, right = said["window"]
+    keys = said.get("keys", said["lengths"][0])
+    if left < keys - 1:
+        return {}
+    causal = said.get("causal", False)
+    found: dict[str, Any] = {"window": None if causal else (OPEN, right)}
+    if causal == "bottom_right" and said.get("queries") == 1:
+        found["causal"] = False
+    return found
+
+
+def _preset(name: str, table: Mapping[str, Any]) -> Preset:
+    keys = {"title", "source", "note", "shape", "parts", "tokens"}
+    if unknown := set(table) - keys:
+        raise ValueError(f"{_FILE}: {name} has an unknown key {min(unknown)!r}")
+    parts = tuple(
+        Part(name, part, _said(f"{name}/{part}", {**table.get("shape", {}), **said}), table.get("tokens"))
+        for part, said in table["parts"].items()
+    )
+    return Preset(name, table["title"], table["source"], table.get("note", ""), parts)
+
+
+def _said(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as `workloads` takes them: lists as tuples, and one value of a plural alone."""
+    known = {choice.name: choice for choice in choices(grid=True)}
+    found = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{_FILE}: {path} has an unknown key {name!r}")
+        if isinstance(value, list):
+            value = tuple(value)
+        found[name] = (value,) if known[name].several and not isinstance(value, tuple) else value
+    if path.split("/")[1] not in PHASES or not isinstance(found.get("lengths"), Sequence):
+        raise ValueError(f"{_FILE}: {path} must begin with one of {', '.join(PHASES)} and have lengths")
+    return found

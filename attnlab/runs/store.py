@@ -1,0 +1,275 @@
+"""A run in one folder: what was asked, where, and every answer, appended as it came.
+
+``run.json`` holds the plan, the environment and the account of time; ``results.jsonl`` a line a result
+(`attnlab.runs.results_file`), so that nothing measured is lost; ``numerics.json`` the experiments. The folder is
+new, empty, or our own default one, whose former content is kept beside it. What is promised of these files stands in
+``docs/store.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import msgspec
+
+from attnlab.errors import NotStored
+from attnlab.experiments.finding import Finding
+from attnlab.plain import decode
+from attnlab.problem.result import Ceiling, Measurement, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.invariance import Invariance
+from attnlab.runs import results_file
+from attnlab.runs.lock import LOCK, held
+from attnlab.runs.plan import Plan
+from attnlab.text import read_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+RUN_FILE = "run.json"
+_NUMERICS = "numerics.json"
+#: of a file that is read whole; findings are its largest, with some 5 MB
+_MOST_BYTES = 2**27
+
+
+@dataclass
+class Run:
+    """A plan, an environment and the results, in one folder.
+
+    folder, plan : where it is stored, and what was asked.
+    environment : what of the machine, the system and the libraries changes figures.
+    id : tells this run from every other, wherever its folder is moved; empty in runs of before it was recorded.
+    contenders : the names that results are filed under, in the plan's order.
+    baseline, command : who the others are compared with; what repeats the run.
+    started, complete : when it began, in UTC; False for a run that was interrupted.
+    account : the seconds that went into each activity.
+    results : one for each contender and workload.
+    findings : of the numerical chapter's experiments.
+    """
+
+    folder: Path
+    plan: Plan
+    environment: Mapping[str, Any]
+    contenders: tuple[str, ...]
+    baseline: str
+    command: str = ""
+    id: str = ""
+    started: str = ""
+    complete: bool = False
+    account: dict[str, float] = field(default_factory=dict)
+    ceilings: list[Ceiling] = field(default_factory=list)
+    invariance: list[Invariance] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    #: whether the last line of the results was found cut off
+    torn: bool = False
+    #: what a later version wrote into the file beside all this: kept as it is
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+    def append(self, results: Sequence[Result]) -> None:
+        """Keep the `results` of one workload, on disk before this returns. Raises NotStored."""
+        results_file.append(self.folder, results)
+        self.results.extend(results)
+
+    def save(self) -> None:
+        """Write everything but the results, which are on disk already. Replaces files whole. Raises NotStored."""
+        _replace(self.folder / RUN_FILE, self.told())
+        _replace(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
+
+    def told(self) -> dict[str, Any]:
+        """The content of ``run.json``: plain data, all but results and findings. `told_run` is the inverse."""
+        told = {name: getattr(self, name) for name in _TOLD}
+        return {"format": FORMAT, **self.further, **msgspec.to_builtins(told)}
+
+    def whole(self) -> int:
+        """How many results, from the first on, make whole workloads: one of every contender."""
+        kept, expected = 0, set(self.contenders)
+        for _, group in groupby(self.results, key=lambda one: one.workload):
+            names = [one.contender for one in group]
+            if set(names) != expected:
+                break
+            kept += len(names)
+        return kept
+
+    def left(self) -> list[Workload]:
+        """The workloads of the plan that have no results yet, in its order."""
+        done = {one.workload for one in self.results}
+        return [one for one in self.plan.workloads if one not in done]
+
+    def frame(self) -> pd.DataFrame:
+        """A tidy table, one row a measurement, and one for each result that has none.
+
+        Columns: the workload's fields, ``contender``, ``backend``, ``library``, ``outcome``, ``reason``, ``kernel``,
+        ``computes_in``, ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value``
+        (median of the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {**_common(result), **_summary(one)}
+            for result in self.results
+            for one in result.measurements or (None,)
+        )
+
+    def samples(self) -> pd.DataFrame:
+        """A tidy table of every raw sample, with what was noted beside it (round, page faults, ...)."""
+        import pandas as pd
+
+        rows = []
+        for result in self.results:
+            for one in result.measurements:
+                common = {**_common(result), "quantity": one.quantity, "unit": one.unit}
+                for index, value in enumerate(one.samples):
+                    noted = {name: column[index] for name, column in one.columns.items()}
+                    rows.append({**common, "value": value, **noted})
+        return pd.DataFrame(rows)
+
+
+#: the fields of a run that stand in its file, and their types
+_ELSEWHERE = ("folder", "results", "findings", "torn", "further")
+_TOLD = {name: kind for name, kind in get_type_hints(Run).items() if name not in _ELSEWHERE}
+_Told = make_dataclass("run", list(_TOLD.items()))
+
+
+def stored_type() -> type:
+    """What stands in ``run.json``, as a dataclass."""
+    return _Told
+
+
+def _common(result: Result) -> dict[str, Any]:
+    return {
+        **result.workload.to_dict(),
+        "contender": result.contender,
+        "backend": result.backend,
+        "library": result.library,
+        "outcome": str(result.outcome),
+        "reason": result.reason,
+        "kernel": result.kernel,
+        "computes_in": result.computes_in,
+        "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
+    }
+
+
+def _summary(one: Measurement | None) -> dict[str, Any]:
+    if one is None:
+        return {"quantity": None, "unit": None, "samples": 0}
+    return {
+        "quantity": one.quantity,
+        "unit": one.unit,
+        "value": one.median,
+        "least": one.least,
+        "greatest": max(one.samples),
+        "samples": len(one.samples),
+    }
+
+
+def read_run(folder: Path | str) -> Run:
+    """The run stored in `folder`, complete or interrupted.
+
+    A last line that was cut off while it was written is left out. Raises ValueError where the folder holds no
+    run, or one of another format.
+    """
+    folder = require_run(folder)
+    try:
+        data = json.loads(read_text(folder / RUN_FILE, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as fault:
+        raise ValueError(f"{folder / RUN_FILE} cannot be read: {fault}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
+    try:
+        run = told_run(data, folder)
+    except (ValueError, TypeError) as fault:
+        raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
+    stored = results_file.read(folder)
+    run.results, run.torn = list(stored.results), stored.torn
+    run.findings = _read_findings(folder / _NUMERICS)
+    return run
+
+
+def told_run(data: Mapping[str, Any], folder: Path) -> Run:
+    """The run that the content of a ``run.json`` tells of, without its results and findings.
+
+    Raises ValueError or TypeError for what is no run of this version.
+    """
+    further = {name: value for name, value in data.items() if name not in ("format", *_TOLD)}
+    known = {name: value for name, value in data.items() if name in _TOLD}
+    known = {"id": "", "invariance": [], **known}  # which earlier runs did not have, or did not ask about
+    told: Any = decode({**known, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
+    return Run(folder=folder, **vars(told), further=further)
+
+
+def require_run(folder: Path | str) -> Path:
+    """`folder`, which holds a run. Raises ValueError where it does not."""
+    folder = Path(folder)
+    if not (folder / RUN_FILE).is_file():
+        raise ValueError(f"{folder} holds no run: there is no {RUN_FILE} in it")
+    return folder
+
+
+def _read_findings(file: Path) -> list[Finding]:
+    try:
+        return [Finding.from_dict(one) for one in json.loads(read_text(file, _MOST_BYTES))]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
+        raise ValueError(
+            f"{file} cannot be read: {type(fault).__name__}: {fault}; without this file the run has no such chapter"
+        ) from None
+
+
+def _replace(file: Path, plain: Any) -> None:
+    """Write a file anew, on the disk before this returns; whoever reads it meanwhile finds the old one, whole."""
+    fresh = file.with_suffix(".new")
+    try:
+        with fresh.open("w", encoding="utf-8") as handle:
+            handle.write(json.dumps(plain, indent=1) + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+        fresh.replace(file)
+        results_file.flush_folder(file.parent)
+    except OSError as fault:
+        raise NotStored(
+            f"{file} cannot be written: {fault.strerror}; what was measured before it stays"
+        ) from None
+
+
+def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
+    """The folder to write to: `folder`, which must be new or empty, or `default`.
+
+    What stands in the default folder is moved aside, under the time of its `marker` file, if it holds one; the
+    marker is how a folder of ours is known. Raises ValueError for a folder that cannot be used.
+    """
+    place = default if folder is None else Path(folder)
+    if place.exists() and not place.is_dir():
+        raise ValueError(f"the output folder {place} is a file; give another with --out")
+    if place.is_dir() and any(place.iterdir()):
+        if (place / LOCK).exists():
+            with held(place):  # refuses where a run writes to it; a lock that nobody holds was left by a kill
+                pass
+        ours = (place / marker).is_file()
+        if folder is not None or not ours:
+            holds = "results" if ours else "something else than results of attnlab"
+            raise ValueError(f"the output folder {place} already holds {holds}; give a new one with --out")
+        _move_aside(place, marker)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ValueError(f"the output folder {place} cannot be made: {fault.strerror}") from None
+    return place
+
+
+def _move_aside(place: Path, marker: str) -> None:
+    stamp = datetime.fromtimestamp((place / marker).stat().st_mtime, UTC).strftime("%Y-%m-%d-%H%M%S")
+    aside, number = place.with_name(f"{place.name}-{stamp}"), 1
+    while aside.exists():
+        number += 1
+        aside = place.with_name(f"{place.name}-{stamp}-{number}")
+    place.rename(aside)

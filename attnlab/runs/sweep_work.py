@@ -1,0 +1,262 @@
+"""What a job does with one shard: hold the host, and run ``attnlab run`` until the shard is complete or has an outcome.
+
+Whatever ends a job before, the next one goes on: on the same kind of machine with the same run, on another in a run of
+its own over the workloads that are left. So every race is on one machine, and none is measured twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from attnlab.race.environment import environment, fingerprint, unchanged
+from attnlab.runs import results_file
+from attnlab.runs.interrupts import terminable
+from attnlab.runs.lock import held, host_held
+from attnlab.runs.plan_file import plan_text
+from attnlab.runs.store import Run, read_run
+from attnlab.runs.sweep_folder import JOURNAL, PLAN_FILE, Shard, Sweep, read_sweep, require_version
+from attnlab.system import die_with_parent
+from attnlab.text import one_line
+
+#: a shard that ends so many jobs at the same workload is not tried again
+MOST_DEATHS = 3
+#: exit status of a run that was asked to stop, and of one that refused to begin
+_INTERRUPTED, _REFUSED = 130, 2
+
+#: runs a command to its end with these descriptors open; its exit status and what it said last
+Carry = Callable[[Sequence[str], Sequence[int]], tuple[int, str]]
+
+
+def work(folder: Path | str, number: int, *, carry: Carry | None = None) -> str:
+    """Do what is left of the shard `number` of the sweep in `folder`: ``complete``, ``killed``, ``refused``, ...
+
+    Waits while another job has the shard or measures on this host. ``interrupted`` where it was asked to stop: all that
+    is done is kept. Raises ValueError for another version of attnlab than the sweep was cut by, naming both.
+    """
+    sweep = read_sweep(folder)
+    require_version(sweep)
+    try:
+        with terminable(), held(sweep.shard(number).folder, wait=True), host_held() as handle:
+            return _Job(sweep, sweep.shard(number), handle, carry or run_command, environment()).work()
+    except KeyboardInterrupt:
+        return "interrupted"
+
+
+@dataclass
+class _Job:
+    """One job on one shard, on this host, which it holds."""
+
+    sweep: Sweep
+    shard: Shard
+    handle: int
+    carry: Carry
+    #: the environment here
+    here: dict[str, Any]
+    #: whether the last run refused to be gone on with, for what `unchanged` does not see
+    refused: bool = False
+
+    def work(self) -> str:
+        series = self.sweep.told.series
+        while True:
+            known = self.shard.outcome(series)
+            if known is not None:
+                return str(known["outcome"])
+            runs = [read_run(one) for one in self.shard.runs()]
+            last = runs[-1] if runs else None
+            left = self.shard.left()
+            if not left and (last is None or last.complete or not self._goes_on(last)):
+                return self._end("complete")
+            judged = judge(self.shard, series)
+            if judged is not None:
+                return judged
+            ended = self._attempt(last)
+            if ended is not None:
+                return ended
+
+    def _goes_on(self, last: Run) -> bool:
+        """Whether that run can be gone on with here."""
+        if last.complete or self.refused:
+            return False
+        before = {name: one for name, one in last.environment.items() if name != "contenders"}
+        try:
+            unchanged(before, self.here)
+        except ValueError:
+            return False
+        return True
+
+    def _attempt(self, last: Run | None) -> str | None:
+        """One run of ``attnlab run``, or one more part of it; the outcome where there is one."""
+        resumed = last is not None and self._goes_on(last)
+        place = last.folder if last is not None and resumed else self._new_run(last)
+        words = (
+            ["--resume", str(place)] if resumed else ["--plan", str(self._plan(place)), "--out", str(place)]
+        )
+        command = [sys.executable, "-P", "-m", "attnlab", "run", *words]
+        self._note_start(place, resumed)
+        status, said = self.carry(command, [self.handle])
+        note_end(self.shard, status, said)
+        if status == _INTERRUPTED:
+            return "interrupted"
+        if status == _REFUSED and resumed:
+            self.refused = True  # the next attempt is a run of its own
+        elif status == _REFUSED:
+            return self._end("refused", said)
+        elif status > 0 and not _is_complete(place):
+            return self._end("failed", f"exit status {status}: {said}")
+        return None
+
+    def _new_run(self, last: Run | None) -> Path:
+        """The folder of a new run; what was cut off in the `last` one is set aside there, and nothing doubled."""
+        if last is not None and not last.complete:
+            with held(last.folder, wait=True):
+                results_file.set_aside(last.folder, results_file.read(last.folder), last.whole())
+        return self.shard.next_run()
+
+    def _plan(self, place: Path) -> Path:
+        """The file of the plan for a new run: the shard's, or one of the workloads that are left."""
+        left, whole = self.shard.left(), self.shard.plan
+        if len(left) == len(whole.workloads):
+            return self.shard.folder / PLAN_FILE
+        kept = dict(zip(whole.workloads, whole.origins or ("",) * len(whole.workloads), strict=True))
+        origins = tuple(kept[one] for one in left) if whole.origins else ()
+        file = self.shard.folder / f"plan-{place.name.removeprefix('run-')}.toml"
+        file.write_text(plan_text(replace(whole, workloads=tuple(left), origins=origins)), encoding="utf-8")
+        return file
+
+    def _note_start(self, place: Path, resumed: bool) -> None:
+        journal = self.shard.folder / JOURNAL
+        journal.touch()
+        os.utime(journal)
+        now = time.time()
+        self.shard.note(
+            "started",
+            series=self.sweep.told.series,
+            run=place.name,
+            resumed=resumed,
+            host=platform.node(),
+            node=os.environ.get("SLURMD_NODENAME"),
+            machine=fingerprint(self.here),
+            time=now,
+            clock_s=journal.stat().st_mtime - now,
+            done=_done(self.shard),
+        )
+
+    def _end(self, outcome: str, reason: str | None = None) -> str:
+        return end(self.shard, self.sweep.told.series, outcome, reason)
+
+
+def refuse(folder: Path | str, number: int, reason: str) -> str:
+    """Note that a job could not even begin with the shard, on which host and why: the outcome ``refused``."""
+    sweep = read_sweep(folder)
+    return end(sweep.shard(number), sweep.told.series, "refused", f"on {platform.node()}: {reason}")
+
+
+def note_end(shard: Shard, status: int, said: str) -> None:
+    """Note that an attempt ended with that exit status, and what it said last."""
+    shard.note("ended", status=status, said=one_line(said), done=_done(shard), time=time.time())
+
+
+def _done(shard: Shard) -> int:
+    return len(shard.plan.workloads) - len(shard.left())
+
+
+def end(shard: Shard, series: int, outcome: str, reason: str | None = None) -> str:
+    """Note the outcome of `shard`, and return it."""
+    told = None if reason is None else one_line(reason)
+    shard.note("outcome", outcome=outcome, series=series, reason=told)
+    return outcome
+
+
+def judge(shard: Shard, series: int) -> str | None:
+    """The outcome ``killed`` of a shard that has ended its last jobs at one workload, noted; None for any other."""
+    if deaths(shard.journal(), series, _done(shard)) < MOST_DEATHS:
+        return None
+    left = shard.left()
+    where = left[0].label if left else "the end"
+    return end(shard, series, "killed", f"{MOST_DEATHS} jobs ended at {where}, with no result of it")
+
+
+def deaths(journal: Sequence[dict[str, Any]], series: int, done: int) -> int:
+    """How many attempts of this series ended without a word with as many workloads `done` as now.
+
+    An attempt that was asked to stop, or that refused, is no death.
+    """
+    ends, begun = [], False
+    for one in journal:
+        if one["event"] == "started":
+            if begun:  # the one before was killed with its job
+                ends.append(one["done"])
+            begun = one["series"] == series
+        elif one["event"] == "ended" and begun:
+            if one["status"] < 0:
+                ends.append(one["done"])
+            begun = False
+    return (ends + [done] * begun).count(done)
+
+
+#: the run that this process waits for
+_running: list[subprocess.Popen[str]] = []
+
+
+def run_command(command: Sequence[str], descriptors: Sequence[int]) -> tuple[int, str]:
+    """Run `command` to its end: its exit status, negative for a signal, and the last line of its errors.
+
+    It holds `descriptors` too, so that the host stays held should this process be killed, and ends when this one does.
+    Asked to stop, it is asked in turn and waited for.
+    """
+    with subprocess.Popen(
+        command,
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # it is this process that passes a request to stop on, once
+        preexec_fn=die_with_parent,
+    ) as process:
+        _running.append(process)
+        last, stopped = "", False
+        assert process.stderr is not None
+        while True:
+            try:
+                for line in process.stderr:
+                    sys.stderr.write(line)
+                    last = line.strip() or last
+                status = process.wait()
+                break
+            except KeyboardInterrupt:
+                if not stopped:
+                    process.terminate()
+                stopped = True
+        _running.remove(process)
+    return (_INTERRUPTED if stopped else status), last
+
+
+def stop(folder: Path | str, number: int) -> None:
+    """End the run that this process waits for, of that shard, in order: it writes what it holds, and that is noted.
+
+    For a handler of signals: the process may be killed as soon as this has returned.
+    """
+    for process in _running:
+        process.terminate()
+        with contextlib.suppress(ChildProcessError):  # looked at only: `run_command` reads the status
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    shard = read_sweep(folder).shard(number)
+    if [one["event"] for one in shard.journal()][-1:] == ["started"]:
+        note_end(shard, _INTERRUPTED, "")
+
+
+def _is_complete(place: Path) -> bool:
+    try:
+        return read_run(place).complete
+    except ValueError:
+        return False

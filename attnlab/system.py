@@ -1,0 +1,180 @@
+"""What the operating system does for the measuring: stopping processes, counting, limits. Linux first.
+
+Whatever a system lacks is done otherwise or left out, here and nowhere else: macOS has no ``/proc`` and no pipes of a
+wanted size, Windows neither signals that stop a process nor process groups nor resource limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from attnlab.free_memory import free_bytes
+
+#: of what is free, this part may be taken by a process that is confined
+_SHARE = 0.9
+#: no file that a worker writes grows beyond this; memory traces take some 10 MB
+_FILE_BYTES = 2**31
+#: a process that does not come to rest when it is stopped is waited for so long
+_STOPPING_SECONDS = 2.0
+_STATUS = Path("/proc/self/status")
+_AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+def _module(name: str) -> Any:
+    """A module of the standard library that not every system has, or None."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+# -- processes of others ---------------------------------------------------------------------------
+
+
+def go_on(process: psutil.Process) -> None:
+    """Let a worker and all that it started run again."""
+    _signal(process, "SIGCONT", "resume")
+
+
+def stop(process: psutil.Process) -> None:
+    """Stop a worker and all that it started, and return when its threads are stopped: a signal alone only asks."""
+    _signal(process, "SIGSTOP", "suspend")
+    if hasattr(os, "waitid"):  # waits without polling (20 µs), and leaves an exit status to be read
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return
+    until = time.monotonic() + _STOPPING_SECONDS
+    while process.status() not in _AT_REST and time.monotonic() < until:
+        time.sleep(1e-4)
+
+
+def kill(process: psutil.Process) -> None:
+    """End a worker and all that it started, stopped ones too."""
+    _signal(process, "SIGKILL", "kill")
+
+
+def _signal(process: psutil.Process, name: str, otherwise: str) -> None:
+    """To its process group, or, where there are none, to the process and its children one by one.
+
+    Until the process has been waited for, its number cannot be another's.
+    """
+    if hasattr(os, "killpg") and hasattr(signal, name):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, getattr(signal, name))
+        return
+    with contextlib.suppress(psutil.Error):
+        for one in (*process.children(recursive=True), process):
+            getattr(one, otherwise)()
+
+
+def started_by(number: int) -> list[int]:
+    """The numbers of the processes that a process's first thread has started, and of theirs; Linux, else none.
+
+    As proc(5) tells under ``children``: a look at all processes of the machine would take a thousand times as long.
+    """
+    try:
+        children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    except OSError:  # another system, or it has ended
+        return []
+    return [one for child in map(int, children) for one in (child, *started_by(child))]
+
+
+def widen(pipe: int, size: int) -> None:
+    """Let a pipe hold so many bytes, where the system can: the two sides take turns less often."""
+    fcntl = _module("fcntl")
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+
+
+def cores() -> int:
+    """The cores on which this process may run; all of the machine where the system does not tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- counts of this process ------------------------------------------------------------------------
+
+
+def minor_faults() -> float:
+    """Pages that this process got without reading a disk, since it started; nan where untold."""
+    return _usage("RUSAGE_SELF", "ru_minflt")
+
+
+def involuntary_switches() -> float:
+    """How often it was made to leave a core, since it started; nan where untold."""
+    return _usage("RUSAGE_SELF", "ru_nivcsw")
+
+
+def processor_seconds() -> float:
+    """Of this process, all its threads together, and of those that it has waited for."""
+    ended = _usage("RUSAGE_CHILDREN", "ru_utime") + _usage("RUSAGE_CHILDREN", "ru_stime")
+    return time.process_time() + (0.0 if math.isnan(ended) else ended)
+
+
+def _usage(whose: str, what: str) -> float:
+    resource = _module("resource")
+    if resource is None:
+        return math.nan
+    return float(getattr(resource.getrusage(getattr(resource, whose)), what))
+
+
+# -- limits of this process ------------------------------------------------------------------------
+
+
+def die_with_parent() -> None:
+    """Linux: a worker that is stopped when its conductor is killed would otherwise stay until the guard comes."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def trim_heap() -> None:
+    """Give what the heap keeps and does not use back to the system, where the C library can (glibc)."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def limit_files() -> bool:
+    """Let a backend that prints without end be ended (SIGXFSZ), and not the disk; whether that could be done."""
+    return _limit("RLIMIT_FSIZE", _FILE_BYTES)
+
+
+def confine(device: str = "cpu") -> bool:
+    """Let this process take no more than what is free now, beyond what it holds; whether that could be done.
+
+    So that a wrong prediction ends a worker and not the machine: without it one that took 40 GiB on a machine of 23
+    stalled everything for a minute. The system counts private writable memory (Linux: RLIMIT_DATA, since 4.7) and
+    refuses what goes beyond: an array library raises then, and what cannot raise aborts. A process that computes on a
+    GPU maps far more than it takes, and is not confined.
+    """
+    if device != "cpu":
+        return _limit("RLIMIT_DATA", None)
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return False  # the prediction alone stands between a worker and the machine
+    held = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData")), None)
+    return held is not None and _limit("RLIMIT_DATA", held + int(_SHARE * free_bytes()))
+
+
+def _limit(name: str, most: int | None) -> bool:
+    """Set this process's own limit, None for none, within what it is allowed to."""
+    resource = _module("resource")
+    try:
+        kind, infinite = getattr(resource, name), resource.RLIM_INFINITY
+        _, hard = resource.getrlimit(kind)
+        wanted = infinite if most is None else most
+        if hard != infinite:
+            wanted = hard if wanted == infinite else min(wanted, hard)
+        resource.setrlimit(kind, (wanted, hard))
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True
