@@ -150,7 +150,7 @@ def make(folder: Path, measurements: int, runs: int) -> None:
 
 ASK = """
 import json, sys, time
-from attnlab.runs import dataset_query as query
+from attnlab.runs.dataset import query
 started = time.perf_counter()
 rows = sum(1 for _ in query(sys.argv[1], sys.argv[2]).rows)
 print(json.dumps([time.perf_counter() - started, rows]))

@@ -2,9 +2,9 @@
 
     python benchmarks/fleet_simulation.py RUN [RUN ...]     # writes docs/sweep-simulation.md
 
-The machines are simulated (`attnlab.runs.sweep_simulation`), event by event; the lengths of workloads are measured: drawn
-again, with replacement, from the races of the runs given, as is what a run takes beside its races. The plan is really
-cut, written and put together, with the results of these runs, and that is timed on this machine.
+The machines are simulated (`attnlab.runs.sweep_simulation`), event by event; the lengths of workloads are measured:
+drawn again, with replacement, from the races of the runs given, as is what a run takes beside its races. The plan is
+really cut, written and put together, with the results of these runs, and that is timed on this machine.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def query(dataset: Path, sql: str, form: str) -> int:
     "select machine, label, contender, standing, ratio, ratio_low, ratio_high from verdicts where standing in ('wins',
     'tied')" says who wins where. The query sees no file but the dataset's.
     """
-    from attnlab.runs import dataset_query as ask
+    from attnlab.runs.dataset import query as ask
 
     with _ended_by_ctrl_c():
         answer = ask(dataset, sql)

@@ -1,6 +1,6 @@
 """A claim as a row of data, what decides it, and the rule that makes its verdict.
 
-A claim names an experiment of `attnlab.experiments` and *tests*: a quantity of that experiment and what its rows must be
+A claim names an experiment of `attnlab.experiments` and *tests*: a quantity of it and what its rows must be
 if the claim is true. Whose statement a test belongs to says what its failure means: the claim's own, where its
 condition holds or beyond it; the right statement's; or a control, without which the experiment would be blind. For
 every row that a claim looks at, theory's own prediction is the right statement, and is tested with it.

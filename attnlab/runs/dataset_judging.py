@@ -16,7 +16,7 @@ from attnlab.runs.store import Run
 
 
 def verdicts(run: Run, results: Iterable[Result]) -> dict[tuple[Workload, str], dict[str, Any]]:
-    """The columns `attnlab.runs.dataset_schema.VERDICT`, by workload and contender, for `results`, which are whole races."""
+    """The columns `dataset_schema.VERDICT`, by workload and contender, for `results`, which are whole races."""
     known = {"ceiling_known": bool(run.ceilings), "judged_by": version("attnlab")}
     found: dict[tuple[Workload, str], dict[str, Any]] = {}
     for cell in judge(replace(run, results=list(results)))[1]:
