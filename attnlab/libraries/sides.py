@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from attnlab.backends.keywords import told
-from attnlab.problem.band import band
+from attnlab.problem.mask_parts import band
 from attnlab.problem.workload import Workload
 
 #: the keywords of `attend` that say a band

@@ -16,10 +16,9 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from attnlab.problem.mask_kinds import Causal
+from attnlab.problem.mask_parts import Causal
 from attnlab.problem.masks import Mask
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.workload import GIVEN, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor

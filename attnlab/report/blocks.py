@@ -11,7 +11,7 @@ from attnlab import units
 from attnlab.judge import processes
 from attnlab.judge.pairing import Verdict, compare
 from attnlab.judge.processes import Estimate
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.result import Result
 from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.report.analysis import Analysis, Cell, Group

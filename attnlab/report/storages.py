@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from attnlab import units
 from attnlab.judge import growth
 from attnlab.problem.result import Measurement, Result
-from attnlab.problem.storage import CONTIGUOUS, STORAGES
+from attnlab.problem.workload import CONTIGUOUS, STORAGES
 from attnlab.report import wording
 from attnlab.report.analysis import Analysis, Cell, Group, conditions
 from attnlab.report.layout import markdown
