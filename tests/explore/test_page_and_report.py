@@ -43,7 +43,7 @@ def test_report_and_page_say_the_same_of_the_first_place(race: str, made: Make, 
     run = made(heads=(4,), **RACES[race])
     analysis, found = analyse(run), opened(run)
     chosen = choose(analysis.won, analysis.names)
-    assert chosen is not None and chosen.name_in_code in answer_of(analysis).line
+    assert chosen is not None and f"`{chosen.name}`" in answer_of(analysis).line
     assert found.page.locator("#answer .card >> nth=0 >> .big").inner_text() == chosen.name
     found.pick("The number says how many times as fast as", "next")
     found.page.locator("#view .chart").first.focus()

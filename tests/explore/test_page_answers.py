@@ -28,7 +28,7 @@ def test_the_first_screen_answers(made: Make, opened: Open) -> None:
     leads = [one.won.ahead for one in analysis.won if one.won.sure is Sure.DECIDED]
     ratios = [lead.ratio for lead in leads if lead is not None]
     assert f"{units.figures(min(ratios))} to {units.figures(max(ratios))} ×" in text
-    over = analysis.won[largest.workload].over_baseline
+    over = largest.won.over_baseline
     assert over is not None and over.low is not None and over.high is not None
     assert f"{units.figures(over.ratio)} [{units.figures(over.low)}, {units.figures(over.high)}] ×" in text
     box = found.page.locator("#answer").bounding_box()
