@@ -26,7 +26,6 @@ import attnlab
 from attnlab.race.environment import environment
 from attnlab.report.sentences import machine
 from attnlab.routing.dispatch import Fastest, _Found, _question
-from attnlab.units import figures
 
 #: what is promised, in seconds a call
 PROMISED = 5e-6

@@ -229,7 +229,7 @@ def _percent(found: Estimate) -> str:
     text = units.percent(found.value)
     if math.isnan(found.low):
         return text
-    low, high = (units.figures(100 * min(1.0, max(0.0, one)), 2) for one in (found.low, found.high))
+    low, high = (units.number_text(100 * min(1.0, max(0.0, one)), 2) for one in (found.low, found.high))
     return f"{text} [{low}, {high}]"
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from attnlab.figures import drawing
-from attnlab.figures.drawing import Drawn
+from attnlab import figures
+from attnlab.figures import Drawn
 from attnlab.subprocesses import Aside
 
 
@@ -31,9 +31,9 @@ class Writing:
             old.unlink()
         self.pictures = {name: Picture(folder / f"{name}.png", one.says) for name, one in drawn.items()}
         every = [(one.figure, self.pictures[name].file) for name, one in drawn.items()]
-        self._aside = Aside(drawing.save_all, every) if aside else None
+        self._aside = Aside(figures.save_all, every) if aside else None
         if self._aside is None:
-            _raise(drawing.save_all(every))
+            _raise(figures.save_all(every))
 
     def finish(self) -> None:
         """Wait until all of them are there. Raises OSError where they cannot be written."""

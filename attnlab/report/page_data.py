@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from attnlab.figures import palette
+from attnlab import figures
 from attnlab.judge.analysis import MORE_MEMORY, Cell
 from attnlab.judge.groups import condition, conditions
 from attnlab.judge.pairing import Kind, Verdict
@@ -163,7 +163,7 @@ def _run(run: Run, analysis: Analysis) -> dict[str, Any]:
 
 
 def _contenders(names: Sequence[str]) -> list[dict[str, str]]:
-    styles = palette.styles(names)
+    styles = figures.styles(names)
     return [
         {
             "name": name,
