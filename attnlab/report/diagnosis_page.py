@@ -68,8 +68,8 @@ def _freezing(found: Diagnosis) -> str:
     half = sum(one.frozen_rows > 0.5 for one in found.heads)
     return (
         f"**{len(found.frozen)} of {counted(len(found.heads), 'head')} lie beyond the freezing line** "
-        f"{_line(found)}: β runs from {number_text(low.beta)} ({_head(low)}) to {number_text(high.beta)} ({_head(high)}). "
-        "Independent normal logits spread as far would be frozen: a few keys would hold most of the weight. One key "
+        f"{_line(found)}: β runs from {number_text(low.beta)} ({_head(low)}) to {number_text(high.beta)} "
+        f"({_head(high)}). Independent normal logits spread as far would be frozen: a few keys would hold most of the weight. One key "
         f"holds over half of it in most rows of {counted(half, 'head')}."
     )
 
@@ -87,8 +87,8 @@ def _chance(found: Diagnosis) -> str:
     away = [one.departure for one in found.heads]
     furthest = max(found.heads, key=lambda one: abs(one.departure))
     return (
-        f"**Entropies are {number_text(statistics.median(map(abs, away)), 2)} nats (median over heads) from chance**, that "
-        f"of independent logits of the same spread: below it in {sum(one < 0 for one in away)} of "
+        f"**Entropies are {number_text(statistics.median(map(abs, away)), 2)} nats (median over heads) from chance**, "
+        f"that of independent logits of the same spread: below it in {sum(one < 0 for one in away)} of "
         f"{counted(len(away), 'head')}, above it in {sum(one > 0 for one in away)}, and at the furthest by "
         f"{number_text(abs(furthest.departure))} ({_head(furthest)}: {number_text(furthest.entropy)} measured, "
         f"{number_text(furthest.expected_entropy)} by chance)."
@@ -133,8 +133,8 @@ def _range(found: Diagnosis) -> str:
     held = product.largest_product < largest
     return (
         f"**float16 {'holds' if held else 'does not hold'} every score**: the largest q·k is "
-        f"{number_text(product.largest_product)} in size ({_head(product)}), {percent(product.float16_share)} of float16's "
-        f"largest number, {largest:,.0f}; the largest logit is {number_text(logit.largest_logit)}"
+        f"{number_text(product.largest_product)} in size ({_head(product)}), {percent(product.float16_share)} of "
+        f"float16's largest number, {largest:,.0f}; the largest logit is {number_text(logit.largest_logit)}"
         f"{'.' if held else ': compute in bfloat16 or float32, or scale the queries before the product.'}"
     )
 
