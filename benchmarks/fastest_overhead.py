@@ -26,6 +26,7 @@ import attnlab
 from attnlab.race.environment import environment
 from attnlab.report.sentences import machine
 from attnlab.routing.dispatch import Fastest, _Found, _question
+from attnlab.units import number_text
 
 #: what is promised, in seconds a call
 PROMISED = 5e-6

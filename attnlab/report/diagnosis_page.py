@@ -69,8 +69,8 @@ def _freezing(found: Diagnosis) -> str:
     return (
         f"**{len(found.frozen)} of {counted(len(found.heads), 'head')} lie beyond the freezing line** "
         f"{_line(found)}: β runs from {number_text(low.beta)} ({_head(low)}) to {number_text(high.beta)} "
-        f"({_head(high)}). Independent normal logits spread as far would be frozen: a few keys would hold most of the weight. One key "
-        f"holds over half of it in most rows of {counted(half, 'head')}."
+        f"({_head(high)}). Independent normal logits spread as far would be frozen: a few keys would hold most of the "
+        f"weight. One key holds over half of it in most rows of {counted(half, 'head')}."
     )
 
 
