@@ -166,7 +166,7 @@ def _read(file: Path) -> Plan:
 
 
 def _sizes(workloads: int, shards: int) -> str:
-    from attnlab.report.wording import counted
+    from attnlab.text import counted
 
     return f"{counted(workloads, 'workload')} in {counted(shards, 'shard')}"
 
@@ -206,11 +206,11 @@ def _estimated(
     plan: Plan, costs: Costs, shards: int, machines: int | None, price: float | None, as_json: bool
 ) -> int:
     """Print what the plan will take."""
-    from attnlab.report.wording import counted
     from attnlab.runs.execute import resolve
     from attnlab.runs.sweep_estimate import wall_seconds
     from attnlab.runs.sweep_folder import cut
     from attnlab.runs.sweep_progress import duration
+    from attnlab.text import counted
 
     spelt, seconds = resolve(plan)[0], costs.of_plan(plan)
     taken = dict(zip(spelt.workloads, seconds, strict=True))
