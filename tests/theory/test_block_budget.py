@@ -19,7 +19,7 @@ from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy
 from attnlab.problem.workload import Workload
 from attnlab.theory.block_budget import block_classes
-from attnlab.theory.precision_class import FULL, SCORES
+from attnlab.theory.error_budget import FULL, SCORES
 
 BERT = Workload(heads=12, queries=48, keys=48, d_model=768)
 CASES: dict[str, Workload] = {
