@@ -135,8 +135,8 @@ def _print(answer: Answer, form: str) -> None:
     table = Table()
     for name in names:
         table.add_column(escape(name), overflow="fold")
-    for cells in shown:
-        table.add_row(*map(escape, cells))
+    for row in shown:
+        table.add_row(*map(escape, row))
     show(table)
 
 

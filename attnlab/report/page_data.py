@@ -14,9 +14,8 @@ from attnlab import figures
 from attnlab.judge.analysis import MORE_MEMORY, Cell
 from attnlab.judge.groups import condition, conditions
 from attnlab.judge.pairing import Kind, Verdict
-from attnlab.judge.processes import Estimate, seconds
-from attnlab.judge.ranking import Standing
-from attnlab.judge.winner import Lead
+from attnlab.judge.ranking import Lead, Standing
+from attnlab.judge.replication import Estimate, seconds
 from attnlab.problem.result import Measurement, Result
 from attnlab.report import layout, sentences
 from attnlab.report.analysis import Analysis, analyse
@@ -55,7 +54,7 @@ class Place:
 
     @property
     def state(self) -> str:
-        """How sure the first place is, in the words of `attnlab.judge.winner.Sure`; ``nobody`` without one."""
+        """How sure the first place is, in the words of `attnlab.judge.ranking.Sure`; ``nobody`` without one."""
         return str(self.first.won.sure) if self.first else "nobody"
 
     @property

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from attnlab.experiments.finding import Finding
-from attnlab.garbage_collection import without_garbage_collection
 from attnlab.libraries.host import required
 from attnlab.race.environment import fingerprint
 from attnlab.runs.dataset_folder import REPORTS, Dataset, collecting, is_dataset, open_dataset, read, write
@@ -24,6 +23,7 @@ from attnlab.runs.dataset_query import Answer, query
 from attnlab.runs.dataset_rows import race_columns, race_id, result_of, row_of, run_id, verdicts
 from attnlab.runs.dataset_schema import arrow
 from attnlab.runs.store import Run, read_run, told_run
+from attnlab.system import without_garbage_collection
 
 __all__ = ["Answer", "Collected", "collect", "is_dataset", "query", "runs"]
 

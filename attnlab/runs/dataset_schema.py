@@ -54,7 +54,12 @@ def _kind(hint: Any) -> Kind:
 _KINDS = {
     one: {name: _kind(hint) for name, hint in get_type_hints(one).items()} for one in (Workload, Accuracy)
 }
-_MEASUREMENT = {"quantity": "string", "unit": "string", "median": "float64", "samples": ["float64"]}
+_MEASUREMENT: dict[str, Kind] = {
+    "quantity": "string",
+    "unit": "string",
+    "median": "float64",
+    "samples": ["float64"],
+}
 _MEASUREMENT |= {"columns": ("string", ["float64"]), "facts": ("string", "string")}
 
 RUN = Column("run", "string", "The run: 16 digits that it was given when it began.")

@@ -9,7 +9,7 @@ from opened_page import Make, Open
 
 from attnlab import units
 from attnlab.judge.analysis import choose
-from attnlab.judge.winner import Sure, Winner
+from attnlab.judge.ranking import Sure, Winner
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
 

@@ -9,7 +9,7 @@ import pytest
 from opened_page import Make, Open
 
 from attnlab import units
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure
 from attnlab.problem.result import Outcome
 from attnlab.report.analysis import analyse
 from attnlab.runs.store import Run

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.judge.pairing import Kind
-from attnlab.judge.ranking import rank
-from attnlab.judge.winner import Sure, winner
+from attnlab.judge.ranking import Sure, rank, winner
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attnlab.judge.analysis import rate
 from attnlab.judge.pairing import Kind
-from attnlab.judge.ranking import implementation_of, rank
-from attnlab.judge.roofline import rate
-from attnlab.judge.second_entry import self_test
+from attnlab.judge.ranking import implementation_of, rank, self_test
 from attnlab.problem.result import Ceiling, Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
 
