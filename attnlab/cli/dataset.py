@@ -105,8 +105,8 @@ def _print(answer: Answer, form: str) -> None:
     if form == "json":
         rows = (json.dumps(dict(zip(answer.columns, map(_plain, row), strict=True))) for row in answer.rows)
         click.echo("[", nl=False)
-        for index, row in enumerate(rows):
-            click.echo((",\n" if index else "\n") + row, nl=False)
+        for index, line in enumerate(rows):
+            click.echo((",\n" if index else "\n") + line, nl=False)
         click.echo("\n]")
         return
     names = [one_line(one, 100_000) for one in answer.columns]
@@ -133,10 +133,10 @@ def _print(answer: Answer, form: str) -> None:
     from attnlab.cli.tables import show
 
     table = Table()
-    for name in names:
-        table.add_column(escape(name), overflow="fold")
+    for title in names:
+        table.add_column(escape(title), overflow="fold")
     for row in shown:
-        table.add_row(*map(escape, row))
+        table.add_row(*[escape(cell) for cell in row])
     show(table)
 
 
