@@ -1,0 +1,111 @@
+// What the views are made of: elements, choices, the marks of contenders, and filters.
+/** What is chosen: the view, what it shows, and how its table is sorted. */
+const state = { view: "winners", workload: null, than: "baseline", scale: "own", one: 0, other: 1 };
+
+/** Change what is chosen, and draw it. */
+const choose = (changes) => redraw(Object.assign(state, changes));
+
+/** An element with attributes, listeners (`onclick`: a function) and children. Every text in it is text, never HTML. */
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(key.slice(2), value);
+    else if (value != null && value !== false) made.setAttribute(key, value);
+  }
+  made.append(...children.flat(2).filter((one) => one != null && one !== ""));
+  return made;
+}
+
+const note = (...said) => element("p", { class: "note" }, ...said);
+const row = (...parts) => element("div", { class: "row" }, ...parts);
+const heading = (...said) => element("h3", {}, ...said);
+const list = (items) => element("ul", {}, ...items.map((one) => element("li", {}, one)));
+const button = (text, onclick, more = {}) => element("button", { type: "button", onclick, ...more }, text);
+
+/** A select with its label, whose value stands in `state[name]`; `options` are [value, text]. */
+function picker(label, options, name) {
+  const made = element("select", { onchange: () => choose({ [name]: made.value }) });
+  made.append(
+    ...options.map(([value, text]) => new Option(text, value, false, String(state[name]) === String(value))),
+  );
+  return element("label", {}, label, made);
+}
+
+/** A box to tick, beside its text. */
+function tick(text, checked, onpick, mark = null) {
+  const box = element("input", { type: "checkbox", onchange: () => onpick(box.checked) });
+  box.checked = checked;
+  return element("label", { class: "chip" }, box, mark, element("span", {}, text));
+}
+
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+
+/** A contender's colour in the report's figures, which reads on white; on dark ground one of its hue that reads there. */
+function paint({ colour }) {
+  if (!DARK.matches) return colour;
+  const { h, c, l } = d3.hcl(colour);
+  return c < 5 ? d3.hcl(0, 0, 105 - l).formatHex() : d3.hcl(h, c * 0.85, 52 + 0.4 * l).formatHex();
+}
+
+/** Shapes, and by how many degrees they are turned, by the letters that Matplotlib has for them in the report. */
+const SYMBOLS = {
+  ...{ o: [d3.symbolCircle, 0], s: [d3.symbolSquare, 0], D: [d3.symbolDiamond, 0], h: [d3.symbolStar, 0] },
+  ...{ "^": [d3.symbolTriangle, 0], ">": [d3.symbolTriangle, 90], v: [d3.symbolTriangle, 180] },
+  ...{ "<": [d3.symbolTriangle, 270], P: [d3.symbolCross, 0], X: [d3.symbolTimes, 0] },
+};
+
+/** A contender's mark, as the figures draw it. */
+function swatch(contender) {
+  const [shape, turn] = SYMBOLS[contender.symbol];
+  const svg = d3.create("svg").attr("class", "swatch").attr("viewBox", "-8 -8 16 16");
+  const path = svg.append("path").attr("d", d3.symbol(shape, 70)()).attr("transform", `rotate(${turn})`);
+  path.attr("fill", paint(contender)).attr("stroke", paint(contender));
+  return svg.attr("aria-hidden", "true").node();
+}
+
+/** The marks of the contenders of `some` results, and their names. */
+function legend(some) {
+  const named = [...new Set(some.map((one) => one.contender))];
+  return row(...named.map((one) => element("span", { class: "chip note" }, swatch(one), one.name)));
+}
+
+/** The values of each field, by their places, and the contenders that are ticked. */
+const chosen = new Map(fields.map((field) => [field.name, new Set(field.values.keys())]));
+const shown = new Set([...contenders.values()].filter((one) => one.measured));
+const selectedWorkloads = () =>
+  workloads.filter((one) => fields.every(({ name }) => chosen.get(name).has(one.value[name])));
+const isShown = (result) => shown.has(result.contender);
+
+/** More values than this are ticked, and unticked, by a button too. */
+const MANY_VALUES = 8;
+
+/** Boxes that put `items`, [thing, text, mark] each, into `set` and take them away. */
+function filter(name, label, items, set) {
+  const boxes = items.map(([thing, text, mark]) => tick(text, set.has(thing), () => changed(), mark));
+  const changed = (on) => {
+    items.forEach(([thing], at) => {
+      const box = boxes[at].firstChild;
+      box.checked = on ?? box.checked;
+      set[box.checked ? "add" : "delete"](thing);
+    });
+    redraw();
+  };
+  const buttons =
+    items.length > MANY_VALUES &&
+    row(
+      button("all", () => changed(true)),
+      button("none", () => changed(false)),
+    );
+  const inside = items.length > 1 ? boxes : items.map(([, text]) => text);
+  return element("fieldset", { "data-field": name }, element("legend", {}, label), buttons || "", inside);
+}
+
+function showFilters() {
+  const named = (measured) => [...contenders.values()].filter((one) => Boolean(one.measured) === measured);
+  const marked = (some) => some.map((one) => [one, one.name, swatch(one)]);
+  part("controls").replaceChildren(
+    filter("backend", "backends", marked(named(true)), shown),
+    filter("never", "never measured here", marked(named(false)), shown),
+    ...fields.map((one) => filter(one.name, one.label, [...one.values.entries()], chosen.get(one.name))),
+  );
+}
