@@ -9,12 +9,13 @@ from typing import Any
 
 from attnlab import units
 from attnlab.judge import processes
+from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.pairing import Verdict, compare
 from attnlab.judge.processes import Estimate
 from attnlab.problem.block_sizes import PROJECTIONS
 from attnlab.problem.result import Result
 from attnlab.race.instruments import BLOCK_PARTS
-from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE
 
@@ -228,7 +229,7 @@ def _percent(found: Estimate) -> str:
     text = units.percent(found.value)
     if math.isnan(found.low):
         return text
-    low, high = (units.figures(100 * min(1.0, max(0.0, one)), 2) for one in (found.low, found.high))
+    low, high = (units.number_text(100 * min(1.0, max(0.0, one)), 2) for one in (found.low, found.high))
     return f"{text} [{low}, {high}]"
 
 

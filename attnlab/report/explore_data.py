@@ -10,18 +10,21 @@ import base64
 import gzip
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from string import ascii_uppercase
 from typing import Any
 
-from attnlab import units
-from attnlab.figures import palette
+from attnlab import figures, units
+from attnlab.judge.analysis import Cell
+from attnlab.judge.groups import condition, conditions, place_text
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.processes import seconds
-from attnlab.judge.winner import Lead
+from attnlab.judge.winner import Lead, Sure
 from attnlab.problem.result import Measurement, Result
-from attnlab.report import layout, sentences, winners, wording
-from attnlab.report.analysis import Analysis, Cell, analyse, conditions
+from attnlab.report import layout, sentences
+from attnlab.report.analysis import Analysis, analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.as_ran import AsRan, as_ran
 from attnlab.runs.store import Run
@@ -45,26 +48,29 @@ def page_data(
     known : reports' analyses of some of the runs, which need not be judged again.
     """
     analyses = [_analysed(run, known) for run in runs]
-    names = dict.fromkeys(name for one in analyses for name in one.names)
+    titles = [one_line(run.folder.resolve().name) for run in runs]
+    if len(runs) > 1:
+        titles = [f"{ascii_uppercase[at % 26]}: {title}" for at, title in enumerate(titles)]
     workloads: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     fields: list[dict[str, Any]] = []
     latencies: list[Measurement] = []
     for number, analysis in enumerate(analyses):
-        for group in analysis.groups:
-            first = {place.at: place for place in winners.places(analysis, group)}
-            for at, cell in sorted(group.cells.items()):
-                for name, result in cell.answers.items():
-                    results.append({"workload": len(workloads), **_result(cell, name, result)})
-                    if results[-1]["time"] is not None and result.latency is not None:
-                        latencies.append(result.latency)
-                workloads.append({"run": number, "group": group.name, **_workload(cell, first.get(at))})
-                fields.append({"heads": at[0], "keys": at[1], **conditions(cell.workload)})
+        for cell in analysis.cells:
+            for name, result in cell.answers.items():
+                results.append({"workload": len(workloads), **_result(cell, name, result, analysis.baseline)})
+                if results[-1]["time"] is not None and result.latency is not None:
+                    latencies.append(result.latency)
+            workloads.append({"run": number, **_workload(cell)})
+            run = {"run": titles[number]} if len(runs) > 1 else {}
+            heads, keys = cell.at
+            fields.append({**run, "heads": heads, "keys": keys, **conditions(cell.workload)})
+    names = list(dict.fromkeys(name for one in analyses for name in one.names))
     data = {
-        "runs": [_run(run, one) for run, one in zip(runs, analyses, strict=True)],
+        "runs": [_run(*one) for one in zip(titles, runs, analyses, strict=True)],
         "contenders": [
             {"name": name, "colour": style.colour, "symbol": style.marker, "dashes": _DASHES[style.dashes]}
-            for name, style in palette.styles(list(names)).items()
+            for name, style in figures.styles(names).items()
         ],
         "fields": list(_fields(fields)),
         "workloads": _columns(workloads),
@@ -82,15 +88,15 @@ def _analysed(run: Run, known: Sequence[Analysis]) -> Analysis:
     return analyse(shown, lambda same: same)
 
 
-def _run(run: Run, analysis: Analysis) -> dict[str, Any]:
+def _run(title: str, run: Run, analysis: Analysis) -> dict[str, Any]:
     answer = answer_of(analysis)
     machine = {name: _text(name, run.environment.get(name)) for name in _MACHINE}
     ran = as_ran(analysis)
     for library, version in sorted({pair for one in ran for pair in _entries(one.facts, "versions")}):
         machine[library] = ", ".join(filter(None, [machine.get(library), version]))
     return {
-        "name": one_line(run.folder.resolve().name),
-        "started": one_line(run.started),
+        "title": title,
+        "started": one_line(run.started).replace("T", " ").replace("+00:00", " UTC"),
         "command": one_line(run.command, 4000),
         "baseline": analysis.baseline,
         "shared": one_line(analysis.shared),
@@ -126,29 +132,30 @@ def _text(name: str, value: Any) -> str:
     return one_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value or ""))
 
 
-def _workload(cell: Cell, place: winners.Place | None) -> dict[str, Any]:
+def _workload(cell: Cell) -> dict[str, Any]:
     """One workload, and who is first there, with what to tell of it."""
-    won = place.won if place else None
+    won = cell.won
     failed = Counter(_outcome(cell, name) for name in cell.answers if name not in cell.measured)
     told = {
-        "verdict": str(won.sure) if won else "nobody was measured",
-        "first": ", ".join(won.first) if won else "",
-        "same kernel": ", ".join(sorted(place.first.difference(place.won.first))) if place else "",
-        "ahead of the next": _ahead(won.ahead if won else None),
-        "ahead of the baseline": _ahead(won.over_baseline if won else None),
+        "first": ", ".join(won.first),
+        "same kernel": ", ".join(sorted(cell.first.difference(won.first))),
+        "verdict": str(won.sure),
+        "ahead of the next": _ahead(won.ahead),
+        "ahead of the baseline": _ahead(won.over_baseline),
         "not measured": ", ".join(f"{count} {outcome}" for outcome, count in failed.items()),
     }
     return {
-        "place": wording.place(cell.workload),
+        "group": cell.group,
+        "place": place_text(cell.workload),
         "label": cell.workload.label,
         "margin": cell.margin,
         "size": cell.workload.score_bytes,
-        "state": str(won.sure) if won else "nobody",
-        "first": won.name if won else None,
+        "state": str(won.sure),
+        "first": None if won.sure is Sure.NOBODY else won.name,
         "best": cell.ranking.best.contender if cell.ranking else None,
-        "next_ratio": won.ahead.ratio if won and won.ahead else None,
-        "baseline_ratio": won.over_baseline.ratio if won and won.over_baseline else None,
-        "told": "\n".join(f"{name}: {one}" for name, one in told.items() if one),
+        "next_ratio": won.ahead.ratio if won.ahead else None,
+        "baseline_ratio": won.over_baseline.ratio if won.over_baseline else None,
+        "told": [f"{name}: {one}" for name, one in told.items() if one],
     }
 
 
@@ -163,12 +170,13 @@ def _outcome(cell: Cell, name: str) -> str:
     return "not believed" if name in cell.faults else str(cell.answers[name].outcome).replace("_", " ")
 
 
-def _result(cell: Cell, name: str, result: Result) -> dict[str, Any]:
+def _result(cell: Cell, name: str, result: Result, baseline: str) -> dict[str, Any]:
     """One contender's answer to one workload. What needs a time is None for one without a believed one."""
     standing = cell.standing(name) if name in cell.measured else None
     span = seconds(result.latency) if standing and result.latency else None
     rate = cell.rates.get(name) if standing else None
     checked = result.accuracy if standing else None
+    best = cell.ranking.best.contender if cell.ranking else None
     instead = f" (asked for {result.asked_kernel})" if result.fell_back else ""
     return {
         "contender": name,
@@ -186,8 +194,8 @@ def _result(cell: Cell, name: str, result: Result) -> dict[str, Any]:
         "allowed": checked.budget if checked else None,
         "share": rate.compute if rate else None,
         "bandwidth": rate.bandwidth if rate else None,
-        **_verdict("baseline", standing.against_baseline if standing else None, bool(standing) and name == baseline),
-        **_verdict("best", standing.against_best if standing else None, standing is not None and name == best),
+        **_verdict("baseline", standing.against_baseline if standing else None, name == baseline),
+        **_verdict("best", standing.against_best if standing else None, name == best),
     }
 
 
@@ -196,13 +204,14 @@ def _verdict(against: str, verdict: Verdict | None, itself: bool) -> dict[str, s
     ends = {"": "ratio", "_low": "high", "_high": "low"}  # the slowest is the least times as fast
     taken = {end: getattr(verdict, of, None) for end, of in ends.items()}
     found = {f"{against}{end}": 1 / value if value else None for end, value in taken.items()}
-    found |= {against: 1.0} if itself else {}
+    if itself:
+        found[against] = 1.0
     return {f"{against}_is": str(verdict.kind) if verdict else None, **found}
 
 
 def _fields(told: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Fields to filter by: their values as text, as numbers where they are, and the place of each workload's."""
-    for name in dict.fromkeys([*ALWAYS, *(name for one in told for name in one)]):
+    for name in dict.fromkeys(name for one in told for name in one):
         values = list(dict.fromkeys(one[name] for one in told))
         if name not in ALWAYS and len(values) < 2:
             continue
@@ -218,9 +227,9 @@ def _fields(told: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _said(name: str, value: Any) -> str:
-    if name in ("heads", "keys", "direction"):
+    if name in ("run", "heads", "keys", "direction"):
         return str(value).replace("_", " ")
-    return one_line(wording.condition(name, value, always=True) or str(value))
+    return one_line(condition(name, value, always=True) or str(value))
 
 
 # -- small data --------------------------------------------------------------------------------------

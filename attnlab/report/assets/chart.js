@@ -2,11 +2,11 @@
 const MOST_PANELS = 12;
 
 /**
- * Draw into `host` with Plot, whose options are the rest. Each of `points`, placed by the channels `at`, tells of itself
- * in the lines that `tip` makes of it, where it is pointed at and where the arrow keys come to it; a click and Enter call
- * `onpick`. `ring` is the mark around it. `label` says what the chart shows.
+ * Draw into `host` with these `options` of Plot; `label` says what is shown. Each of `points`, placed by the channels
+ * `at`, tells of itself in the lines that `tip` makes of it, where it is pointed at and where the arrow keys come to it;
+ * a click and Enter call `onpick`. `ring` is the mark around it.
  */
-function draw(host, { points, at, tip, label, onpick, marks, ring = Plot.dot, ...options }) {
+function draw(host, label, { points, at, tip, onpick, ring = Plot.dot }, { marks, ...options }) {
   const title = (one) => tip(one).filter(Boolean).join("\n");
   const said = `${label}; arrow keys go from one to the next${onpick ? ", Enter picks one" : ""}`;
   const frame = element("div", { class: "chart", tabindex: "0", role: "group", "aria-label": said });
@@ -19,6 +19,7 @@ function draw(host, { points, at, tip, label, onpick, marks, ring = Plot.dot, ..
     const svg = Plot.plot({
       className: "plot",
       marginLeft: 64,
+      marginBottom: 40,
       ...options,
       marks: [...marks, ring(some, around), told],
     });
@@ -60,23 +61,18 @@ const painted = (of = ownerOf) => ({ value: (one) => paint(of(one)), scale: null
 
 /** Points in the colour and shape of their contenders. */
 function dots(points, channels, of = ownerOf) {
-  const symbol = { value: (one) => SYMBOLS[of(one).symbol][0], scale: null };
-  const rotate = (one) => SYMBOLS[of(one).symbol][1];
-  return Plot.dot(points, { r: 3.2, symbol, rotate, fill: painted(of), stroke: painted(of), ...channels });
+  const symbol = { value: (one) => shapeOf(of(one)), scale: null };
+  const look = { r: 3.2, symbol, rotate: (one) => turnOf(of(one)), fill: painted(of), stroke: painted(of) };
+  return Plot.dot(points, { ...look, ...channels });
 }
 
 /** A scale over `values` with some room, its ticks written by `text`. */
-function scaleOver(values, text, log, more = {}) {
+function scaleOver(values, text, log, { label, ticks, base = 10 }) {
   const [low, high] = d3.extent(values);
   const room = low === high ? 2 : (high / low) ** 0.06;
   const domain = log ? [low / room, high * room] : [Math.min(0, low), high * 1.06 || 1];
-  return {
-    type: log ? "log" : "linear",
-    domain,
-    tickFormat: (value) => short(text(value)),
-    grid: true,
-    ...more,
-  };
+  const tickFormat = (value) => short(text(value));
+  return { type: log ? "log" : "linear", domain, base, label, ticks, tickFormat, grid: true };
 }
 
 /** A name of at most `most` letters. */

@@ -1,20 +1,12 @@
 // Any quantity against any axis, linear or logarithmic: a panel for every set of conditions that the axis leaves.
 /** A column of results, which has an interval where there are columns `name`_low and `name`_high. */
-const quantity = (name, label, text, more = {}) => ({
-  name,
-  label,
-  text,
-  value: (one) => one[name],
-  ...more,
-});
+const quantity = (name, label, text, more) => ({ name, label, text, value: (one) => one[name], ...more });
 const QUANTITIES = [
   quantity("time", "time of one call (lower is better)", secondsText),
   quantity("baseline", "times as fast as the baseline (higher is better)", ratioText),
   quantity("memory", "peak memory of one call (lower is better)", bytesText, { base: 2 }),
   quantity("error", "relative error (lower is better)", (value) => figures(value, 2)),
-  quantity("share", "share of the best matrix-multiply rate (higher is better)", percentText, {
-    linear: true,
-  }),
+  quantity("share", "share of the matrix-multiply rate (higher is better)", percentText, { linear: true }),
   quantity("bandwidth", "share of the copy bandwidth (higher is better)", percentText, { linear: true }),
 ].filter((one) => results.some((result) => one.value(result) != null));
 
@@ -68,34 +60,28 @@ function panelOf(workload, axis) {
 }
 
 function figurePanel(host, title, some, x, y, options) {
-  const points = d3.sort(
-    some,
-    (one) => one.contender.name,
-    x.field ? x.value : fieldAxis(fieldNamed("keys")).value,
-  );
-  const channels = { x: x.value, y: y.value };
-  const style = (one) => ({ stroke: paint(one), strokeDasharray: one.dashes || null, strokeWidth: 1.7 });
+  const along = x.field ? x.value : fieldAxis(fieldNamed("keys")).value;
+  const points = d3.sort(some, (one) => one.contender.name, along);
+  const at = { x: x.value, y: y.value };
+  const look = (one) => ({ stroke: paint(one), strokeDasharray: one.dashes || null, strokeWidth: 1.7 });
+  const curve = ([one, mine]) => Plot.line(mine, { ...at, ...look(one) });
   const ends = { y1: (one) => one[`${y.name}_low`], y2: (one) => one[`${y.name}_high`] };
-  const curves = d3
-    .groups(points, ownerOf)
-    .map(([one, mine]) => Plot.line(mine, { ...channels, ...style(one) }));
   host.append(heading(title));
-  draw(host, {
-    ...{
-      points,
-      at: channels,
-      tip: resultLines,
-      label: `${y.label} against ${x.label}, ${title}`,
+  draw(
+    host,
+    `${y.label} against ${x.label}, ${title}`,
+    { points, at, tip: resultLines },
+    {
       height: 330,
+      ...options,
+      marks: [
+        Plot.frame({ strokeOpacity: 0.2 }),
+        ...d3.groups(points, ownerOf).map(curve),
+        Plot.ruleX(points, { x: x.value, ...ends, stroke: painted(), clip: true }),
+        dots(points, at),
+      ],
     },
-    ...options,
-    marks: [
-      Plot.frame({ strokeOpacity: 0.2 }),
-      ...curves,
-      Plot.ruleX(points, { x: x.value, ...ends, stroke: painted(), clip: true }),
-      dots(points, channels),
-    ],
-  });
+  );
 }
 
 function showFigures(host, selected) {
@@ -107,19 +93,13 @@ function showFigures(host, selected) {
   const textual = x.field && !x.field.numbers;
   const pickers = [picker("show", listed(QUANTITIES), "y"), picker("against", listed(AXES), "x")];
   host.append(row(...pickers, log(y, "y"), textual ? "" : log(x, "x")));
-  const some = selected
-    .flatMap((one) => one.results)
-    .filter((one) => isShown(one) && fits(x, one) && fits(y, one));
+  const some = resultsOf(selected).filter((one) => fits(x, one) && fits(y, one));
   if (!some.length) return host.append(note("No backend is selected that was measured here."));
   host.append(legend(some));
-  const scaleOf = (axis, ticks) => {
-    const more = { label: axis.label, base: axis.base ?? 10, ticks };
-    return scaleOver(some.map(axis.value), axis.text, isLog(axis), more);
-  };
-  const scales = {
-    x: textual ? { type: "point", domain: x.field.values, label: x.label } : scaleOf(x, 6),
-    y: scaleOf(y),
-  };
+  const scaleOf = (axis, ticks) =>
+    scaleOver(some.map(axis.value), axis.text, isLog(axis), { label: axis.label, base: axis.base, ticks });
+  const places = { type: "point", domain: x.field?.values, label: x.label };
+  const scales = { x: textual ? places : scaleOf(x, 6), y: scaleOf(y) };
   const grouped = d3.groups(some, (one) => panelOf(one.workload, x));
   const show = (panel, [title, mine], width) => figurePanel(panel, title, mine, x, y, { width, ...scales });
   return panels(host, grouped, 400, show);

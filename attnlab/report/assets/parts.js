@@ -47,20 +47,19 @@ function paint({ colour }) {
   return c < 5 ? d3.hcl(0, 0, 105 - l).formatHex() : d3.hcl(h, c * 0.85, 52 + 0.4 * l).formatHex();
 }
 
-/** Shapes, and by how many degrees they are turned, by the letters that Matplotlib has for them in the report. */
-const SYMBOLS = {
-  ...{ o: [d3.symbolCircle, 0], s: [d3.symbolSquare, 0], D: [d3.symbolDiamond, 0], h: [d3.symbolStar, 0] },
-  ...{ "^": [d3.symbolTriangle, 0], ">": [d3.symbolTriangle, 90], v: [d3.symbolTriangle, 180] },
-  ...{ "<": [d3.symbolTriangle, 270], P: [d3.symbolCross, 0], X: [d3.symbolTimes, 0] },
-};
+/** By the letters that Matplotlib has for them in the report's figures; all others are triangles, turned by degrees. */
+const SHAPES = { o: "Circle", s: "Square", D: "Diamond", P: "Cross", X: "Times", h: "Star" };
+const shapeOf = ({ symbol }) => d3[`symbol${SHAPES[symbol] ?? "Triangle"}`];
+const turnOf = ({ symbol }) => ({ ">": 90, v: 180, "<": 270 })[symbol] ?? 0;
 
 /** A contender's mark, as the figures draw it. */
 function swatch(contender) {
-  const [shape, turn] = SYMBOLS[contender.symbol];
-  const svg = d3.create("svg").attr("class", "swatch").attr("viewBox", "-8 -8 16 16");
-  const path = svg.append("path").attr("d", d3.symbol(shape, 70)()).attr("transform", `rotate(${turn})`);
-  path.attr("fill", paint(contender)).attr("stroke", paint(contender));
-  return svg.attr("aria-hidden", "true").node();
+  const [svg, path, colour] = [d3.create("svg"), d3.create("svg:path"), paint(contender)];
+  svg.attr("class", "swatch").attr("viewBox", "-8 -8 16 16").attr("aria-hidden", "true");
+  path.attr("d", d3.symbol(shapeOf(contender), 70)()).attr("transform", `rotate(${turnOf(contender)})`);
+  path.attr("fill", colour).attr("stroke", colour);
+  svg.node().append(path.node());
+  return svg.node();
 }
 
 /** The marks of the contenders of `some` results, and their names. */
@@ -74,13 +73,15 @@ const chosen = new Map(fields.map((field) => [field.name, new Set(field.values.k
 const shown = new Set([...contenders.values()].filter((one) => one.measured));
 const selectedWorkloads = () =>
   workloads.filter((one) => fields.every(({ name }) => chosen.get(name).has(one.value[name])));
-const isShown = (result) => shown.has(result.contender);
+/** Results that the filters leave. */
+const resultsOf = (some) => some.flatMap((one) => one.results).filter((one) => shown.has(one.contender));
 
 /** More values than this are ticked, and unticked, by a button too. */
 const MANY_VALUES = 8;
 
 /** Boxes that put `items`, [thing, text, mark] each, into `set` and take them away. */
 function filter(name, label, items, set) {
+  if (!items.length) return "";
   const boxes = items.map(([thing, text, mark]) => tick(text, set.has(thing), () => changed(), mark));
   const changed = (on) => {
     items.forEach(([thing], at) => {
@@ -104,8 +105,8 @@ function showFilters() {
   const named = (measured) => [...contenders.values()].filter((one) => Boolean(one.measured) === measured);
   const marked = (some) => some.map((one) => [one, one.name, swatch(one)]);
   part("controls").replaceChildren(
+    ...fields.map((one) => filter(one.name, one.label, [...one.values.entries()], chosen.get(one.name))),
     filter("backend", "backends", marked(named(true)), shown),
     filter("never", "never measured here", marked(named(false)), shown),
-    ...fields.map((one) => filter(one.name, one.label, [...one.values.entries()], chosen.get(one.name))),
   );
 }

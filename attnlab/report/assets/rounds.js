@@ -25,9 +25,10 @@ function roundsPanel(host, result, width, all) {
   const tickFormat = (one) => short(relative ? figures(one) : secondsText(one));
   const counts = `${plural(points.length, "round")}${left.length ? `, ${left.length} disturbed` : ""}`;
   host.append(heading(swatch(contender), contender.name), note(`${secondsText(time)}; ${counts}`));
-  draw(host, {
-    ...{ points, at: { x: "round", y: heightOf }, tip: roundLines, label: `Rounds of ${contender.name}` },
-    ...{ width, height: 170, marginBottom: 36 },
+  const pointed = { points, at: { x: "round", y: heightOf }, tip: roundLines };
+  draw(host, `Rounds of ${contender.name}`, pointed, {
+    width,
+    height: 176,
     x: { label: "round", ticks: 6, tickFormat: (one) => (one % 1 ? "" : String(one)) },
     y: { domain: [low - room, high + room], ticks: 4, grid: true, label: null, tickFormat },
     marks: [
@@ -54,7 +55,7 @@ function showRounds(host, selected) {
     ),
     every === 1 ? "" : note(`This page holds ${counted(held)} of ${counted(all)} rounds: ${which}.`),
   );
-  const mine = workload.results.filter((one) => every && one.time != null && isShown(one));
+  const mine = resultsOf([workload]).filter((one) => every && one.time != null);
   const sorted = d3.sort(mine, (one) => one.time);
   const rounds = mine.flatMap(roundsOf);
   return panels(host, sorted, 280, (panel, one, width) => roundsPanel(panel, one, width, rounds));

@@ -1,12 +1,8 @@
 // Where and how each run was made, two runs side by side, and every result as a table to sort.
 /** A table that scrolls by itself where the screen is narrower: cells of its head, and rows. */
 function table(label, head, body) {
-  const inside = element(
-    "table",
-    {},
-    element("thead", {}, element("tr", {}, head)),
-    element("tbody", {}, body),
-  );
+  const rows = [element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)];
+  const inside = element("table", {}, rows);
   return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, inside);
 }
 
@@ -15,14 +11,10 @@ function matched(selected, one, other) {
   const alike = fields.filter((field) => field.name !== "run");
   const key = ({ contender, workload }) =>
     [contender.name, ...alike.map((field) => workload.value[field.name])].join();
-  const timed = selected
-    .flatMap((workload) => workload.results)
-    .filter((result) => isShown(result) && result.time);
-  const of = (run) => timed.filter((result) => result.workload.run === run);
+  const of = (run) => resultsOf(selected).filter((result) => result.workload.run === run && result.time);
   const others = new Map(of(other).map((result) => [key(result), result]));
-  return of(one).flatMap((result) =>
-    others.has(key(result)) ? { one: result, other: others.get(key(result)) } : [],
-  );
+  const pairs = of(one).map((result) => ({ one: result, other: others.get(key(result)) }));
+  return pairs.filter((pair) => pair.other);
 }
 
 const pairLines = ({ one, other }) => [
@@ -42,14 +34,12 @@ function showPair(host, selected, first, second) {
   const width = Math.min(host.clientWidth, 640);
   const bar = { stroke: painted(owner), clip: true };
   host.append(legend(both.map(({ one }) => one)));
-  draw(host, {
-    ...{
-      points: both,
-      at: { x, y },
-      tip: pairLines,
-      label: `Times of ${second.title} against ${first.title}`,
-    },
-    ...{ width, height: Math.round(width * 0.72), x: scale(first), y: scale(second) },
+  const pointed = { points: both, at: { x, y }, tip: pairLines };
+  draw(host, `Times of ${second.title} against ${first.title}`, pointed, {
+    width,
+    height: Math.round(width * 0.72),
+    x: scale(first),
+    y: scale(second),
     marks: [
       Plot.line(d3.extent(times), { x: Number, y: Number, strokeOpacity: 0.5 }),
       Plot.ruleX(both, { x, y1: ({ other }) => other.time_low, y2: ({ other }) => other.time_high, ...bar }),
@@ -97,14 +87,12 @@ function showRuns(host, selected) {
 
 const COLUMNS = [
   { label: "contender", of: (one) => one.contender.name },
-  ...varying.map((field) => ({
-    label: field.label,
-    of: (one) => valueOf(field, one.workload),
-    number: field.numbers,
-  })),
+  ...varying.map(fieldAxis).map(({ label, value, field }) => ({ label, of: value, number: field.numbers })),
   { label: "outcome", of: (one) => one.outcome },
-  ...QUANTITIES.map(({ name, label, text }) => ({
-    ...{ label: label.replace(/ \(.*/, ""), of: (one) => one[name], number: true },
+  ...QUANTITIES.map(({ name, label, value, text }) => ({
+    label: label.replace(/ \(.*/, ""),
+    of: value,
+    number: true,
     text: (_, one) => written(one, name, text),
   })),
   { label: "kernel, or why there is no speed", of: (one) => (one.time == null ? one.reason : one.kernel) },
@@ -122,10 +110,9 @@ function header(column) {
 function showTable(host, selected) {
   const { column, down, rows: most } = state;
   const order = (one) => column.of(one) ?? undefined; // which stands last in either direction
-  const all = selected.flatMap((one) => one.results).filter(isShown);
-  const some = column
-    ? d3.sort(all, (a, b) => (down ? d3.descending : d3.ascending)(order(a), order(b)))
-    : all;
+  const all = resultsOf(selected);
+  const by = (one, other) => (down ? d3.descending : d3.ascending)(order(one), order(other));
+  const some = column ? d3.sort(all, by) : all;
   const cell = (one, { of, text = String, number }) =>
     element("td", { class: number && "number" }, of(one) == null ? "–" : text(of(one), one));
   const line = (one) => element("tr", {}, ...COLUMNS.map((column) => cell(one, column)));

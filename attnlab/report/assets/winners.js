@@ -14,29 +14,30 @@ function heatMap(host, some, width) {
   const more = { tie: "≈ ", "no interval": "? ", alone: "alone " };
   const text = (one) => {
     const ratio = one[`${state.than}_ratio`];
-    const name = cut(one.first ?? "nobody", Math.floor((cell - 8) / 6.5));
+    const name = cut(one.first ?? "nobody", Math.floor(cell / 7.6));
     return `${name}\n${more[one.state] ?? ""}${ratio == null ? "" : `${figures(ratio)} ×`}`;
   };
   const ink = (one) => (isFull(one) ? (DARK.matches ? "#111" : "#fff") : "currentColor");
   const picked = currentWorkload(some);
   host.append(heading(some[0].title), words ? "" : legend(first));
-  draw(host, {
-    points: d3.sort(some, y, x),
-    at: { x, y },
-    ring: Plot.cell,
-    label: joined("Winners by length and heads", some[0].title),
-    tip: (one) => [one.place, ...one.told],
-    onpick: (one) => choose({ workload: one.index }),
+  const look = {
+    fill: { value: cellColour, scale: null },
+    fillOpacity: (one) => (isFull(one) ? 1 : 0.22),
+    stroke: "currentColor",
+    strokeWidth: (one) => (one === picked ? 2.5 : 0.3),
+  };
+  const tip = (one) => [one.place, ...one.told];
+  const onpick = (one) => choose({ workload: one.index });
+  const pointed = { points: d3.sort(some, y, x), at: { x, y }, tip, onpick, ring: Plot.cell };
+  draw(host, joined("Winners by length and heads", some[0].title), pointed, {
     width: Math.round(cell * across.length + 60),
-    height: down.length * (words ? 44 : 16) + 40,
+    height: down.length * (words ? 44 : 16) + 44,
+    marginTop: 40,
+    marginBottom: 4,
     x: { type: "band", domain: across, label: "heads", axis: "top", tickSize: 0 },
-    y: { type: "band", domain: down, label: "n, length", tickSize: 0 },
+    y: { type: "band", domain: down, label: "n, length", tickSize: 0, tickFormat: String },
     marks: [
-      Plot.cell(some, {
-        ...{ x, y, rx: words ? 4 : 1, fill: { value: cellColour, scale: null }, stroke: "currentColor" },
-        fillOpacity: (one) => (isFull(one) ? 1 : 0.22),
-        strokeWidth: (one) => (one === picked ? 2.5 : 0.3),
-      }),
+      Plot.cell(some, { x, y, rx: 3, ...look }),
       Plot.text(words ? some : [], { x, y, text, fontSize: 12, fill: { value: ink, scale: null } }),
     ],
   });
@@ -57,11 +58,8 @@ function rankingChart(host, workload, some) {
   const label = "times as fast as the fastest, with 95 % interval";
   const time = { text: (one) => secondsText(one.time), frameAnchor: "right", textAnchor: "start", dx: 8 };
   const span = { x1: "best_low", x2: "best_high", stroke: painted(), strokeWidth: 2, clip: true };
-  draw(host, {
-    points: known,
-    at: { x: "best", y },
-    label: `Ranking at ${workload.name}`,
-    tip: resultLines,
+  const pointed = { points: known, at: { x: "best", y }, tip: resultLines };
+  draw(host, `Ranking at ${workload.name}`, pointed, {
     width: Math.min(host.clientWidth, 900),
     height: some.length * 22 + 60,
     marginLeft: 150,
@@ -90,7 +88,7 @@ function showWinners(host, selected) {
   host.append(row(picker("The number says how many times as fast as", than, "than")));
   panels(host, [...d3.group(selected, (one) => one.title).values()], 480, heatMap);
   const workload = currentWorkload(selected);
-  const some = workload.results.filter((one) => one.time != null && isShown(one));
+  const some = resultsOf([workload]).filter((one) => one.time != null);
   const others = workload.results.filter((one) => one.time == null);
   host.append(
     note(

@@ -1,4 +1,4 @@
-"""One look for every figure: its colours, panels, axes, titles, points, legends, and how it is saved.
+"""One look for every figure: colours, panels, axes, titles, points, legends, labels, and how it is saved.
 
 Object-oriented Matplotlib without global state, on white ground so that a figure reads in light and in dark pages.
 Matplotlib loads when a figure is asked for, never with this module.
@@ -7,18 +7,21 @@ Matplotlib loads when a figure is asked for, never with this module.
 from __future__ import annotations
 
 import io
+import itertools
 import math
+import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnlab import units
-from attnlab.figures.palette import styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
     from numpy.typing import ArrayLike
 
 #: after Okabe and Ito 2008, told apart with impaired colour vision; darkened so that words in them read on white
@@ -185,16 +188,6 @@ def lay_out(figure: Figure) -> None:
         figure.set_layout_engine(None)  # with the placeholder that "none" leaves, each file is drawn twice
 
 
-def save_all(every: Sequence[tuple[Figure, Path]]) -> OSError | None:
-    """`save` each of them, and return why that could not be done, if so: to raise it is up to who can tell a user."""
-    try:
-        for figure, file in every:
-            save(figure, file)
-    except OSError as fault:
-        return fault
-    return None
-
-
 def save(figure: Figure, file: Path) -> Path:
     """Write `figure` as PNG to `file` and as SVG beside it, the same at every drawing of it; return the PNG's path.
 
@@ -219,3 +212,191 @@ def save(figure: Figure, file: Path) -> Path:
     with rc_context({"svg.hashsalt": "attnlab"}):
         figure.savefig(file.with_suffix(".svg"), format="svg", metadata={"Date": None})
     return file
+
+
+# -- a colour, marker and dash for each contender ----------------------------------------------------
+#
+# By its name, the same in every figure, table and page. The colours were chosen one after the other, each as far as
+# possible from all before it in OKLab (Ottosson 2020, "A perceptual color space for image processing"), seen with
+# normal, protanopic and deuteranopic vision (Machado, Oliveira and Fernandes 2009), among those on which white words,
+# and which on white ground, read at a contrast of 4.5 or more. Nearly thirty colours cannot all be told apart by
+# everybody, so that a marker and a dash go with each, and figures write names beside curves and cells.
+
+#: those usually raced together stand first and are furthest apart
+COLOURS = {
+    "torch_eager": "#222222",
+    "torch_sdpa": "#1F5FBF",
+    "numpy_blocked": "#C24E00",
+    "torch_sdpa_math": "#870A69",
+    "numpy_vectorized": "#3C8269",
+    "naive_loop": "#694100",
+    "numba_fused": "#6400FF",
+    "torch_sdpa_flash": "#8269A0",
+    "onnxruntime": "#E61464",
+    "openvino": "#0F4646",
+    "keras": "#5F4191",
+    "mlx": "#7D5FE6",
+    "jax_xla": "#96413C",
+    "executorch": "#6E1E28",
+    "vllm_cpu": "#AF00B4",
+    "torch_compile": "#417D00",
+    "torch_sdpa_efficient": "#5A0082",
+    "onnxruntime_contrib": "#3C00A5",
+    "ggml_flash": "#D7239B",
+    "torch_flex": "#2D4673",
+    "array_api": "#006987",
+    "torch_mha": "#966946",
+    "torch_sdpa_cudnn": "#4646DC",
+    "flash_attn": "#A00A19",
+    "flashinfer": "#0A694B",
+    "jax_cudnn": "#96417D",
+    "sageattention": "#0000D7",
+    "xformers": "#697887",
+}
+#: for backends that are not named above; beyond these their colours repeat, with other dashes
+OTHERS = ("#5F00B9", "#AF1E5F", "#5F6ECD", "#870A41", "#7841FF")
+MARKERS, DASHES = "osD^vPX<>h", ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class Style:
+    """A contender's colour (``#RRGGBB``), marker and dashes, the latter two as Matplotlib writes them."""
+
+    colour: str
+    marker: str
+    dashes: str
+
+
+def styles(names: Sequence[str]) -> dict[str, Style]:
+    """A style for each of `names`, which are contenders or backends.
+
+    A contender has the colour of its backend; with settings (``NAME[...]``) it has the next marker and dash. A backend
+    of the user's own has a place by its name among further colours, or the next that is free among `names`.
+    """
+    known, others = list(COLOURS), _places(names)
+    found: dict[str, Style] = {}
+    variants: dict[str, int] = {}
+    for name in dict.fromkeys(names):
+        backend, _, settings = name.partition("[")
+        turn = 0
+        if settings:
+            turn = variants[backend] = variants.get(backend, 0) + 1
+        place = known.index(backend) if backend in COLOURS else len(known) + others[backend]
+        colour = COLOURS[backend] if backend in COLOURS else OTHERS[others[backend] % len(OTHERS)]
+        dashes = DASHES[(place // len(MARKERS) + turn) % len(DASHES)]
+        found[name] = Style(colour, MARKERS[(place + 3 * turn) % len(MARKERS)], dashes)
+    return found
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    """For each backend among `names` without a colour of its own, a number that no other has."""
+    unknown = sorted({one.partition("[")[0] for one in names} - set(COLOURS))
+    places: dict[str, int] = {}
+    for name in unknown:
+        size = len(OTHERS) if len(unknown) <= len(OTHERS) else len(unknown)
+        place = zlib.crc32(name.encode()) % size
+        while place in places.values():
+            place = (place + 1) % size
+        places[name] = place
+    return places
+
+
+# -- names at the ends of curves, moved up and down until none covers another -------------------------
+#
+# Placed by our own rule: adjustText leaves labels of curves that coincide on top of each other, and moves others out of
+# the figure.
+
+_INCHES_A_LETTER = 0.087
+
+
+def make_room(axes: Axes, x: Sequence[float], texts: Sequence[str], inches: float) -> None:
+    """Widen the logarithmic horizontal axis of a panel, `inches` wide, so that labels at the right end fit in."""
+    needed = 0.2 + _INCHES_A_LETTER * max((len(text) for text in texts), default=0)
+    part = needed / max(inches - needed, 0.4 * inches)
+    low, high = min(x), max(x)
+    span = max(math.log(high / low), math.log(2))
+    axes.set_xlim(low / math.exp(0.05 * span), high * math.exp(part * span))
+
+
+def guide(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> Text:
+    """A grey dashed line that is no measurement, and its label at the end."""
+    axes.plot(x, y, color=GREY, linestyle=(0, (4, 3)), linewidth=1.4, zorder=1)
+    return label(axes, x[-1], y[-1], text, GREY)
+
+
+def label(axes: Axes, x: float, y: float, text: str, colour: str) -> Text:
+    """A label right of a line's end, in the line's colour; `settle` moves it clear of the others."""
+    return axes.annotate(
+        text,
+        (x, y),
+        xytext=(8, 0),
+        textcoords="offset points",
+        color=colour,
+        fontsize=SIZE,
+        ha="left",
+        va="center",
+        annotation_clip=False,
+        in_layout=False,
+    )
+
+
+def lead(axes: Axes, x: tuple[float, float], y: float, colour: str) -> None:
+    """A thin dotted line from where a curve ends early to its label, which stands with the others at the right."""
+    axes.plot(x, (y, y), color=colour, linestyle=(0, (1, 3)), linewidth=0.9, zorder=1)
+
+
+def settle(figure: Figure, panels: Sequence[tuple[Axes, Sequence[Text]]]) -> None:
+    """Move the labels of each panel up and down until none covers another, or leaves the panel: see `settled`."""
+    lay_out(figure)
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # the canvas of Agg has one
+    for axes, texts in panels:
+        boxes = [text.get_window_extent(renderer) for text in texts]
+        middles = [(box.y0 + box.y1) / 2 for box in boxes]
+        sides = [(float(box.x0), float(box.x1)) for box in boxes]
+        frame = axes.get_window_extent(renderer)
+        places = settled(middles, [box.height + 1.0 for box in boxes], sides, (frame.y0, frame.y1))
+        for text, place, middle in zip(texts, places, middles, strict=True):
+            x, y = text.xyann  # type: ignore[attr-defined]  # annotations have it, plain texts do not
+            text.xyann = (x, y + (place - middle) * 72 / figure.dpi)  # type: ignore[attr-defined]  # as above
+
+
+def settled(
+    middles: Sequence[float],
+    heights: Sequence[float],
+    sides: Sequence[tuple[float, float]],
+    within: tuple[float, float] = (-math.inf, math.inf),
+) -> list[float]:
+    """Vertical middles, as near to `middles` as lets no two boxes overlap that share some of their width.
+
+    `heights` are those of the boxes and `sides` their left and right edges, all in one unit. Boxes that overlap are
+    stacked in order of height, each stack centred on where its members wanted to be; stacks that touch become one. A
+    stack stays `within` a lower and an upper limit; one that is higher than that stands on the lower.
+    """
+
+    def spread(stack: list[int]) -> dict[int, float]:
+        height = sum(heights[i] for i in stack)
+        bottom = sum(middles[i] for i in stack) / len(stack) - height / 2
+        bottom = max(within[0], min(bottom, within[1] - height))
+        found = {}
+        for i in stack:
+            found[i] = bottom + heights[i] / 2
+            bottom += heights[i]
+        return found
+
+    def touch(one: list[int], other: list[int]) -> bool:
+        here, there = spread(one), spread(other)
+        return any(
+            sides[i][0] < sides[j][1]
+            and sides[j][0] < sides[i][1]
+            and abs(here[i] - there[j]) < (heights[i] + heights[j]) / 2 - 1e-6
+            for i in one
+            for j in other
+        )
+
+    stacks = [[index] for index in range(len(middles))]
+    while pair := next((p for p in itertools.combinations(stacks, 2) if touch(*p)), None):
+        for stack in pair:
+            stacks.remove(stack)
+        stacks.append(sorted([*pair[0], *pair[1]], key=lambda i: (middles[i], -i)))
+    found = {index: place for stack in stacks for index, place in spread(stack).items()}
+    return [found[index] for index in range(len(middles))]
