@@ -71,6 +71,7 @@ function legend(some) {
 /** The values of each field, by their places, and the contenders that are ticked. */
 const chosen = new Map(fields.map((field) => [field.name, new Set(field.values.keys())]));
 const shown = new Set([...contenders.values()].filter((one) => one.measured));
+if (!shown.size) contenders.forEach((one) => shown.add(one));
 const selectedWorkloads = () =>
   workloads.filter((one) => fields.every(({ name }) => chosen.get(name).has(one.value[name])));
 /** Results that the filters leave. */
@@ -97,7 +98,7 @@ function filter(name, label, items, set) {
       button("all", () => changed(true)),
       button("none", () => changed(false)),
     );
-  const inside = items.length > 1 ? boxes : items.map(([, text]) => text);
+  const inside = items.length > 1 || items[0][2] ? boxes : items[0][1];
   return element("fieldset", { "data-field": name }, element("legend", {}, label), buttons || "", inside);
 }
 
