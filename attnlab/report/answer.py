@@ -15,8 +15,7 @@ from attnlab.judge.analysis import Cell, Choice, choose, largest_with_peaks, pea
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Kind
-from attnlab.judge.ranking import decidable
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure, decidable
 from attnlab.problem.result import Outcome
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened

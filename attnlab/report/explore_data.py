@@ -20,8 +20,8 @@ from attnlab import figures, units
 from attnlab.judge.analysis import Cell
 from attnlab.judge.groups import condition, conditions, place_text
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.processes import seconds
-from attnlab.judge.winner import Lead, Sure
+from attnlab.judge.ranking import Lead, Sure
+from attnlab.judge.replication import seconds
 from attnlab.problem.result import Measurement, Result
 from attnlab.report import layout, sentences
 from attnlab.report.analysis import Analysis, analyse

@@ -16,7 +16,7 @@ from attnlab.judge import growth
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import condition, conditions
 from attnlab.problem.result import Measurement, Result
-from attnlab.problem.storage import CONTIGUOUS, STORAGES
+from attnlab.problem.workload import CONTIGUOUS, STORAGES
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE, measured_names

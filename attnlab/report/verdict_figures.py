@@ -12,8 +12,7 @@ from attnlab.figures import styles as styles_of
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.ranking import Ranking, Standing
-from attnlab.judge.winner import Lead, Sure
+from attnlab.judge.ranking import Lead, Ranking, Standing, Sure
 from attnlab.report.analysis import Analysis
 from attnlab.report.readable import part_of, part_of_heads, readable
 from attnlab.report.verdict_table import first_names, lead_text

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from attnlab import units
 from attnlab.judge.analysis import Cell, Group
-from attnlab.judge.winner import Lead, Sure, Winner
+from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.report.layout import in_columns, markdown
 from attnlab.report.readable import part_of, readable
 from attnlab.text import counted, listed, named

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from opened_page import Make
 
 from attnlab import figures, units
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure
 from attnlab.problem.result import Measurement
 from attnlab.report.analysis import analyse
 from attnlab.report.explore_data import figure, packed, packed_rounds
