@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import math
 import os
 import platform
 import re
@@ -17,28 +19,52 @@ _LOOKS = 1.0
 
 
 @contextlib.contextmanager
+def locked(file: Path, flags: int, *, wait: float, fresh: bool = False) -> Iterator[int]:
+    """Hold `file`, opened with `flags` of `os.open`; yields its descriptor. A holder that is killed lets go.
+
+    wait : so many seconds at most until it is free. fresh : it is removed at the end. Raises BlockingIOError where
+    another process holds it for longer, another OSError where it cannot be opened.
+    """
+    patience = time.monotonic() + wait
+    while True:
+        handle = os.open(file, flags, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:  # its last holder did not remove it since it was opened
+                break
+            os.close(handle)
+        except OSError as fault:
+            os.close(handle)
+            if not isinstance(fault, BlockingIOError) or time.monotonic() >= patience:
+                raise
+            time.sleep(_LOOKS)
+    try:
+        yield handle
+    finally:
+        if fresh:
+            with contextlib.suppress(OSError):
+                file.unlink()
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold `folder`; nobody else can meanwhile. A holder that is killed lets go.
+    """Hold `folder`; nobody else can meanwhile.
 
     wait : until it is free. Raises ValueError where another process holds it, or where the folder cannot be written to.
     """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
-    try:
-        lock.acquire(poll_interval=_LOOKS)
-    except Timeout:
-        raise ValueError(
-            f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
-        ) from None
-    except OSError as fault:
-        raise ValueError(f"the output folder {folder} cannot be written to: {fault.strerror}") from None
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(
+                locked(folder / LOCK, os.O_RDWR | os.O_CREAT, wait=math.inf if wait else 0, fresh=True)
+            )
+        except BlockingIOError:
+            raise ValueError(
+                f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
+            ) from None
+        except OSError as fault:
+            raise ValueError(f"the output folder {folder} cannot be written to: {fault.strerror}") from None
         yield
-    finally:
-        with contextlib.suppress(OSError):  # who waits for it looks whether it is still there
-            (folder / LOCK).unlink()
-        lock.release()
 
 
 def host_lock() -> Path:
@@ -55,30 +81,14 @@ def host_held(*, wait: bool = True) -> Iterator[int]:
     where it is: with a new file of the same name there would be two locks. wait : until the host is free.
     Raises ValueError where it is not to wait and another process holds the host, or where the file cannot be opened.
     """
-    import fcntl  # which only POSIX has
-
-    handle = _opened(host_lock())
-    try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not wait:
-                    raise ValueError(
-                        f"another process measures on this host: it holds {host_lock()}"
-                    ) from None
-                time.sleep(_LOOKS)
+    file = host_lock()
+    # made by whoever is first; to lock it, it is enough to read it, and of another user's file all that is allowed
+    flags = os.O_RDONLY if file.exists() else os.O_RDONLY | os.O_CREAT
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = stack.enter_context(locked(file, flags, wait=math.inf if wait else 0))
+        except BlockingIOError:
+            raise ValueError(f"another process measures on this host: it holds {file}") from None
+        except OSError as fault:
+            raise ValueError(f"the lock of this host, {file}, cannot be opened: {fault.strerror}") from None
         yield handle
-    finally:
-        os.close(handle)
-
-
-def _opened(file: Path) -> int:
-    """Open to be locked, by whoever made it: to read is enough, and of another user's file all that is allowed."""
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(file, os.O_RDONLY)
-        return os.open(file, os.O_RDONLY | os.O_CREAT, 0o644)
-    except OSError as fault:
-        raise ValueError(f"the lock of this host, {file}, cannot be opened: {fault.strerror}") from None

@@ -1,9 +1,11 @@
-"""What to measure: contenders, workloads, and how much time each workload may take."""
+"""What to measure: contenders, workloads, and how much time each workload may take; as a plan file, and from one."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -92,29 +94,25 @@ class Plan:
         `preset` is written as in `attnlab.runs.presets`; what is said beside it goes before what it says. A plan
         that lists its `workloads`, as plain data or as they are, has no grid beside.
         """
-        if "workloads" in rest:
-            return cls._listed(
-                {"lengths": lengths, "heads": heads, "dtypes": dtypes, "preset": preset}, **rest
-            )
-        of_file = is_captured(str(rest.get("distribution", "")))
-        if dtypes is None and not of_file:
-            dtypes = ("float32", "bfloat16") if rest.get("device") == "cuda" else ("float32",)
         said = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
+        said = {name: value for name, value in said.items() if value is not None}
+        if "workloads" in rest:
+            beside = [*said, *(["preset"] if preset else [])]
+            if beside:
+                raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
+            listed = [
+                one if isinstance(one, Workload) else Workload.from_dict(one) for one in rest.pop("workloads")
+            ]
+            return cls(workloads=tuple(listed), **rest)
+        of_file = is_captured(str(said.get("distribution", "")))
+        if not of_file:
+            on_gpu = said.get("device") == "cuda"
+            said = {"dtypes": ("float32", "bfloat16") if on_gpu else ("float32",), **said}
         if preset is None:
-            told = {name: value for name, value in said.items() if value is not None}
-            return cls(workloads=workloads(told if of_file else {**GRID, **told}), **rest)
+            return cls(workloads=workloads(said if of_file else {**GRID, **said}), **rest)
         found = preset_workloads(preset, said)
         return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
-
-    @classmethod
-    def _listed(cls, grid: Mapping[str, Any], *, workloads: Sequence[Any], **rest: Any) -> Plan:
-        beside = [name for name, value in grid.items() if value is not None]
-        beside += [one.name for one in choices(grid=True) if one.name in rest]
-        if beside:
-            raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
-        listed = (one if isinstance(one, Workload) else Workload.from_dict(one) for one in workloads)
-        return cls(workloads=tuple(listed), **rest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -169,3 +167,36 @@ def _plan_file() -> type:
         if name != "workloads":
             kinds[_FILE_NAMES.get(name, name)] = limits if name == "limits" else kind
     return make_dataclass("plan", [(name, kind, None) for name, kind in kinds.items()])
+
+
+def plan_text(plan: Plan) -> str:
+    """TOML that `attnlab run --plan` reads as this very plan, its workloads listed one by one.
+
+    Folders of backends are written as absolute paths, so that the file may lie anywhere.
+    """
+    lines = [f"backends = {_value(plan.contenders)}"] if plan.contenders else []
+    lines += [f"baseline = {_value(plan.baseline)}"] if plan.baseline is not None else []
+    if plan.folders:
+        lines.append(f"implementations = {_value([str(Path(one).resolve()) for one in plan.folders])}")
+    lines += [f"{name} = {_value(getattr(plan, name))}" for name in ("self_test", "memory", "ceilings")]
+    lines.append(f"experiments = {_value(plan.experiments or ('none',))}")
+    if plan.origins:
+        lines.append(f"origins = {_value(plan.origins)}")
+    lines += ["", "[limits]"]
+    lines += [f"{one.name} = {_value(getattr(plan.limits, one.name))}" for one in dataclasses.fields(Limits)]
+    for workload in plan.workloads:
+        lines += ["", "[[workloads]]", *(f"{name} = {_value(value)}" for name, value in _told(workload))]
+    return "\n".join(lines) + "\n"
+
+
+def _told(workload: Workload) -> Iterator[tuple[str, Any]]:
+    """The fields that are not as they are where a file says nothing of them."""
+    for one in dataclasses.fields(Workload):
+        value = getattr(workload, one.name)
+        if value is not None and value != one.default:
+            yield one.name, value
+
+
+def _value(value: Any) -> str:
+    """A value in TOML: numbers and lists are as in JSON, and a text is with its letters as they are."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -27,8 +27,7 @@ from attnlab.errors import NotStored
 from attnlab.plain import decode
 from attnlab.problem.workload import Workload
 from attnlab.runs.execute import resolve
-from attnlab.runs.plan import Plan, read_plan
-from attnlab.runs.plan_file import plan_text
+from attnlab.runs.plan import Plan, plan_text, read_plan
 from attnlab.runs.results_file import RESULTS
 from attnlab.runs.store import RUN_FILE, Run, read_run
 from attnlab.runs.sweep_cutting import cut

@@ -21,7 +21,7 @@ from attnlab.race.environment import environment, fingerprint, unchanged
 from attnlab.runs import results_file
 from attnlab.runs.interrupts import terminable
 from attnlab.runs.lock import held, host_held
-from attnlab.runs.plan_file import plan_text
+from attnlab.runs.plan import plan_text
 from attnlab.runs.store import Run, read_run
 from attnlab.runs.sweep_folder import JOURNAL, PLAN_FILE, Shard, Sweep, read_sweep, require_version
 from attnlab.system import die_with_parent

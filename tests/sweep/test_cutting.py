@@ -12,8 +12,7 @@ from strategies import workloads
 
 from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
-from attnlab.runs.plan import Plan, read_plan
-from attnlab.runs.plan_file import plan_text
+from attnlab.runs.plan import Plan, plan_text, read_plan
 from attnlab.runs.sweep_cutting import cut, joined, shards_of, side_by_side
 from attnlab.runs.sweep_folder import new_sweep, read_sweep
 
