@@ -194,7 +194,7 @@ def _read(file: Path) -> Plan:
 
 
 def _sizes(workloads: int, shards: int) -> str:
-    from attnlab.report.wording import counted
+    from attnlab.text import counted
 
     return f"{counted(workloads, 'workload')} in {counted(shards, 'shard')}"
 
@@ -247,11 +247,11 @@ def _estimated(
     plan: Plan, costs: Costs, shards: int, machines: int | None, price: float | None, as_json: bool
 ) -> int:
     """Print what the plan will take."""
-    from attnlab.report.wording import counted
     from attnlab.runs.execute import resolve
     from attnlab.runs.sweep_cutting import cut
     from attnlab.runs.sweep_estimate import estimate
     from attnlab.runs.sweep_following import duration
+    from attnlab.text import counted
 
     parts = cut(resolve(plan)[0], shards, costs.of_plan(plan))
     found = estimate(costs, plan, parts, machines=machines or len(parts), price=price)

@@ -17,15 +17,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
+from attnlab.judge.analysis import Analysis, Cell, Group
 from attnlab.judge.nonnegative import Floats, solve
 from attnlab.judge.resampling import Levels
 from attnlab.problem.result import Measurement
+from attnlab.subprocesses import Aside
+from attnlab.system import cores
 
 #: a fit that misses a measured time by more than this is given no label
 WORST = 0.10
@@ -195,11 +199,6 @@ def fit(
     )
 
 
-def fit_all(every: Iterable[Timed]) -> list[Growth | None]:
-    """The fit to each of them."""
-    return [fit(one.samples, kept=one.kept, pace=one.pace) for one in every]
-
-
 def _together(solutions: Floats, model: _Model) -> Floats:
     """a, b and the c of the longest lengths, (solutions, 3)."""
     return solutions[:, [0, 1, 2 if model.split is None else 3]]
@@ -316,11 +315,53 @@ def _solve_all(terms: Floats, times: Floats) -> Floats:
     return solve(terms / times[..., None], np.ones(times.shape))
 
 
-def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:
-    """The calibration loop's seconds by round, gathered from latencies of one workload."""
-    return {
-        int(index): seconds
-        for one in measurements
-        if "calibration_s" in one.columns  # results of another program, or of the first version
-        for index, seconds in zip(one.columns["round"], one.columns["calibration_s"], strict=True)
-    }
+# -- of all contenders of a run ----------------------------------------------------------------------
+
+#: by contender and head count
+Fits = Mapping[tuple[str, int], Growth]
+#: so many fits take longer than a process of their own does to start
+MANY = 200
+
+
+class Fitting:
+    """The fits to all groups of `analysis`: many are begun at once, in a process of their own, few when asked for."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        groups = [dict(_timed(analysis, group)) for group in analysis.groups]
+        every = [one for group in groups for one in group.values()]
+        aside = len(every) >= MANY and cores() > 1
+        self._places = [list(group) for group in groups]
+        self._fitted = Aside(_fit_all, every).result if aside else partial(_fit_all, every)
+
+    @cached_property
+    def found(self) -> tuple[Fits, ...]:
+        """Those of each group; waits until they are there."""
+        fitted = iter(self._fitted())
+        every = [{at: next(fitted) for at in group} for group in self._places]
+        return tuple({at: one for at, one in group.items() if one is not None} for group in every)
+
+
+def _fit_all(every: Iterable[Timed]) -> list[Growth | None]:
+    return [fit(one.samples, kept=one.kept, pace=one.pace) for one in every]
+
+
+def _timed(analysis: Analysis, group: Group) -> Iterator[tuple[tuple[str, int], Timed]]:
+    """By contender and head count, the rounds of each length that was measured, and what helps to read them."""
+    pairs = {at: _pairs_of_a_head(cell) for at, cell in group.cells.items() if cell.measured}
+    for name in filter(group.measured.__contains__, analysis.names):
+        for count in group.heads:
+            answers = {n: group.cells[count, n].measured.get(name) for n in group.grid[count]}
+            times = {n: one.latency for n, one in answers.items() if one is not None and one.latency}
+            pace = {n: known for n in times if (known := group.cells[count, n].pace) is not None}
+            yield (
+                (name, count),
+                Timed(
+                    {n: rounds_of(latency) for n, latency in times.items()},
+                    kept={n: pairs[count, n] for n in times},
+                    pace=pace if len(pace) == len(times) else None,
+                ),
+            )
+
+
+def _pairs_of_a_head(cell: Cell) -> float:
+    return cell.workload.pairs / (cell.workload.batch * cell.workload.heads)

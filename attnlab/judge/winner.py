@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,13 +18,15 @@ class Sure(StrEnum):
     """How sure the first place is.
 
     DECIDED: every other implementation that was compared is slower with its whole interval. TIE: some are not.
-    NO_INTERVAL: too few undisturbed processes to compare anybody. ALONE: nothing else was measured.
+    NO_INTERVAL: too few undisturbed processes to compare anybody. ALONE: nothing else was
+    measured. NOBODY: nothing was.
     """
 
     DECIDED = "decided"
     TIE = "tie"
     NO_INTERVAL = "no interval"
     ALONE = "alone"
+    NOBODY = "nobody"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class Lead:
 class Winner:
     """Who is first at one workload.
 
-    `first` holds the winner and whoever is tied with it, one name an implementation, the winner in front. `seconds` is
+    `first` holds the winner and whoever is tied with it, one name an implementation, the winner in front; nobody where
+    nobody was measured. `seconds` is
     the winner's median call. `ahead` is over the fastest other implementation (one that is tied, where there is one),
     and `over_baseline` over the contender that the run compares with; None where that is the winner itself or has no
     time. `not_compared` were measured, with too few undisturbed processes for an interval.
@@ -59,12 +63,14 @@ class Winner:
         return self.first[0]
 
 
-def winner(ranking: Ranking, order: Sequence[str] = ()) -> Winner:
+def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     """What `ranking` says of the first place.
 
     order : names, of which the first that ran an implementation stands for it; by default the fastest does. Two names
     of one kernel (see `ranking.implementation_of`) are one implementation, and no rivals.
     """
+    if ranking is None:
+        return Winner(Sure.NOBODY, (), math.nan, None, None, ())
     best = ranking.best
     names = {one.contender: place for place, one in enumerate(ranking.standings)}
     names |= {name: place - len(order) for place, name in enumerate(order) if name in names}

@@ -9,12 +9,13 @@ from typing import Any
 
 from attnlab import units
 from attnlab.judge import processes
+from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.pairing import Verdict, compare
 from attnlab.judge.processes import Estimate
 from attnlab.problem.block_sizes import PROJECTIONS
 from attnlab.problem.result import Result
 from attnlab.race.instruments import BLOCK_PARTS
-from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE
 

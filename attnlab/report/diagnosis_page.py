@@ -15,9 +15,10 @@ from attnlab.experiments.diagnosis import Diagnosis
 from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
 from attnlab.experiments.heads import FROZEN, LOST, Head
 from attnlab.figures import drawing
-from attnlab.report import layout, wording
+from attnlab.report import layout
 from attnlab.report.neutral import neutral_text
 from attnlab.report.tables import NONE
+from attnlab.text import counted, listed, named
 from attnlab.theory import float_format
 from attnlab.units import figures, percent
 
@@ -67,10 +68,10 @@ def _freezing(found: Diagnosis) -> str:
     low, high = found.most_frozen[-1], found.most_frozen[0]
     half = sum(one.frozen_rows > 0.5 for one in found.heads)
     return (
-        f"**{len(found.frozen)} of {wording.counted(len(found.heads), 'head')} lie beyond the freezing line** "
+        f"**{len(found.frozen)} of {counted(len(found.heads), 'head')} lie beyond the freezing line** "
         f"{_line(found)}: β runs from {figures(low.beta)} ({_head(low)}) to {figures(high.beta)} ({_head(high)}). "
         "Independent normal logits spread as far would be frozen: a few keys would hold most of the weight. One key "
-        f"holds over half of it in most rows of {wording.counted(half, 'head')}."
+        f"holds over half of it in most rows of {counted(half, 'head')}."
     )
 
 
@@ -89,7 +90,7 @@ def _chance(found: Diagnosis) -> str:
     return (
         f"**Entropies are {figures(statistics.median(map(abs, away)), 2)} nats (median over heads) from chance**, that "
         f"of independent logits of the same spread: below it in {sum(one < 0 for one in away)} of "
-        f"{wording.counted(len(away), 'head')}, above it in {sum(one > 0 for one in away)}, and at the furthest by "
+        f"{counted(len(away), 'head')}, above it in {sum(one > 0 for one in away)}, and at the furthest by "
         f"{figures(abs(furthest.departure))} ({_head(furthest)}: {figures(furthest.entropy)} measured, "
         f"{figures(furthest.expected_entropy)} by chance)."
     )
@@ -102,7 +103,7 @@ def _gradients(found: Diagnosis) -> str:
     count = sum(one.lost_rows > 0 for one in found.heads)
     return (
         f"**Little gradient reaches the queries and keys of {_head(worst)}**: ‖J‖ is below {LOST:g} in "
-        f"{percent(worst.lost_rows)} of its rows, the most of all, and {wording.counted(count, 'head')} in all "
+        f"{percent(worst.lost_rows)} of its rows, the most of all, and {counted(count, 'head')} in all "
         f"{'has' if count == 1 else 'have'} such rows. Of a gradient on the weights of such a row less than "
         f"{LOST:g} of its size reaches the logits, and queries and keys through them alone."
     )
@@ -148,7 +149,7 @@ def _formats(found: Diagnosis) -> str:
         for one in known
     ]
     best = min(known, key=lambda one: one.error)
-    text = f"**Rounding query, key and value alone moves the outputs** by {wording.listed(parts)}"
+    text = f"**Rounding query, key and value alone moves the outputs** by {listed(parts)}"
     others = [one for one in known if one is not best and one.error > best.error]
     if not others:
         return text + "."
@@ -164,7 +165,7 @@ def _fastest(found: Diagnosis) -> str:
         return "No backend could be measured."
     best = min(measured, key=lambda one: one["seconds_median"])
     return (
-        f"**Quickest of {wording.counted(len(measured), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
+        f"**Quickest of {counted(len(measured), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
         f"median {units.seconds_text(best['seconds_median'])} a call at {_shape(found)} on the inputs of layer "
         f"{found.raced_layer}; whether that is decided stands below."
     )
@@ -245,7 +246,7 @@ def _left_out(errors: Sequence[BackendError]) -> str:
         why = re.sub(rf"^{re.escape(backend)} declines .*?: ", "", reason)
         why = re.sub(r"^\w+ is not installed; .*", "not installed", why)
         names.setdefault(neutral_text(why), []).append(backend)
-    told = [f"{wording.named(who)} ({why})" for why, who in names.items()]
+    told = [f"{named(who)} ({why})" for why, who in names.items()]
     return f"Left out: {'; '.join(told)}." if told else ""
 
 
@@ -274,7 +275,7 @@ def _race(found: Diagnosis) -> str:
 
 
 def _made(found: Diagnosis) -> str:
-    parts = wording.listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()])
+    parts = listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()])
     return (
         "Query, key, value, mask, scale and soft cap are those that the model gave to its attention; each layer's "
         f"answer was held against float64 on them. Time: {parts}. Weights and text are read from files; nothing is "

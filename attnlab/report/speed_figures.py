@@ -12,8 +12,9 @@ from attnlab.figures import drawing, labels
 from attnlab.figures.drawing import Drawn
 from attnlab.figures.palette import Style
 from attnlab.figures.palette import styles as styles_of
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.judge.analysis import Cell, Group
+from attnlab.report.analysis import Analysis
+from attnlab.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,7 +109,7 @@ def _says(title: str, panels: Sequence[Panel], written: Callable[[float], str]) 
     last = max(max(curve) for curve in curves.values())
     there = {name: curve[last] for name, curve in curves.items() if last in curve}
     least, most = min(there, key=there.__getitem__), max(there, key=there.__getitem__)
-    place = ", ".join(filter(None, (f"n = {last}", wording.counted(count, "head"), group.name)))
+    place = ", ".join(filter(None, (f"n = {last}", counted(count, "head"), group.name)))
     figures = f"{written(there[least])} ({least})"
     if most != least:
         figures = f"from {figures} to {written(there[most])} ({most})"
@@ -136,7 +137,7 @@ def _panel(
     ]
     texts += _curves_into(axes, curves, styles, lengths)
     labels.make_room(axes, lengths, [*guides, *curves], inches)
-    title = ", ".join(filter(None, (wording.counted(count, "head"), group.name)))
+    title = ", ".join(filter(None, (counted(count, "head"), group.name)))
     drawing.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
     return texts
 

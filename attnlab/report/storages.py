@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from attnlab import units
 from attnlab.judge import growth
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.groups import condition, conditions
 from attnlab.problem.result import Measurement, Result
 from attnlab.problem.storage import CONTIGUOUS, STORAGES
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell, Group, conditions
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE, measured_names
 
@@ -91,7 +92,7 @@ def families(analysis: Analysis) -> list[tuple[str, Mapping[str, Group]]]:
     first = dict(next(iter(found), ()))
     differing = {name for key in found for name, value in key if value != first[name]}
     return [
-        (", ".join(wording.condition(*one, always=True) for one in key if one[0] in differing), groups)
+        (", ".join(condition(*one, always=True) for one in key if one[0] in differing), groups)
         for key, groups in found.items()
     ]
 

@@ -11,14 +11,15 @@ from attnlab.figures import drawing
 from attnlab.figures.drawing import Drawn
 from attnlab.figures.palette import MARKERS, Style
 from attnlab.figures.palette import styles as styles_of
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Ranking, Standing
 from attnlab.judge.winner import Lead, Sure
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Group
+from attnlab.report.analysis import Analysis
 from attnlab.report.readable import part_of, part_of_heads, readable
 from attnlab.report.verdict_table import first_names, lead_text
-from attnlab.report.winners import Place, places
+from attnlab.text import counted, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +44,7 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
     drawn = {}
     for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
         shown = readable(group)
-        found = places(analysis, shown)
+        found = shown.won
         suffix = f"-{number}" if number > 1 else ""
         if found:
             drawn[f"winners{suffix}"] = _winners(analysis, shown, found)
@@ -59,7 +60,7 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
     return drawn
 
 
-def _winners(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
+def _winners(analysis: Analysis, group: Group, found: Sequence[Cell]) -> Drawn:
     styles = styles_of(analysis.names)
     figure, axes = _map(group, "The fastest: full colour is decided, pale is a tie")
     for one in found:
@@ -81,7 +82,7 @@ def _winners(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
         for name, (one, other) in sorted(counts.items(), key=lambda item: -sum(item[1]))
     ]
     title = f" ({group.name})" if group.name else ""
-    says = f"Heat map of who is fastest at {wording.counted(len(found), 'size')}{title}: {'; '.join(said)}."
+    says = f"Heat map of who is fastest at {counted(len(found), 'size')}{title}: {'; '.join(said)}."
     return Drawn(figure, says)
 
 
@@ -91,14 +92,14 @@ def _of_these(decided: int, every: int) -> str:
     return "not decided" if decided == 0 else f"{decided} of them decided"
 
 
-def _over_baseline(analysis: Analysis, one: Place) -> Lead | None:
+def _over_baseline(analysis: Analysis, one: Cell) -> Lead | None:
     """The winner's lead over the baseline: 1 where that is the winner itself, None where it has no time."""
     if one.won.over_baseline is not None:
         return one.won.over_baseline
-    return Lead(analysis.baseline, 1.0, None, None) if one.shares_first(analysis.baseline) else None
+    return Lead(analysis.baseline, 1.0, None, None) if analysis.baseline in one.first else None
 
 
-def _speedups(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
+def _speedups(analysis: Analysis, group: Group, found: Sequence[Cell]) -> Drawn:
     figure, axes = _map(group, f"How many times as fast as {analysis.baseline} the fastest is")
     leads = [(one, lead) for one in found if (lead := _over_baseline(analysis, one)) is not None]
     for one, lead in leads:
@@ -115,8 +116,8 @@ def _speedups(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn
     return Drawn(figure, says)
 
 
-def _at(one: Place, lead: Lead) -> str:
-    return f"{lead_text(lead)} times at {wording.place(one.cell.workload)}"
+def _at(one: Cell, lead: Lead) -> str:
+    return f"{lead_text(lead)} times at {place_text(one.workload)}"
 
 
 def _map(group: Group, title: str) -> tuple[Figure, Axes]:
@@ -126,7 +127,7 @@ def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     figure, (axes,) = drawing.new_figure(width=max(width, 4.8), height=height)
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
-    axes.set_xticks(range(columns), [wording.counted(count, "head") for count in group.heads])
+    axes.set_xticks(range(columns), [counted(count, "head") for count in group.heads])
     axes.set_yticks(range(rows), [f"n = {n}" for n in group.lengths])
     axes.tick_params(length=0)
     axes.grid(False)
@@ -138,7 +139,7 @@ def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below: str, ink: str) -> None:
+def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: str, ink: str) -> None:
     from matplotlib.patches import Rectangle
 
     heads, n = one.at
@@ -205,8 +206,9 @@ def trailing(analysis: Analysis) -> Drawn | None:
 def _longest(group: Group) -> dict[int, Ranking]:
     """By head count, the ranking at the longest length at which two were compared."""
     found: dict[int, tuple[int, Ranking]] = {}
-    for (heads, n), ranking in group.ranked.items():
-        if ranking.decided and n >= found.get(heads, (0, ranking))[0]:
+    for cell in group.won:
+        (heads, n), ranking = cell.at, cell.ranking
+        if ranking is not None and ranking.decided and n >= found.get(heads, (0, ranking))[0]:
             found[heads] = (n, ranking)
     return {heads: ranking for heads, (_, ranking) in found.items()}
 
@@ -227,7 +229,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
     from matplotlib.transforms import ScaledTranslation
 
     for place, ranking in enumerate(longest.values()):
-        label = wording.place(ranking.workload)
+        label = place_text(ranking.workload)
         shift = min(0.22, 0.8 / len(longest)) * (place - (len(longest) - 1) / 2)  # within the row
         axes.plot([], [], MARKERS[place % len(MARKERS)], color=drawing.GREY, markersize=5, label=label)
         for one in ranking.standings:
@@ -297,7 +299,7 @@ def _trailing_says(longest: dict[int, Ranking]) -> str:
         for one in ranking.standings
         if one.against_best is not None and one.implementation != ranking.best.implementation
     }
-    at = f"at {wording.place(ranking.workload)} {ranking.best.contender} is fastest"
+    at = f"at {place_text(ranking.workload)} {ranking.best.contender} is fastest"
     if not others:
         return f"Time over that of the fastest, with intervals: {at}; only other names of its kernel were compared."
     ends = dict.fromkeys(pick(others, key=lambda name: others[name].ratio) for pick in (min, max))
@@ -305,4 +307,4 @@ def _trailing_says(longest: dict[int, Ranking]) -> str:
         f"{name} takes {units.figures(verdict.ratio)} {_span(verdict)}"
         for name, verdict in ((name, others[name]) for name in ends)
     ]
-    return f"Time over that of the fastest, with intervals: {at}; {wording.listed(told)} times as long."
+    return f"Time over that of the fastest, with intervals: {at}; {listed(told)} times as long."

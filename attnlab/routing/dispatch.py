@@ -17,10 +17,10 @@ from attnlab import units
 from attnlab.judge.pairing import Verdict
 from attnlab.problem.workload import Workload
 from attnlab.race.environment import environment
-from attnlab.report.wording import counted, listed
 from attnlab.routing.question import Kind, Outside, kind_of, sizes_of, workload_of
 from attnlab.routing.routes import OWN, Route, Routes, bound
 from attnlab.runs.store import Run, read_run
+from attnlab.text import counted, listed
 
 #: kinds of calls that are remembered; decoding has a new length at every step
 _REMEMBERED = 8192

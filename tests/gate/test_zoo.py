@@ -15,15 +15,11 @@ from zoo.right import RIGHT
 
 from attnlab.gate.evidence import weigh
 from attnlab.gate.forms import BY_NAME, FEATURES
-from attnlab.gate.gate import BACKWARD, FORWARD
-from attnlab.gate.gate import examine as examine_by_clock
+from attnlab.gate.gate import BACKWARD, FORWARD, examine
 from attnlab.gate.questions import pose
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.problem import Problem
 from attnlab.theory.exact_gradients import exact_gradients
-
-#: however slow this machine is, everything is asked
-examine = partial(examine_by_clock, clock=lambda: 0.0)
 
 
 def in_turn(*dtypes: str, at: int) -> str:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.sides import KEYWORDS, Sides
+from attnlab.libraries.cuda_kernels import KEYWORDS, Sides
 from attnlab.problem.band import band
 from attnlab.problem.workload import Workload
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from attnlab.judge import processes
+from attnlab.judge.growth import Fitting
 from attnlab.problem.result import Measurement, Result
 from attnlab.problem.workload import Workload
 from attnlab.report import blocks, page
 from attnlab.report.analysis import analyse
 from attnlab.report.data_tables import tables
-from attnlab.report.growths import Fitting
 from attnlab.runs.store import Run
 
 BLOCK = {"d_model": 768, "head_dim": None, "value_dim": None, "scale": None}

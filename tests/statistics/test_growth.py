@@ -185,14 +185,3 @@ def test_disturbed_rounds_are_left_out_unless_nothing_else_is_there():
     assert growth.rounds_of(latency) == [[1.0], [2.0, 3.0]]
     all_disturbed = replace(latency, columns={**columns, "disturbed": (1.0,) * 4})
     assert growth.rounds_of(all_disturbed) == [[1.0, 9.0], [2.0, 3.0]]
-
-
-def test_the_calibration_of_a_race_is_gathered_from_all_its_latencies() -> None:
-    """One contender may have left early."""
-
-    def with_calibration(rounds: list[int]) -> Measurement:
-        columns = {"round": tuple(map(float, rounds)), "calibration_s": tuple(0.5 + one for one in rounds)}
-        return Measurement("latency", "s", (1.0,) * len(rounds), columns)
-
-    found = growth.calibration_of([with_calibration([0, 1]), with_calibration([1, 2])])
-    assert found == {0: 0.5, 1: 1.5, 2: 2.5}
