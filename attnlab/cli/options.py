@@ -22,6 +22,8 @@ from attnlab.problem.workload import Workload
 from attnlab.problem.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
 from attnlab.text import without_home
 
+#: names, or what finds them
+Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
 #: the names that fields of a workload take, for completion
 _NAMES: Mapping[str, Iterable[str]] = {
     "dtype": DTYPES,
@@ -36,12 +38,12 @@ _NAMES: Mapping[str, Iterable[str]] = {
 }
 
 
-class Name(click.ParamType):
-    """A text that a shell completes from what `known` finds; where `several`, the last of those between commas."""
+class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A text that a shell completes from what is `known`; where `several`, the last of those between commas."""
 
     name = "text"
 
-    def __init__(self, known: Callable[[click.Context], Iterable[str]], *, several: bool = False) -> None:
+    def __init__(self, known: Known, *, several: bool = False) -> None:
         self._known, self._several = known, several
 
     def shell_complete(
@@ -49,14 +51,14 @@ class Name(click.ParamType):
     ) -> list[CompletionItem]:
         """Those that begin with what is typed, each once."""
         before, comma, last = incomplete.rpartition(",") if self._several else ("", "", incomplete)
-        names = [name for name in dict.fromkeys(self._known(ctx)) if name.startswith(last)]
-        return [CompletionItem(f"{before}{comma}{name}") for name in names]
+        names = dict.fromkeys(self._known(ctx) if callable(self._known) else self._known)
+        return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
 
 
 class Names(Name):
     """Names between commas, as a tuple. Raises ValueError for an empty name."""
 
-    def __init__(self, known: Callable[[click.Context], Iterable[str]]) -> None:
+    def __init__(self, known: Known) -> None:
         super().__init__(known, several=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -109,7 +111,7 @@ device = click.option(
     default="cpu",
     show_default=True,
     metavar="DEVICE",
-    type=Name(lambda context: DEVICES),
+    type=Name(DEVICES),
     help="cpu or cuda.",
 )
 preset = click.option(
@@ -158,13 +160,12 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for choice in reversed(choices(grid=grid)):
             default = ",".join(map(str, GRID.get(choice.name, ()))) if grid else ""
-            known = _NAMES.get(choice.name, ())
             command = click.option(
                 choice.option,
                 *choice.also,
                 choice.name,
                 metavar=choice.metavar,
-                type=Name(lambda context, known=known: known, several=True),
+                type=Name(_NAMES.get(choice.name, ()), several=True),
                 help=choice.help(default),
             )(command)
         return command

@@ -197,7 +197,7 @@ def compare(
     "--conditions",
     default="idle,cpu,memory",
     show_default=True,
-    type=options.Names(lambda context: ("idle", "cpu", "memory")),
+    type=options.Names(("idle", "cpu", "memory")),
     help="On the machine as it is, beside a process that takes a core, one that takes the memory's bandwidth.",
 )
 @click.option("--seconds", default=5.0, show_default=True, help="Time for the rounds of one race.")

@@ -190,7 +190,7 @@ def support(
 
 def _answer(process: WorkerProcess, workload: Workload, confirm: bool) -> str:
     """`YES`, the reason, or what went wrong; the process is there again after that."""
-    asked = {"seconds": _SECONDS, "workload": workload.to_dict()}
+    asked: dict[str, Any] = {"seconds": _SECONDS, "workload": workload.to_dict()}
     try:
         process.ask("declines", **asked)
         if not confirm:

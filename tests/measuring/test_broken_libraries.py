@@ -19,9 +19,9 @@ from attnlab.problem.result import Outcome
 from attnlab.race import protocol
 from attnlab.race.conductor import Conductor
 from attnlab.race.worker_process import Hung, WorkerProcess
-from attnlab.runs import listing
+from attnlab.runs import support
 from attnlab.runs.check import check
-from attnlab.runs.listing import listed
+from attnlab.runs.support import listed
 
 #: what stands in the module of a library that ...
 ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True); os.abort()"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from every import installed, library_of
+from typed import status
 
-from attnlab.__main__ import main
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends
 from attnlab.problem.directions import DIRECTIONS
@@ -24,29 +22,17 @@ from attnlab.problem.workload import Workload
 from attnlab.problem.workload_checks import DEVICES
 from attnlab.race.worker_process import WorkerProcess
 from attnlab.report.support_page import SHORT, page, short
-from attnlab.runs.features import BASE, PLAIN, asked, features
-from attnlab.runs.support import FAULT, YES, Support, support
+from attnlab.runs.support import FAULT, PLAIN, YES, Support, asked, features, listed, support
 
 ROOT = Path(__file__).parents[2]
 ANEW = "run python docs/support.py"
-
-
-def script() -> ModuleType:
-    """``docs/support.py``."""
-    spec = importlib.util.spec_from_file_location("support_script", ROOT / "docs" / "support.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-STORED = {(one.backend, one.device): one for one in script().stored()}
-
+SPEC = importlib.util.spec_from_file_location("support_script", ROOT / "docs" / "support.py")
+assert SPEC is not None and SPEC.loader is not None
+SCRIPT: Any = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(SCRIPT)
+STORED: dict[tuple[str, str], Support] = {(one.backend, one.device): one for one in SCRIPT.stored()}
 #: those that may be asked here, a library after another
 HERE: list[str] = sorted(installed(*(name for name, device in STORED if device == "cpu")), key=library_of)
-
-
-# -- the features ----------------------------------------------------------------------------------
 
 
 def test_every_field_and_every_kind_of_mask_is_a_feature() -> None:
@@ -58,33 +44,15 @@ def test_every_field_and_every_kind_of_mask_is_a_feature() -> None:
     assert len(set(workloads.values())) == len(workloads)
     kinds = {part.kind for one in workloads.values() for part in one.masked.parts}
     assert kinds == {kind for kind, cls in Part.kinds.items() if kind != "given"}
-
-
-def test_a_new_kind_of_mask_is_asked_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dotted(Part.kinds["prefix"]):  # type: ignore[name-defined,misc,valid-type]
-        kind = "dotted"
-
-    try:
-        assert "mask dotted" in features()
-    finally:
-        del Part.kinds["dotted"]
-    assert "mask dotted" not in features()
-
-
-def test_the_short_table_asks_for_features_that_there_are() -> None:
     assert {name for names in SHORT.values() for name in names} <= set(features())
-
-
-# -- asking ----------------------------------------------------------------------------------------
-
-FEW = (PLAIN, "causal bottom-right, fewer queries", "grouped heads", "sinks")
 
 
 def test_a_yes_was_run_and_a_no_has_its_reason() -> None:
     """Of a backend that declines by its signature, and of one that has no gradients."""
-    found = support("numpy_blocked", only=FEW)
-    declared = support("numpy_blocked", only=FEW, confirm=False)
-    assert found == declared and not found.faults and "numpy" in found.versions
+    few = (PLAIN, "causal bottom-right, fewer queries", "grouped heads", "sinks")
+    found = support("numpy_blocked", only=few)
+    assert found == support("numpy_blocked", only=few, confirm=False)
+    assert not found.faults and "numpy" in found.versions
     plain = dict(found.answers[PLAIN]["forward"])
     assert plain.pop("bfloat16") == "NumPy has no bfloat16" and set(plain.values()) == {YES}
     assert "no automatic differentiation" in found.answers[PLAIN]["training"]["float32"]
@@ -114,73 +82,55 @@ def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
     assert plain["float32"] == YES and masked["float32"].startswith(FAULT)
     assert plain["float64"].startswith(f"{FAULT}its process exited with status 3")
     assert found.answers["sinks"]["forward"]["float64"] == "its attend() takes no sinks"
-    assert len(found.faults) == sum(
-        answer.startswith(FAULT)
-        for directions in found.answers.values()
-        for dtypes in directions.values()
-        for answer in dtypes.values()
-    )
+    assert len(found.faults) == json.dumps(found.answers).count(FAULT)
     text = page([found])
     assert "**fault** " in text and "exited with status 3" in text
-    assert support("forgets", folders=[str(tmp_path)], only=(causal,), confirm=False).faults == []
 
 
-def test_a_backend_that_cannot_be_had_says_why() -> None:
+def test_what_cannot_be_had_says_why(tmp_path: Path) -> None:
     found = support("numpy_blocked", "cuda")
     assert found.unavailable and "cuda" in found.unavailable and not found.answers
-    assert Support.from_dict(found.to_dict()) == found
-    assert f"| {found.unavailable}" in page([found])
+    assert Support.from_dict(found.to_dict()) == found and found.unavailable in page([found])
+    (tmp_path / "dies.py").write_text("import os; os._exit(3)\n")
+    dead, alive = listed("cpu", [str(tmp_path)], ["dies", "numpy_blocked"])
+    assert "status 3" in str(dead.reason) and alive.reason is None and alive.library == "numpy"
+
+
+def test_a_cell_names_the_formats_and_the_reasons() -> None:
+    """Yes in all, in some with the reason for the others; what holds throughout is said once."""
+
+    def told(*answers: str) -> dict[str, str]:
+        return dict(zip(DTYPES, answers, strict=True))
+
+    none = told(*["no gradients"] * 4)
+    answers = {
+        PLAIN: {"forward": told("slow", YES, YES, YES), "training": none},
+        "sinks": {"forward": told("slow", "no sinks", "no sinks", YES), "training": none},
+    }
+    text = page([Support("x", "cpu", {"lib": "1.2"}, None, answers)])
+    assert "|`x`|lib 1.2|bf16, f32, f64; not f16 (1)|" in text and "Not `x` (3)." in text
+    assert "|no mask|yes|" in text and "|sinks|f64 (2)|" in text
+    assert text.endswith("1. slow\n2. no sinks\n3. no gradients\n")
+    assert "|`x`|" in short([Support("x", "cpu", {}, None, answers)])
 
 
 def test_the_command_prints_markdown_or_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {name: features()[name] for name in FEW}
+    few = {PLAIN: features()[PLAIN]}
     monkeypatch.setattr("attnlab.runs.support.features", lambda: few)
-    for more, expected in (
-        ((), "## numpy_vectorized on cpu"),
-        (("--json",), '"backend": "numpy_vectorized"'),
-    ):
-        with pytest.raises(SystemExit) as end:
-            main(["backends", "numpy_vectorized", "--matrix", *more])
-        assert end.value.code == 0 and expected in capsys.readouterr().out
-    with pytest.raises(SystemExit) as end:
-        main(["backends", "--json"])
-    assert end.value.code == 2 and "--json belongs to --matrix" in capsys.readouterr().err
-
-
-def test_a_cell_names_the_formats_and_the_reasons() -> None:
-    """Yes in all, in some with the reason for the others, in none; what holds throughout is said once."""
-    formats = ["float16", "bfloat16", "float32", "float64"]
-
-    def told(*answers: str) -> dict[str, str]:
-        return dict(zip(formats, answers, strict=True))
-
-    answers = {
-        PLAIN: {"forward": told("slow", YES, YES, YES), "training": told(*["no gradients"] * 4)},
-        "sinks": {
-            "forward": told("slow", "no sinks", "no sinks", YES),
-            "training": told(*["no gradients"] * 4),
-        },
-    }
-    text = page([Support("x", "cpu", {"lib": "1.2"}, None, answers)])
-    assert "Asked with lib 1.2. No training: no gradients. No float16: slow." in text
-    assert re.search(r"\| no mask +\| yes +\|", text) and re.search(r"\| sinks +\| float64 \(1\) +\|", text)
-    assert "\n1. no sinks\n" in text and "training |" not in text.partition("## x on cpu")[2]
-    assert "| `x`" in short([Support("x", "cpu", {}, None, answers)])
-
-
-# -- the pages that are in the repository ----------------------------------------------------------
+    for more, expected in ([], "## forward, on cpu"), (["--json"], '"backend": "numpy_vectorized"'):
+        assert status("backends", "numpy_vectorized", "--matrix", *more) == 0
+        assert expected in capsys.readouterr().out
 
 
 def test_the_pages_are_those_of_the_data() -> None:
     """The page whole, and the short tables in the page of backends and in the README."""
     found = list(STORED.values())
     assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == page(found), ANEW
-    for file, table in script().TABLES.items():
+    for file, table in SCRIPT.TABLES.items():
         text = file.read_text(encoding="utf-8")
-        assert text == script().with_table(text, table, found), ANEW
-        assert "<!-- support table -->" in text
+        assert text == SCRIPT.with_table(text, table, found) and "<!-- support table -->" in text, ANEW
 
 
 def test_every_backend_every_feature_and_every_format_is_in_the_data() -> None:
@@ -189,9 +139,7 @@ def test_every_backend_every_feature_and_every_format_is_in_the_data() -> None:
         assert one.faults == []
         if one.unavailable is None:
             assert list(one.answers) == list(features()), f"{one.backend}: {ANEW} {one.backend}"
-            for directions in one.answers.values():
-                assert list(directions) == list(DIRECTIONS)
-                assert all(list(dtypes) == list(DTYPES) for dtypes in directions.values())
+            assert all(list(directions) == list(DIRECTIONS) for directions in one.answers.values())
 
 
 class Lasting(WorkerProcess):
@@ -222,9 +170,11 @@ def lasting() -> Iterator[dict[str, Lasting]]:
         WorkerProcess.end(one)
 
 
-@pytest.fixture
-def one_process_a_library(lasting: dict[str, Lasting], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Backends are asked what they declare in a process that had others before."""
+@pytest.mark.parametrize("name", HERE)
+def test_a_row_says_what_the_backend_declares(
+    name: str, lasting: dict[str, Lasting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held against what it declares now; with other versions of its libraries there is nothing to hold."""
 
     def made(contender: Contender, folders: Sequence[str]) -> Lasting:
         one = lasting.setdefault(library_of(contender.backend), Lasting(contender))
@@ -232,12 +182,6 @@ def one_process_a_library(lasting: dict[str, Lasting], monkeypatch: pytest.Monke
         return one
 
     monkeypatch.setattr("attnlab.runs.support.WorkerProcess", made)
-
-
-@pytest.mark.usefixtures("one_process_a_library")
-@pytest.mark.parametrize("name", HERE)
-def test_a_row_says_what_the_backend_declares(name: str) -> None:
-    """Held against what it declares now; with other versions of its libraries there is nothing to hold."""
     stored, now = STORED[name, "cpu"], support(name, confirm=False)
     if now.unavailable is not None:
         pytest.skip(f"its row cannot be checked here: {now.unavailable}")
@@ -245,8 +189,3 @@ def test_a_row_says_what_the_backend_declares(name: str) -> None:
     if stored.unavailable is None and versions[0] != versions[1]:
         pytest.skip(f"its row is of {versions[0]}, here is {versions[1]}")
     assert stored.answers == now.answers, f"{ANEW} {name}"
-
-
-def test_the_base_is_a_shape_that_all_kernels_take() -> None:
-    """Heads that can be grouped, and a head_dim that is a multiple of 64."""
-    assert BASE.heads % 4 == 0 and BASE.head_dim % 64 == 0 and BASE.batch > 1
