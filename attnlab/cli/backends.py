@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from attnlab.cli import options
-from attnlab.problem.workload_checks import DEVICES
+from attnlab.problem.workload import DEVICES
 
 
 @click.command()

@@ -11,31 +11,13 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from attnlab.problem.directions import DIRECTIONS
-from attnlab.problem.distributions import DISTRIBUTIONS
-from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.fields import split_names
+from attnlab.problem.fields import declaration, split_names
 from attnlab.problem.grid import GRID, by_option, choices, read_options, workloads
-from attnlab.problem.mask_part import ALIGNMENTS
-from attnlab.problem.storage import STORAGES
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
+from attnlab.problem.workload import DEVICES, Workload
 from attnlab.text import without_home
 
 #: names, or what finds them
 Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
-#: the names that fields of a workload take, for completion
-_NAMES: Mapping[str, Iterable[str]] = {
-    "dtype": DTYPES,
-    "dtypes": DTYPES,
-    "device": DEVICES,
-    "causal": ALIGNMENTS,
-    "bias": [one for one in BIASES if one != GIVEN],
-    "layout": LAYOUTS,
-    "storage": STORAGES,
-    "direction": DIRECTIONS,
-    "distribution": DISTRIBUTIONS,
-}
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -165,7 +147,7 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
                 *choice.also,
                 choice.name,
                 metavar=choice.metavar,
-                type=Name(_NAMES.get(choice.name, ()), several=True),
+                type=Name(declaration(choice.fields[0]).names, several=True),
                 help=choice.help(default),
             )(command)
         return command

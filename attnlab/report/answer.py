@@ -15,8 +15,7 @@ from attnlab.judge.analysis import Cell, Choice, choose, largest_with_peaks, pea
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Kind
-from attnlab.judge.ranking import decidable
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure, decidable
 from attnlab.problem.result import Outcome
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened
@@ -240,8 +239,8 @@ def _crossing(analysis: Analysis, chosen: Choice) -> Iterator[str]:
         for count, some in find_crossovers(analysis, group).items():
             for one in some:
                 if chosen.name in (one.below, one.above):
-                    low, high = units.figures(one.low, 2), units.figures(one.high, 2)
-                    text = f"n ≈ {units.figures(one.length, 2)} [{low}, {high}] with {counted(count, 'head')}"
+                    low, high = units.number_text(one.low, 2), units.number_text(one.high, 2)
+                    text = f"n ≈ {units.number_text(one.length, 2)} [{low}, {high}] with {counted(count, 'head')}"
                     pairs.setdefault((one.below, one.above), []).append(text)
         for (below, above), at in pairs.items():
             suffix = f" ({group.name})" if group.name else ""
@@ -351,9 +350,9 @@ def _few(names: Sequence[str], last: str = "and") -> str:
 
 
 def _span(ratios: Sequence[float]) -> str:
-    low, high = units.figures(min(ratios)), units.figures(max(ratios))
+    low, high = units.number_text(min(ratios)), units.number_text(max(ratios))
     return low if low == high else f"{low} to {high}"
 
 
 def _times(ratio: float) -> str:
-    return units.figures(ratio, 2) if ratio >= 1.1 else units.figures(ratio)
+    return units.number_text(ratio, 2) if ratio >= 1.1 else units.number_text(ratio)

@@ -10,7 +10,7 @@ from typing import Any
 from attnlab import units
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
-from attnlab.judge.set_up import PayOff, pay_off
+from attnlab.judge.verdicts import PayOff, pay_off
 from attnlab.problem.result import Result
 from attnlab.race.invariance import Invariance
 from attnlab.report.analysis import Analysis

@@ -14,7 +14,7 @@ from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.growth import Fits, Fitting
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.winner import Lead
+from attnlab.judge.ranking import Lead
 from attnlab.problem.result import Result
 from attnlab.report import appendix, as_ran, blocks, storages
 from attnlab.report.analysis import Analysis

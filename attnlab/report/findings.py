@@ -9,7 +9,7 @@ from typing import Any
 from attnlab import units
 from attnlab.experiments import catalogue
 from attnlab.experiments.finding import Finding, Row
-from attnlab.figures.drawing import Drawn
+from attnlab.figures import Drawn
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.layout import linked, markdown
 from attnlab.report.tables import NONE
@@ -150,8 +150,8 @@ def table(rows: Iterable[Row]) -> str:
             _word(row.quantity),
             *(_short(row.where.get(key, NONE)) for key in keys),
             _predicted(row),
-            units.figures(row.measured, 4),
-            units.figures(row.standard_error, 2) if row.standard_error else NONE,
+            units.number_text(row.measured, 4),
+            units.number_text(row.standard_error, 2) if row.standard_error else NONE,
             NONE if row.passed and not row.compared else "pass" if row.passed else "**FAIL**",
         ]
         for row in rows
@@ -164,7 +164,7 @@ def _predicted(row: Row) -> str:
     """The predicted figure, or the bound that it is: ``≤ 1.000``; a dash where nothing is predicted."""
     if not row.compared:
         return NONE
-    figure = units.figures(row.predicted, 4)
+    figure = units.number_text(row.predicted, 4)
     return figure if row.relation == "=" else f"{row.relation} {figure}"
 
 

@@ -62,7 +62,7 @@ def _steps(group: Group, found: Fits) -> list[str]:
             for n in (one.step.last, one.step.first)
         ]
         said.append(
-            f"`{name}` at {counted(count, 'head')}: a pair costs {units.figures(one.step.ratio, 2)} times as "
+            f"`{name}` at {counted(count, 'head')}: a pair costs {units.number_text(one.step.ratio, 2)} times as "
             f"much from n = {one.step.first} (score matrix {sizes[1]}) as up to n = {one.step.last} ({sizes[0]}), as "
             "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
         )

@@ -41,7 +41,7 @@ def _sentence(group: Group, name: str, cells: dict[At, Cell]) -> str:
     )
     ratios = [1 / one.ratio for _, one in compared.values()]
     if len(ratios) > 1:
-        low, high = units.figures(min(ratios), 2), units.figures(max(ratios), 2)
+        low, high = units.number_text(min(ratios), 2), units.number_text(max(ratios), 2)
         said += f"; over {len(ratios)} workloads it is {low} to {high} times as fast as the fastest there"
     return f"{said}."
 

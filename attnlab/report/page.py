@@ -9,7 +9,7 @@ from typing import Any
 
 from attnlab import units
 from attnlab.errors import NotStored
-from attnlab.figures.drawing import Drawn
+from attnlab.figures import Drawn
 from attnlab.judge import growth
 from attnlab.judge.analysis import Group
 from attnlab.judge.growth import Fits, Fitting

@@ -16,7 +16,7 @@ from attnlab.judge import growth
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import condition, conditions
 from attnlab.problem.result import Measurement, Result
-from attnlab.problem.storage import CONTIGUOUS, STORAGES
+from attnlab.problem.workload import CONTIGUOUS, STORAGES
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE, measured_names
@@ -173,9 +173,9 @@ def _shown(latency: Measurement | None, core: Measurement | None, storage: str) 
     text = units.seconds_text(latency.median)
     if core is None or storage == CONTIGUOUS:
         return text
-    text += f", {units.figures(latency.median / core.median)}"
+    text += f", {units.number_text(latency.median / core.median)}"
     span = ratio_range(latency, core)
-    return text if span is None else f"{text} ({units.figures(span[0])} to {units.figures(span[1])})"
+    return text if span is None else f"{text} ({units.number_text(span[0])} to {units.number_text(span[1])})"
 
 
 def ratio_range(one: Measurement, other: Measurement) -> tuple[float, float] | None:

@@ -6,16 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab import units
-from attnlab.figures import drawing
-from attnlab.figures.drawing import Drawn
-from attnlab.figures.palette import MARKERS, Style
-from attnlab.figures.palette import styles as styles_of
+from attnlab import figures, units
+from attnlab.figures import MARKERS, Drawn, Style
+from attnlab.figures import styles as styles_of
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.ranking import Ranking, Standing
-from attnlab.judge.winner import Lead, Sure
+from attnlab.judge.ranking import Lead, Ranking, Standing, Sure
 from attnlab.report.analysis import Analysis
 from attnlab.report.readable import part_of, part_of_heads, readable
 from attnlab.report.verdict_table import first_names, lead_text
@@ -106,8 +103,8 @@ def _speedups(analysis: Analysis, group: Group, found: Sequence[Cell]) -> Drawn:
         part = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
         interval = lead_text(lead).partition(" ")[2]
         told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
-        ink = "white" if part > 0.55 else drawing.BLACK
-        _square(axes, group, one, _mixed(drawing.BLUE, part), f"{units.figures(lead.ratio)} ×", told, ink)
+        ink = "white" if part > 0.55 else figures.BLACK
+        _square(axes, group, one, _mixed(figures.BLUE, part), f"{units.number_text(lead.ratio)} ×", told, ink)
     least, most = (pick(leads, key=lambda one: one[1].ratio) for pick in (min, max))
     says = (
         f"Heat map of the fastest contender's speed over {analysis.baseline}: from {_at(*least)} to {_at(*most)}, "
@@ -124,7 +121,7 @@ def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     """Empty axes with a column a head count and a row a length."""
     columns, rows = len(group.heads), len(group.lengths)
     width, height = columns * _CELL[0] + 0.9, rows * _CELL[1] + 1.0
-    figure, (axes,) = drawing.new_figure(width=max(width, 4.8), height=height)
+    figure, (axes,) = figures.new_figure(width=max(width, 4.8), height=height)
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
     axes.set_xticks(range(columns), [counted(count, "head") for count in group.heads])
@@ -134,8 +131,8 @@ def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     for spine in axes.spines.values():
         spine.set_visible(False)
     # a map of one column is narrower than its title
-    figure.suptitle(title, fontsize=drawing.SIZE, fontweight="bold", color=drawing.BLACK)
-    drawing.lay_out(figure)  # before its cells, which change nothing about it and take long
+    figure.suptitle(title, fontsize=figures.SIZE, fontweight="bold", color=figures.BLACK)
+    figures.lay_out(figure)  # before its cells, which change nothing about it and take long
     return figure, axes
 
 
@@ -154,15 +151,15 @@ def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: 
         "in_layout": False,
         "linespacing": 1.0,
     }
-    axes.text(x, y - 0.16, name, fontsize=_fitting(name, drawing.SIZE - 0.5), fontweight="bold", **style)
+    axes.text(x, y - 0.16, name, fontsize=_fitting(name, figures.SIZE - 0.5), fontweight="bold", **style)
     if len(below) > _LETTERS:
         below = below.replace("[", "\n[", 1) if "=" in below else below.replace(", ", ",\n", 1)
-    axes.text(x, y + 0.22, below, fontsize=_fitting(below, drawing.SIZE - 2.5), **style)
+    axes.text(x, y + 0.22, below, fontsize=_fitting(below, figures.SIZE - 2.5), **style)
 
 
 def _fitting(text: str, most: float) -> float:
     """The size of letters, in points and at most so many, at which the longest line of `text` fits into a cell."""
-    return min(most, _LETTERS * (drawing.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
+    return min(most, _LETTERS * (figures.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
 
 
 def _mixed(colour: str, part: float) -> str:
@@ -186,16 +183,16 @@ def trailing(analysis: Analysis) -> Drawn | None:
         return None
     names = [_rows(analysis, longest) for _, longest in panels]
     heights = [0.34 * len(some) + 1.4 for some in names]
-    figure, every = drawing.new_figure(
+    figure, every = figures.new_figure(
         1, len(panels), width=7.4, height=sum(heights), height_ratios=heights, sharex=True
     )
     styles = styles_of(analysis.names)
     for axes, (group, longest), rows in zip(every, panels, names, strict=True):
         _forest(axes, rows, longest, styles)
-        drawing.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
+        figures.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
     every[-1].set_xlabel(
         f"time / time of the fastest, log scale, 95 % intervals{_dotted(panels)}",
-        fontsize=drawing.SIZE - 1,
+        fontsize=figures.SIZE - 1,
     )
     says, first = _trailing_says(panels[0][1]), panels[0][0]
     if readable(first).heads != first.heads:
@@ -231,7 +228,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
     for place, ranking in enumerate(longest.values()):
         label = place_text(ranking.workload)
         shift = min(0.22, 0.8 / len(longest)) * (place - (len(longest) - 1) / 2)  # within the row
-        axes.plot([], [], MARKERS[place % len(MARKERS)], color=drawing.GREY, markersize=5, label=label)
+        axes.plot([], [], MARKERS[place % len(MARKERS)], color=figures.GREY, markersize=5, label=label)
         for one in ranking.standings:
             if one.contender not in rows:
                 continue
@@ -243,7 +240,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
             ratio = verdict.ratio if verdict is not None else 1.0
             if one is ranking.best or verdict is not None:
                 axes.plot(ratio, y, MARKERS[place % len(MARKERS)], color=colour, markersize=5.5)
-    axes.axvline(1.0, color=drawing.BLACK, linewidth=1.0, zorder=1)
+    axes.axvline(1.0, color=figures.BLACK, linewidth=1.0, zorder=1)
     axes.set_xscale("log")
     # an interval of two pairs may span decades: it runs out of the figure, which is there for the others
     ratios = [one.against_best.ratio for one in _compared(longest) if one.against_best is not None]
@@ -256,7 +253,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
     # so many points below the panel, however high it is: below the ticks, and below the last panel's words as well
     below = ScaledTranslation(0, -_LEGEND_BELOW / 72, axes.figure.dpi_scale_trans)
     style = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": axes.transAxes + below}
-    drawing.legend(axes, ncols=min(3, len(longest)), **style)
+    figures.legend(axes, ncols=min(3, len(longest)), **style)
 
 
 def _dotted(panels: Sequence[tuple[Group, dict[int, Ranking]]]) -> str:
@@ -279,7 +276,7 @@ def _plain_ticks(axes: Axes) -> None:
 
 
 def _span(verdict: Verdict) -> str:
-    return f"[{units.figures(verdict.low)}, {units.figures(verdict.high)}]"
+    return f"[{units.number_text(verdict.low)}, {units.number_text(verdict.high)}]"
 
 
 def _compared(longest: dict[int, Ranking]) -> list[Standing]:
@@ -304,7 +301,7 @@ def _trailing_says(longest: dict[int, Ranking]) -> str:
         return f"Time over that of the fastest, with intervals: {at}; only other names of its kernel were compared."
     ends = dict.fromkeys(pick(others, key=lambda name: others[name].ratio) for pick in (min, max))
     told = [
-        f"{name} takes {units.figures(verdict.ratio)} {_span(verdict)}"
+        f"{name} takes {units.number_text(verdict.ratio)} {_span(verdict)}"
         for name, verdict in ((name, others[name]) for name in ends)
     ]
     return f"Time over that of the fastest, with intervals: {at}; {listed(told)} times as long."

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from attnlab import units
 from attnlab.judge.analysis import Cell, Group
-from attnlab.judge.winner import Lead, Sure, Winner
+from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.report.layout import in_columns, markdown
 from attnlab.report.readable import part_of, readable
 from attnlab.text import counted, listed, named
@@ -55,8 +55,8 @@ def first_names(won: Winner, skip: int = 0, *, code: bool = False) -> str:
 def lead_text(lead: Lead) -> str:
     """``1.88 [1.60, 2.20]``, or the ratio of the medians alone where there is no interval."""
     if lead.low is None or lead.high is None:
-        return units.figures(lead.ratio)
-    return f"{units.figures(lead.ratio)} [{units.figures(lead.low)}, {units.figures(lead.high)}]"
+        return units.number_text(lead.ratio)
+    return f"{units.number_text(lead.ratio)} [{units.number_text(lead.low)}, {units.number_text(lead.high)}]"
 
 
 def legend(found: Sequence[Cell]) -> str:

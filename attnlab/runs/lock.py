@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import platform
@@ -19,31 +18,34 @@ _LOOKS = 1.0
 
 
 @contextlib.contextmanager
-def locked(file: Path, flags: int, *, wait: float, fresh: bool = False) -> Iterator[int]:
-    """Hold `file`, opened with `flags` of `os.open`; yields its descriptor. A holder that is killed lets go.
+def locked(file: Path, *, busy: str, seconds: float = 0.0) -> Iterator[int]:
+    """Hold `file`, which is made where there is none; yields its descriptor. A holder that is killed lets go.
 
-    wait : so many seconds at most until it is free. fresh : it is removed at the end. Raises BlockingIOError where
-    another process holds it for longer, another OSError where it cannot be opened.
+    A process that inherits the descriptor goes on holding the file when its parent has been killed.
+    Raises ValueError, with `busy`, where another process still holds it after `seconds`; OSError where it cannot be
+    opened.
     """
-    patience = time.monotonic() + wait
+    import fcntl  # which only POSIX has
+
+    until = time.monotonic() + seconds
     while True:
-        handle = os.open(file, flags, 0o644)
+        handle = _opened(file)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink:  # its last holder did not remove it since it was opened
+            if os.fstat(handle).st_nlink:
                 break
+            os.close(handle)  # who held it has removed it: the next file of that name is another one
+        except BlockingIOError:
             os.close(handle)
-        except OSError as fault:
-            os.close(handle)
-            if not isinstance(fault, BlockingIOError) or time.monotonic() >= patience:
-                raise
+            if time.monotonic() >= until:
+                raise ValueError(busy) from None
             time.sleep(_LOOKS)
+        except BaseException:
+            os.close(handle)
+            raise
     try:
         yield handle
     finally:
-        if fresh:
-            with contextlib.suppress(OSError):
-                file.unlink()
         os.close(handle)
 
 
@@ -53,18 +55,17 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     wait : until it is free. Raises ValueError where another process holds it, or where the folder cannot be written to.
     """
+    busy = f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(
-                locked(folder / LOCK, os.O_RDWR | os.O_CREAT, wait=math.inf if wait else 0, fresh=True)
-            )
-        except BlockingIOError:
-            raise ValueError(
-                f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
-            ) from None
+            stack.enter_context(locked(folder / LOCK, busy=busy, seconds=math.inf if wait else 0.0))
         except OSError as fault:
             raise ValueError(f"the output folder {folder} cannot be written to: {fault.strerror}") from None
-        yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                (folder / LOCK).unlink()
 
 
 def host_lock() -> Path:
@@ -75,20 +76,27 @@ def host_lock() -> Path:
 
 @contextlib.contextmanager
 def host_held(*, wait: bool = True) -> Iterator[int]:
-    """Hold this host: two who measure on it would slow each other. Yields a file descriptor.
+    """Hold this host: two who measure on it would slow each other. Yields a descriptor, as `locked`.
 
-    A process that inherits the descriptor goes on holding the host when its parent has been killed. The file stays
-    where it is: with a new file of the same name there would be two locks. wait : until the host is free.
+    The file stays where it is. wait : until the host is free.
     Raises ValueError where it is not to wait and another process holds the host, or where the file cannot be opened.
     """
     file = host_lock()
-    # made by whoever is first; to lock it, it is enough to read it, and of another user's file all that is allowed
-    flags = os.O_RDONLY if file.exists() else os.O_RDONLY | os.O_CREAT
+    busy = f"another process measures on this host: it holds {file}"
     with contextlib.ExitStack() as stack:
         try:
-            handle = stack.enter_context(locked(file, flags, wait=math.inf if wait else 0))
-        except BlockingIOError:
-            raise ValueError(f"another process measures on this host: it holds {file}") from None
+            handle = stack.enter_context(locked(file, busy=busy, seconds=math.inf if wait else 0.0))
         except OSError as fault:
             raise ValueError(f"the lock of this host, {file}, cannot be opened: {fault.strerror}") from None
         yield handle
+
+
+def _opened(file: Path) -> int:
+    """Open to be locked, by whoever made it: to read is enough, and of another user's file all that is allowed."""
+    try:
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError as fault:
+        try:
+            return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise fault from None

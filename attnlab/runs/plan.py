@@ -1,11 +1,9 @@
-"""What to measure: contenders, workloads, and how much time each workload may take; as a plan file, and from one."""
+"""What to measure: contenders, workloads, and how much time each workload may take."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
@@ -167,36 +165,3 @@ def _plan_file() -> type:
         if name != "workloads":
             kinds[_FILE_NAMES.get(name, name)] = limits if name == "limits" else kind
     return make_dataclass("plan", [(name, kind, None) for name, kind in kinds.items()])
-
-
-def plan_text(plan: Plan) -> str:
-    """TOML that `attnlab run --plan` reads as this very plan, its workloads listed one by one.
-
-    Folders of backends are written as absolute paths, so that the file may lie anywhere.
-    """
-    lines = [f"backends = {_value(plan.contenders)}"] if plan.contenders else []
-    lines += [f"baseline = {_value(plan.baseline)}"] if plan.baseline is not None else []
-    if plan.folders:
-        lines.append(f"implementations = {_value([str(Path(one).resolve()) for one in plan.folders])}")
-    lines += [f"{name} = {_value(getattr(plan, name))}" for name in ("self_test", "memory", "ceilings")]
-    lines.append(f"experiments = {_value(plan.experiments or ('none',))}")
-    if plan.origins:
-        lines.append(f"origins = {_value(plan.origins)}")
-    lines += ["", "[limits]"]
-    lines += [f"{one.name} = {_value(getattr(plan.limits, one.name))}" for one in dataclasses.fields(Limits)]
-    for workload in plan.workloads:
-        lines += ["", "[[workloads]]", *(f"{name} = {_value(value)}" for name, value in _told(workload))]
-    return "\n".join(lines) + "\n"
-
-
-def _told(workload: Workload) -> Iterator[tuple[str, Any]]:
-    """The fields that are not as they are where a file says nothing of them."""
-    for one in dataclasses.fields(Workload):
-        value = getattr(workload, one.name)
-        if value is not None and value != one.default:
-            yield one.name, value
-
-
-def _value(value: Any) -> str:
-    """A value in TOML: numbers and lists are as in JSON, and a text is with its letters as they are."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -77,7 +77,9 @@ def test_a_flag_may_stand_bare_before_an_argument(words: str, causal: str | bool
 
 def test_one_workload_of_a_preset() -> None:
     """Named by its part and its length; the command that it prints says all of it without the preset."""
-    _, workload = understood("a b --preset llama3-70b/decode --length 131072 --dtype bfloat16".split())
+    _, workload = understood(
+        ["a", "b", "--preset", "llama3-70b/decode", "--length", "131072", "--dtype", "bfloat16"]
+    )
     assert workload.label == "b1 h64/8 n1x131072 d128 bfloat16 cpu"
     assert understood(["a", "b", *workload.options()])[1] == workload
 

@@ -167,7 +167,7 @@ def test_the_list_of_backends_survives_it(install: Install, monkeypatch: pytest.
     """Those that come after it in the list are looked at too."""
     install(numba=ABORTS, onnx=EXITS, onnxruntime=IS_EMPTY)
     names = ["naive_loop", "numba_fused", "numpy_vectorized", "onnxruntime"]
-    monkeypatch.setattr(listing, "backends", lambda folders: names)
+    monkeypatch.setattr(support, "backends", lambda folders: names)
     found = {one.name: one for one in listed("cpu")}
     assert list(found) == names
     assert found["naive_loop"].reason is found["numpy_vectorized"].reason is None
@@ -185,7 +185,7 @@ def test_one_that_fails_beside_another_library_alone_is_looked_at_again(
     (tmp_path / "second.py").write_text(
         "import builtins, os\nif hasattr(builtins, 'loaded'): os.abort()\n" + plain
     )
-    monkeypatch.setattr(listing, "backends", lambda folders: ["first", "second"])
+    monkeypatch.setattr(support, "backends", lambda folders: ["first", "second"])
     assert [one.reason for one in listed("cpu", [str(tmp_path)])] == [None, None]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from attnlab.figures.drawing import Drawn, new_figure
+from attnlab.figures import Drawn, new_figure
 from attnlab.judge import growth
 from attnlab.report import page, write
 from attnlab.report.figure_files import Writing

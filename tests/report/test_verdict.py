@@ -15,7 +15,7 @@ from synthetic import synthetic
 from attnlab.judge.analysis import choose
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.pairing import LOOK_ALPHA, half_width
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure
 from attnlab.problem.result import Outcome
 from attnlab.report import tables, verdict_figures, verdict_text
 from attnlab.report.analysis import analyse

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.problem.mask_part import Shape
+from attnlab.problem.mask_parts import Shape
 from attnlab.problem.masks import Mask
 from attnlab.runs.plan import Plan
 from attnlab.runs.presets import PHASES, Part, chosen_parts, preset_workloads, presets
