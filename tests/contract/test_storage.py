@@ -18,7 +18,7 @@ from attnlab.errors import Unavailable
 from attnlab.problem.inputs import inputs, problem_of
 from attnlab.problem.storage import CONTIGUOUS, PAGE, STORAGES, Storage
 from attnlab.problem.workload import Workload
-from attnlab.race.prediction import least_peak_bytes
+from attnlab.race.admission import least_peak_bytes
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
 

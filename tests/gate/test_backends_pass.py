@@ -10,8 +10,7 @@ from attnlab.errors import Unavailable
 from attnlab.gate.gate import EVERYTHING, Answers, examine
 from attnlab.gate.questions import Question
 from attnlab.problem.dtypes import DTYPES
-from attnlab.race.pace import Pace
-from attnlab.race.probe import Probe
+from attnlab.race.probe import Pace, Probe
 
 
 @pytest.mark.parametrize("name", every())

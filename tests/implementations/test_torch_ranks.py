@@ -21,8 +21,7 @@ from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.workload import Workload
 from attnlab.race.instruments import PEAK_MEMORY
-from attnlab.race.pace import Pace
-from attnlab.race.probe import Probe
+from attnlab.race.probe import Pace, Probe
 from attnlab.race.worker_process import Refused, WorkerProcess
 
 distributed = pytest.importorskip("torch.distributed")
@@ -251,11 +250,11 @@ def test_a_rank_that_has_ended_is_named_also_where_something_is_to_be_freed(ulys
     assert isinstance(library, TorchRanks)
     call = ulysses.bind(WORKLOAD)
     call()
-    process = library.team._processes[1]
+    process = library.team._ranks[1].process
     process.kill()
     process.wait()
     assert library._forgotten
-    with pytest.raises(RuntimeError, match=r"rank 1 of 2 ended, with status -9|rank 0 of 2: "):
+    with pytest.raises(RuntimeError, match=r"rank 1 of 2 was killed by SIGKILL|rank 0 of 2: "):
         call()
 
 
@@ -265,7 +264,7 @@ def worker() -> Iterator[WorkerProcess]:
     one = WorkerProcess(Contender.parse("torch_ulysses[processes=2]"))
     one.start()
     one.finish_start()
-    one.ask("prepare", seconds=120, workload=WORKLOAD.to_dict())
+    one.ask("prepare", seconds=120, workload=WORKLOAD)
     yield one
     one.end()
 
@@ -292,7 +291,7 @@ def test_ranks_are_stopped_and_ended_with_their_worker_and_their_memory_counts(w
 def test_a_rank_that_is_killed_ends_the_call_and_not_the_worker(worker: WorkerProcess) -> None:
     """The next workload has new ranks."""
     ranks_of(worker)[1].kill()
-    with pytest.raises(Refused, match=r"rank 1 of 2 ended, with status -9|rank 0 of 2: "):
+    with pytest.raises(Refused, match=r"rank 1 of 2 was killed by SIGKILL|rank 0 of 2: "):
         worker.ask("calibrate", seconds=60, warmup_seconds=0.0)
-    worker.ask("prepare", seconds=120, workload=WORKLOAD.to_dict())
+    worker.ask("prepare", seconds=120, workload=WORKLOAD)
     assert worker.ask("calibrate", seconds=60, warmup_seconds=0.0)["seconds"] > 0
