@@ -9,17 +9,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from attnlab.judge.groups import condition, conditions
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison
 from attnlab.race.invariance import ASKED
 from attnlab.race.selftest import Report
-from attnlab.report import wording
-from attnlab.report.analysis import conditions
 from attnlab.report.layout import plain
 from attnlab.report.selftest_page import COLUMNS
 from attnlab.runs.check import Checked
 from attnlab.runs.listing import Listed
 from attnlab.runs.presets import Part, cost
+from attnlab.text import counted
 from attnlab.units import bytes_text, flops_text, seconds_text
 
 if TYPE_CHECKING:
@@ -191,8 +191,8 @@ def _shape(part: Part) -> str:
     told = conditions(longest, part.tokens)
     if longest.queries != longest.keys and "keys" in part.said:
         told["queries"] = None
-    said = [wording.condition(name, value) for name, value in told.items() if name not in ("dtype", "device")]
-    said = [f"{wording.counted(longest.heads, 'head')}", *filter(None, said)]
+    said = [condition(name, value) for name, value in told.items() if name not in ("dtype", "device")]
+    said = [f"{counted(longest.heads, 'head')}", *filter(None, said)]
     if "keys" in part.said:
         said.append(f"n queries over {longest.keys} keys")
     return ", ".join(one for one in said if one != "batch 1")

@@ -18,7 +18,7 @@ from attnlab.experiments.finding import Row, Where, pick
 from attnlab.experiments.panels import measured, numbers
 from attnlab.experiments.responses import Array
 from attnlab.experiments.survey import OpenBackend, generator
-from attnlab.figures.drawing import BLACK, BLUE, ORANGE, entitle, legend
+from attnlab.figures import BLACK, BLUE, ORANGE, entitle, legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

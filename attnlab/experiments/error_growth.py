@@ -21,10 +21,10 @@ from attnlab.experiments import float8, gradient_growth
 from attnlab.experiments.finding import STANDARD_ERRORS, Finding, Row, Where, pick
 from attnlab.experiments.panels import by_backend
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import BLACK, entitle, new_figure, powers_of_two
+from attnlab.figures import BLACK, entitle, new_figure, powers_of_two
 from attnlab.problem.dtypes import round_to
 from attnlab.theory import ErrorBudget, classify, precision_classes
-from attnlab.theory.precision_class import CLASSES
+from attnlab.theory.error_budget import CLASSES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

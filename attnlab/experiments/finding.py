@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 # what a bar shows is what a row is judged by
-from attnlab.figures.drawing import STANDARD_ERRORS as STANDARD_ERRORS
+from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
 
 #: the relation of a figure that nothing is predicted of
 MEASURED = "measured"

@@ -20,7 +20,7 @@ from attnlab.experiments.estimates import mean_over_clusters, mean_row
 from attnlab.experiments.finding import Finding, Row, Where, pick
 from attnlab.experiments.responses import read_logits, weights_of
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import BLACK, CYCLE, GREY, entitle, new_figure
+from attnlab.figures import BLACK, CYCLE, GREY, entitle, new_figure
 from attnlab.theory import attention_under_random_inputs, precision_classes
 
 if TYPE_CHECKING:

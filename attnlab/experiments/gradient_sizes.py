@@ -14,7 +14,7 @@ from attnlab.experiments.jacobian_sampling import Estimate, quantile, share_belo
 from attnlab.experiments.observables import Array, observe
 from attnlab.experiments.panels import measured, numbers
 from attnlab.experiments.survey import OpenBackend, generator
-from attnlab.figures.drawing import BLUE, GREY, ORANGE, entitle, note, powers_of_two, share_axis, smooth
+from attnlab.figures import BLUE, GREY, ORANGE, entitle, note, powers_of_two, share_axis, smooth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

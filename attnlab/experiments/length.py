@@ -18,7 +18,7 @@ from attnlab.experiments.finding import Finding, Row, Where, pick
 from attnlab.experiments.observables import observe
 from attnlab.experiments.panels import boundary, measured, numbers
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
+from attnlab.figures import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
 from attnlab.theory import (
     largest_possible_weight,
     random_energy,

@@ -26,7 +26,7 @@ from attnlab.experiments.finding import Finding, Row, Where, pick
 from attnlab.experiments.panels import numbers, of_first_backend
 from attnlab.experiments.responses import read_logits
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import BLACK, BLUE, backend_styles, entitle, legend, new_figure, powers_of_two
+from attnlab.figures import BLACK, BLUE, backend_styles, entitle, legend, new_figure, powers_of_two
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 from attnlab.race.instruments import PEAK_MEMORY

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from attnlab.experiments.black_box import Attend
 from attnlab.experiments.finding import Finding, Row, Where, pick
 from attnlab.experiments.survey import OpenBackend, Survey, agreement
-from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
+from attnlab.figures import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 from attnlab.problem.dtypes import DTYPES, carrier, round_to
 from attnlab.theory import float_format, overflow_threshold, underflow_threshold
 

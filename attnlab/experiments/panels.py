@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.experiments.finding import Row, pick
-from attnlab.figures.drawing import GREY, backend_styles, nested_sizes, points
+from attnlab.figures import GREY, backend_styles, nested_sizes, points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,7 @@ from attnlab.experiments.jacobian_sampling import Estimate
 from attnlab.experiments.panels import measured, numbers
 from attnlab.experiments.responses import Array
 from attnlab.experiments.survey import OpenBackend, generator
-from attnlab.figures.drawing import BLACK, BLUE, ORANGE, entitle, note, powers_of_two
+from attnlab.figures import BLACK, BLUE, ORANGE, entitle, note, powers_of_two
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 

@@ -20,7 +20,7 @@ from attnlab.experiments.finding import Finding, Row, Where, pick
 from attnlab.experiments.observables import Observables, observe
 from attnlab.experiments.panels import boundary, by_backend, measured, numbers, of_first_backend
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import (
+from attnlab.figures import (
     BLACK,
     BLUE,
     GREEN,

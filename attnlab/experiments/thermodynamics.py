@@ -20,7 +20,7 @@ from attnlab.experiments.observables import observe
 from attnlab.experiments.panels import boundary, measured, numbers
 from attnlab.experiments.responses import Array, derivative, energy_variance
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import (
+from attnlab.figures import (
     BLUE,
     GREEN,
     ORANGE,

@@ -21,7 +21,7 @@ from attnlab.experiments.training import (
     STEPS,
     interval,
 )
-from attnlab.figures.drawing import (
+from attnlab.figures import (
     BLACK,
     BLUE,
     GREEN,

@@ -28,7 +28,7 @@ from attnlab.experiments.observables import observe
 from attnlab.experiments.panels import boundary, by_backend, measured, numbers, of_first_backend
 from attnlab.experiments.responses import Array, logit_gradients
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import (
+from attnlab.figures import (
     BLUE,
     ORANGE,
     entitle,

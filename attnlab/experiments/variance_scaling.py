@@ -22,7 +22,7 @@ from attnlab.experiments.responses import Array, read_logits
 from attnlab.experiments.score_sampling import FAMILIES
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.experiments.variance_sampling import DOT_PRODUCTS, sampled_rows
-from attnlab.figures.drawing import (
+from attnlab.figures import (
     BLACK,
     BLUE,
     CYCLE,

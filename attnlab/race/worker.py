@@ -24,8 +24,7 @@ from attnlab.backends.library import Library, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
 from attnlab.problem.inputs import checked_problem, problem_of
-from attnlab.problem.packing import digest, pack, unpack
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
 from attnlab.race import ceilings, invariance
 from attnlab.race.admission import PLACED_BYTES, drawn_bytes

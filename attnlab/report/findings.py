@@ -9,11 +9,11 @@ from typing import Any
 from attnlab import units
 from attnlab.experiments import catalogue
 from attnlab.experiments.finding import Finding, Row
-from attnlab.figures.drawing import Drawn
-from attnlab.report import wording
+from attnlab.figures import Drawn
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
 from attnlab.report.layout import linked, markdown
 from attnlab.report.tables import NONE
+from attnlab.text import counted, listed, named
 
 #: the backend whose rows the short table shows, where it was measured
 _SHOWN = "torch_sdpa"
@@ -60,7 +60,7 @@ def _content(one: Finding, picture: str | None, tables: str) -> dict[str, Any]:
         "facts": conditions(one.facts),
         "chosen": table(chosen) if chosen else "",
         "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
-        "summary": f"{passed} of {wording.counted(len(compared), 'comparison')} passed",
+        "summary": f"{passed} of {counted(len(compared), 'comparison')} passed",
         "link": linked("every row", f"{tables}/finding-{one.experiment}.csv"),
     }
 
@@ -101,9 +101,7 @@ def conditions(facts: Mapping[str, str | float]) -> str:
             continue
         if key == "backends":
             count = len(str(value).split(", "))
-            plain.append(
-                "through " + (wording.counted(count, "backend") if value != "none" else "no backend")
-            )
+            plain.append("through " + (counted(count, "backend") if value != "none" else "no backend"))
         elif key == "seconds":
             plain.append(f"in {float(value):.1f} s")
         elif key == "dtype":
@@ -129,8 +127,8 @@ def left_out(findings: Iterable[Finding]) -> list[str]:
     for reason, names in absent.items():
         formats = list(dict.fromkeys(dtype for dtypes in names.values() for dtype in dtypes))
         # what cannot be done in all formats is not for want of one
-        within = f" in {wording.listed(formats)}" if len(formats) == 1 else ""
-        told.append(f"{wording.named(list(names))}{within}: {reason}")
+        within = f" in {listed(formats)}" if len(formats) == 1 else ""
+        told.append(f"{named(list(names))}{within}: {reason}")
     return told
 
 
@@ -152,8 +150,8 @@ def table(rows: Iterable[Row]) -> str:
             _word(row.quantity),
             *(_short(row.where.get(key, NONE)) for key in keys),
             _predicted(row),
-            units.figures(row.measured, 4),
-            units.figures(row.standard_error, 2) if row.standard_error else NONE,
+            units.number_text(row.measured, 4),
+            units.number_text(row.standard_error, 2) if row.standard_error else NONE,
             NONE if row.passed and not row.compared else "pass" if row.passed else "**FAIL**",
         ]
         for row in rows
@@ -166,7 +164,7 @@ def _predicted(row: Row) -> str:
     """The predicted figure, or the bound that it is: ``≤ 1.000``; a dash where nothing is predicted."""
     if not row.compared:
         return NONE
-    figure = units.figures(row.predicted, 4)
+    figure = units.number_text(row.predicted, 4)
     return figure if row.relation == "=" else f"{row.relation} {figure}"
 
 

@@ -96,7 +96,7 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("modules", "loads_heavy"),
     [
-        ("attnlab.experiments.observables, attnlab.experiments.catalogue, attnlab.figures.drawing", False),
+        ("attnlab.experiments.observables, attnlab.experiments.catalogue, attnlab.figures", False),
         ("attnlab.theory, attnlab.experiments.variance_scaling, attnlab.experiments.saturation", False),
         ("torch", True),  # the test can fail
     ],

@@ -33,7 +33,7 @@ from attnlab.experiments.finding import Finding, Row, pick
 from attnlab.experiments.jacobian_sampling import quantile, share_below
 from attnlab.experiments.score_sampling import FAMILIES, sample_pairs
 from attnlab.experiments.survey import Measure, Survey, agreement, generator
-from attnlab.figures.drawing import new_figure, points
+from attnlab.figures import new_figure, points
 from attnlab.report.chapters import CHAPTERS
 from attnlab.report.laboratory import compared
 from attnlab.theory import (

@@ -12,7 +12,7 @@ from fake_workers import Clock, FakeWorker, conductor_of, race
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab import free_memory as memory
+from attnlab import system as memory
 from attnlab.gate import race_check
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.result import Outcome

@@ -13,7 +13,7 @@ from synthetic import synthetic
 
 from attnlab.experiments.catalogue import EXPERIMENTS
 from attnlab.experiments.finding import Finding, Row
-from attnlab.figures.labels import settled
+from attnlab.figures import settled
 from attnlab.problem.result import Measurement, Outcome
 from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
