@@ -1,4 +1,7 @@
-"""Finding backends and calling them. It can be called itself, as ``attnlab.backends`` names a function too."""
+"""Backends: what they are, how they are found, set and called; the libraries of arrays behind them.
+
+The package can be called itself, as ``attnlab.backends`` names a function too.
+"""
 
 from __future__ import annotations
 

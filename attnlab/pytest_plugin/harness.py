@@ -22,6 +22,7 @@ from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.options import Settings
+from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import measure_ceiling
@@ -138,6 +139,16 @@ class Harness:
             raise Unavailable(str(fault)) from None
         if reason:
             raise Declined(reason)
+        library, limit = backend.open(workload.device), self.limits.call_seconds
+
+        def seconds_of(smaller: Workload) -> float:
+            call = backend.bind(smaller)
+            # the first call of all carries the library's own start-up
+            return min(library.time_calls(call, 1) for _ in range(2))
+
+        seconds = admission.predicted_seconds(workload, seconds_of, limit) or 0.0
+        if seconds > limit:
+            return Result(name, workload, Outcome.OVER_BUDGET, admission.too_long(seconds, limit))
         rows = race_check.sampled_rows(workload)
         returned = backend.bind(workload, checked_problem(workload, rows))()
         try:

@@ -190,15 +190,14 @@ def support(
 
 def _answer(process: WorkerProcess, workload: Workload, confirm: bool) -> str:
     """`YES`, the reason, or what went wrong; the process is there again after that."""
-    asked: dict[str, Any] = {"seconds": _SECONDS, "workload": workload.to_dict()}
+    asked: dict[str, Any] = {"seconds": _SECONDS, "workload": workload}
     try:
         process.ask("declines", **asked)
         if not confirm:
             return YES
         rows = race_check.sampled_rows(workload)
         process.ask("prepare", **asked)
-        reply, arrays = process.ask_arrays("check", seconds=_SECONDS, rows=rows, calls=1)
-        answers = dict(zip(reply["names"], arrays, strict=True))
+        (answers,) = process.ask("check", seconds=_SECONDS, rows=rows, calls=1)["answers"]
         found = race_check.judge(workload, rows, answers, process.computes_in)
         return YES if found.passed else f"{FAULT}{found.reason or 'failed the accuracy gate'}"
     except Refused as refusal:
@@ -235,7 +234,7 @@ def listed(
     Raises ValueError for a folder that is none.
     """
     found: list[Listed] = []
-    asked = {"folders": list(folders), "workload": Workload(device=device).to_dict()}
+    asked = {"folders": list(folders), "workload": Workload(device=device)}
     process: WorkerProcess | None = None
     try:
         for name in list(names) or backends(folders):
