@@ -11,7 +11,7 @@ import pytest
 from every import every
 
 from attnlab.errors import Declined, Unavailable
-from attnlab.experiments.black_box import black_box
+from attnlab.experiments.observables import black_box
 from attnlab.experiments.estimates import log_log_slope, mean_over_clusters
 from attnlab.experiments.responses import read_logits
 from attnlab.experiments.survey import one_thread

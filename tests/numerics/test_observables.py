@@ -11,7 +11,7 @@ import pytest
 from every import every
 
 from attnlab.errors import Declined, Unavailable
-from attnlab.experiments.black_box import black_box
+from attnlab.experiments.observables import black_box
 from attnlab.experiments.observables import observe
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.mask_part import Shape

@@ -11,7 +11,7 @@ from every import every
 
 from attnlab.backends.discovery import load
 from attnlab.errors import Declined, Unavailable
-from attnlab.experiments.black_box import black_box
+from attnlab.experiments.observables import black_box
 from attnlab.experiments.identities import violations
 from attnlab.experiments.overflow import last_before, spacing, unshifted_softmax
 from attnlab.experiments.responses import derivative, energy_variance, logit_gradients, weights_of
