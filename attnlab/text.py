@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 #: letters of a reason; the longest of our own are some 300
@@ -49,6 +50,23 @@ def without_home(text: str) -> str:
         return text
     home = str(Path.home()).rstrip("/\\")
     return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if len(home) > 1 else text
+
+
+def listed(items: Sequence[str], last: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def named(names: Iterable[str], last: str = "and") -> str:
+    """Names of contenders as code, listed."""
+    return listed([f"`{name}`" for name in names], last)
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 head``, ``4 heads``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _hidden(one: str) -> bool:

@@ -9,7 +9,7 @@ _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 _RATES = (("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
 
 
-def figures(value: float, digits: int = 3) -> str:
+def number_text(value: float, digits: int = 3) -> str:
     """`value` to so many significant digits, without an exponent between 0.001 and a million."""
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: "-∞"}.get(value, "nan")
@@ -41,17 +41,17 @@ def quantity_text(value: float, unit: str) -> str:
     """A value of any base unit; of s and B as above, of 1 the number alone."""
     if unit in ("s", "B"):
         return seconds_text(value) if unit == "s" else bytes_text(value)
-    return figures(value) if unit == "1" else f"{figures(value)} {unit}"
+    return number_text(value) if unit == "1" else f"{number_text(value)} {unit}"
 
 
 def percent(fraction: float, digits: int = 2) -> str:
     """A fraction in percent: ``3.2 %``."""
-    return f"{figures(fraction * 100, digits)} %"
+    return f"{number_text(fraction * 100, digits)} %"
 
 
 def ratio(value: float) -> str:
     """A ratio, with the digits that a difference of 1 % needs: ``1.023``, ``12.4``."""
-    return f"{value:.3f}" if 0.1 <= value < 2 else figures(value)
+    return f"{value:.3f}" if 0.1 <= value < 2 else number_text(value)
 
 
 def interval(low: float, high: float) -> str:
@@ -63,6 +63,6 @@ def _in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:
     for name, unit in units:
         # 999.7 µs rounds to 1,000 µs, which is 1 ms
         if float(f"{value / unit:.2e}") >= 1:
-            return f"{figures(value / unit)} {name}"
+            return f"{number_text(value / unit)} {name}"
     name, unit = units[-1]
-    return f"{figures(value / unit)} {name}"
+    return f"{number_text(value / unit)} {name}"

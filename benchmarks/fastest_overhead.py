@@ -26,7 +26,7 @@ import attnlab
 from attnlab.race.environment import environment
 from attnlab.report.sentences import machine
 from attnlab.routing.dispatch import Fastest, _Found, _question
-from attnlab.units import figures
+from attnlab.units import number_text
 
 #: what is promised, in seconds a call
 PROMISED = 5e-6
@@ -102,11 +102,11 @@ def main() -> int:
         "|---|---:|---:|---:|",
     ]
     for what, took in rows.items():
-        shown = (figures(1e6 * one) for one in (statistics.median(took), min(took), max(took)))
+        shown = (number_text(1e6 * one) for one in (statistics.median(took), min(took), max(took)))
         page.append(f"| {what} | " + " | ".join(f"{one} µs" for one in shown) + " |")
     kept = statistics.median(rows["choosing alone, and a call of a function"]) < PROMISED
     page.append(
-        f"\nUnder {figures(1e6 * PROMISED)} µs a call: {'yes' if kept else 'no'}. PyTorch {torch.__version__}."
+        f"\nUnder {number_text(1e6 * PROMISED)} µs a call: {'yes' if kept else 'no'}. PyTorch {torch.__version__}."
     )
     text = "\n".join(page)
     print(text)

@@ -1,6 +1,6 @@
 """Killing a sweep's jobs and daemons at random: is anything lost, is anything there twice?
 
-    python benchmarks/sweep_kills.py [KILLS] [SEED]     # as root, with Slurm installed; writes docs/sweep-kills.md
+    python benchmarks/sweep_kills.py [KILLS] [SEED]     # as root, with Slurm installed; prints what docs/sweeps.md says
 
 A Slurm of two nodes is started on this host (tests/sweep/slurm.py), and a sweep on it. At random moments one thing of
 it is killed, chosen at random: a run, a job, the step that Slurm keeps it in, a slurmd (which is started again a few
@@ -27,12 +27,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "sweep"))
 
 from slurm import NODES, Slurm, lacking  # noqa: E402 - beside the tests, whose fixture it is
-from sweeping import PLAN, cells  # noqa: E402
+from sweeping import PLAN, cells, cells_of  # noqa: E402
 
 from attnlab.runs.execute import run  # noqa: E402
 from attnlab.runs.plan import Plan, read_plan  # noqa: E402
 from attnlab.runs.sweep_folder import Sweep, read_sweep  # noqa: E402
-from attnlab.runs.sweep_merging import results  # noqa: E402
 from attnlab.runs.sweep_progress import status  # noqa: E402
 
 #: long enough that most kills come while something is measured
@@ -144,27 +143,12 @@ class Kills:
 
 def noted(sweep: Sweep) -> set[str]:
     """Every result on disk that makes a whole workload, as its line."""
-    return {one.to_json() for one in results(sweep)}
-
-
-def over(sweep: Sweep) -> bool:
-    """Whether every shard is complete."""
-    series = sweep.told.series
-    return all((one.outcome(series) or {}).get("outcome") == "complete" for one in sweep.shards)
+    return {one.to_json() for shard in sweep.shards for one in shard.results()}
 
 
 def measuring(sweep: Sweep) -> bool:
     """Whether a run of some shard is under way, with results already and others to come."""
     return any(one.state == "running" and 0 < one.done < one.size for one in status(sweep).states)
-
-
-def cut_off(sweep: Sweep) -> int:
-    """How many attempts did not come to their own end: their next line is another start, a signal or a request."""
-    journals = [shard.journal() for shard in sweep.shards]
-    starts = sum(one["event"] == "started" for journal in journals for one in journal)
-    return starts - sum(
-        one["event"] == "ended" and one["status"] == 0 for journal in journals for one in journal
-    )
 
 
 def killed(
@@ -175,34 +159,17 @@ def killed(
     with Slurm(folder / "slurm") as slurm:
         out = folder / "sweep"
         what = Kills(slurm, out, chance)
-        what.watch(
-            [
-                "sweep",
-                str(folder / "plan.toml"),
-                "--cluster",
-                "slurm",
-                "--shards",
-                str(SHARDS),
-                "--out",
-                str(out),
-            ]
-        )
-        ways = [
-            what.a_run,
-            what.a_job,
-            what.a_step,
-            what.a_slurmd,
-            what.by_scancel,
-            what.by_requeue,
-            what.the_watcher,
-        ]
+        plan = str(folder / "plan.toml")
+        what.watch(["sweep", plan, "--cluster", "slurm", "--shards", str(SHARDS), "--out", str(out)])
+        names = ("a_run", "a_job", "a_step", "a_slurmd", "by_scancel", "by_requeue", "the_watcher")
+        ways = [getattr(what, name) for name in names]
         while not (out / "sweep.json").exists():
             time.sleep(0.1)
         next_kill = time.monotonic() + chance.uniform(*BETWEEN)
         while True:
             time.sleep(0.2)
             sweep = read_sweep(out)
-            if over(sweep):
+            if all(one.state == "complete" for one in status(sweep).states):
                 break
             if count.total() < kills and time.monotonic() > next_kill and measuring(sweep):
                 way = chance.choice(ways)
@@ -232,13 +199,15 @@ def main() -> None:
         plan.write_text(text, encoding="utf-8")
         count, lost = killed(folder, kills, random.Random(seed), lambda text: print(text, flush=True))
         sweep = read_sweep(folder / "sweep")
-        there = cells(results(sweep))
+        there = cells_of(sweep)
         unbroken = cells(run(Plan.grid(**read_plan(plan)), folder / "unbroken").results)
-        starts = [one for shard in sweep.shards for one in shard.journal() if one["event"] == "started"]
+        events = [one for shard in sweep.shards for one in shard.journal()]
+        starts = [one for one in events if one["event"] == "started"]
+        ends = [one for one in events if one["event"] == "ended" and one["status"] == 0]
         told = {
             "kills": count.total(),
             "attempts": len(starts),
-            "cut off": cut_off(sweep),
+            "cut off": len(starts) - len(ends),
             "resumed": sum(one["resumed"] for one in starts),
             "series": sweep.told.series,
             "results": there.total(),
@@ -246,27 +215,8 @@ def main() -> None:
             "lost": lost + (unbroken - there).total(),
             "there twice": there.total() - len(there),
         }
-    page = [
-        "# Killing a sweep at random",
-        "",
-        f"Made by `python benchmarks/sweep_kills.py {kills} {seed}`: a sweep of {len(unbroken) // 2} workloads",
-        f"and two contenders in {SHARDS} shards on a Slurm of two nodes on one host.",
-        "",
-        "| killed | times |",
-        "|---|---:|",
-        *(f"| {name.replace('_', ' ')} | {times} |" for name, times in sorted(count.items())),
-        "",
-        "| in the end | |",
-        "|---|---:|",
-        *(f"| {name} | {value} |" for name, value in told.items()),
-        "",
-        "Things are killed while a shard is measured. A kill cuts an attempt off where it hits what measures, and not",
-        "a job that waits for the host, a slurmd, or the watcher. Lost would be a result that was on disk at any kill",
-        "and is not in the end, or that an unbroken run has; the series is how often the command that watches was",
-        "started.",
-    ]
-    (ROOT / "docs" / "sweep-kills.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    print("\n".join(page))
+    for name, value in (count | told).items():
+        print(f"{name.replace('_', ' ')}: {value}")
     tried = told["kills"] == kills and told["cut off"] > 0
     sys.exit(0 if tried and told["lost"] == told["there twice"] == 0 and there == unbroken else 1)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnlab.errors import Declined
 from attnlab.libraries.executorch_library import load_operators
-from attnlab.libraries.torch_arrays import Made
+from attnlab.libraries.host import Made
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 from attnlab.problem.workload import Workload
 

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.libraries.cuda_kernels import Limits, at_least, refusal
+from attnlab.libraries.cuda_kernels import Limits, Sides, at_least, refusal
 from attnlab.libraries.host import required
-from attnlab.libraries.sides import Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 from attnlab.problem.workload import Workload
 

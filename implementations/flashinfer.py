@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.cuda_kernels import Limits, at_least, refusal
+from attnlab.libraries.cuda_kernels import KEYWORDS, Limits, Sides, at_least, refusal
 from attnlab.libraries.host import required
-from attnlab.libraries.sides import KEYWORDS, Sides
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 from attnlab.problem.workload import Workload
 

@@ -25,13 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.libraries.ggml_library import GRAPHS, Layout
-from attnlab.libraries.host import LastMade, Recipe, required
-from attnlab.problem.mask_part import Place, Shape
+from attnlab.libraries.ggml_library import GRAPHS, Layout, compute
+from attnlab.libraries.host import Made, Recipe, required
+from attnlab.problem.mask_parts import Place, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.workload import GIVEN, Workload
 
 ggml: Any = required("ggml", extra="ggml")
 
@@ -61,7 +60,7 @@ def prepare(
         if workload.sinks:
             layouts.append(Layout.dense("float32", 1, 1, 1, workload.heads))
         alibi = workload.bias == "alibi"
-        GRAPHS.graph(
+        GRAPHS.get(
             Recipe(
                 _attention, workload.scale, alibi, workload.softcap or 0.0, lead is not None, workload.sinks
             ),
@@ -94,7 +93,7 @@ def attend(
         raise Declined("ggml computes ALiBi's slopes itself, 2^(-8(h+1)/heads); others were given")
     inputs = list(_read(query, key, value))
     if attn_mask is not None:
-        inputs.append(_MASK.of(attn_mask, n_q, n_k, alibi))
+        inputs.append(_MASK(attn_mask, n_q, n_k, alibi))
     elif alibi:
         inputs.append(_distances(n_q, n_k))
     masked = len(inputs) > 3
@@ -102,7 +101,7 @@ def attend(
         inputs.append(sinks.astype(np.float32, copy=False).reshape(1, 1, 1, heads))
     recipe = Recipe(_attention, scale, alibi, softcap or 0.0, masked, sinks is not None)
     output = np.empty((batch, n_q, heads, value_dim), dtype=np.float32)
-    GRAPHS.run(recipe, inputs, output)
+    compute(recipe, inputs, output)
     return output.swapaxes(1, 2).astype(query.dtype, copy=False)
 
 
@@ -191,7 +190,7 @@ def _made(attn_mask: NDArray[Any], n_q: int, n_k: int, alibi: bool) -> NDArray[n
     return added
 
 
-_MASK = LastMade(_made)
+_MASK = Made(_made)
 
 
 @functools.lru_cache(maxsize=1)

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.host import LastMade, Recipe, required
-from attnlab.libraries.onnxruntime_library import SESSIONS, one_operator, packed, unpacked
+from attnlab.libraries.host import Made, Recipe, required
+from attnlab.libraries.onnxruntime_library import SESSIONS, compute, one_operator, packed, unpacked
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 required("onnx", "onnxruntime", extra="onnxruntime")
@@ -51,7 +51,7 @@ def prepare(
     scale = 1.0 if abs(workload.scale) < LEAST_SCALE else abs(workload.scale)
     heads = _packed_heads(query, key, value)
     recipe = (str(query.dtype), hides, scale, workload.softcap or 0.0, mask, lengths, heads)
-    SESSIONS.session(Recipe(_attention, *recipe))
+    SESSIONS.get(Recipe(_attention, *recipe))
     return query, key, value
 
 
@@ -90,12 +90,12 @@ def attend(
     inputs = dict(zip(_NAMES, (laid(array) for array in (query, key, value)), strict=True))
     if attn_mask is not None:
         whole = attn_mask.shape[2:] == (n_q, n_k)
-        inputs["attn_mask"] = attn_mask if whole else _FULL.of(attn_mask, n_q, n_k)
+        inputs["attn_mask"] = attn_mask if whole else _FULL(attn_mask, n_q, n_k)
     if lengths:
         inputs["nonpad_kv_seqlen"] = np.array(key_lengths, dtype=np.int64)
     shape = (batch, n_q, of_query * value_dim) if heads else (batch, of_query, n_q, value_dim)
     output = np.empty(shape, dtype=query.dtype)
-    SESSIONS.run(model, inputs, output)
+    compute(model, inputs, output)
     return unpacked(output, of_query) if heads else output
 
 
@@ -113,7 +113,7 @@ def _full(attn_mask: NDArray[Any], n_q: int, n_k: int) -> NDArray[Any]:
     return np.ascontiguousarray(np.broadcast_to(attn_mask, (*attn_mask.shape[:2], n_q, n_k)))
 
 
-_FULL = LastMade(_full)
+_FULL = Made(_full)
 
 
 @functools.lru_cache(maxsize=1)

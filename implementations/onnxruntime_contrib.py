@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.host import LastMade, Recipe, required
-from attnlab.libraries.onnxruntime_library import SESSIONS, one_operator, packed, unpacked
+from attnlab.libraries.host import Made, Recipe, required
+from attnlab.libraries.onnxruntime_library import SESSIONS, compute, one_operator, packed, unpacked
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 from attnlab.problem.workload import Workload
 
@@ -47,7 +47,7 @@ def prepare(
     array = flags is None or workload.bias != "none"
     asked = {} if array or flags is None else flags
     scale = 1.0 if abs(workload.scale) < LEAST_SCALE else abs(workload.scale)
-    SESSIONS.session(
+    SESSIONS.get(
         Recipe(_model, workload.heads, scale, bool(asked.get("causal")), "key_lengths" in asked, array)
     )
     q, k, v = (unpacked(packed(one), one.shape[1]) for one in (query, key, value))
@@ -79,10 +79,10 @@ def attend(
     if key_lengths is not None:
         inputs["key_padding_mask"] = np.minimum(key_lengths, n_k, dtype=np.int32)
     if attn_mask is not None:
-        inputs["attention_bias"] = _ADDED.of(attn_mask, n_q, n_k)
+        inputs["attention_bias"] = _ADDED(attn_mask, n_q, n_k)
     output = np.empty((batch, n_q, heads * value_dim), dtype=query.dtype)
     model = Recipe(_model, heads, scale, causal, key_lengths is not None, attn_mask is not None)
-    SESSIONS.run(model, inputs, output)
+    compute(model, inputs, output)
     return unpacked(output, heads)
 
 
@@ -124,4 +124,4 @@ def _added(attn_mask: NDArray[Any], n_q: int, n_k: int) -> NDArray[np.float32]:
     return np.array(np.broadcast_to(attn_mask, (*attn_mask.shape[:2], n_q, n_k)), np.float32, order="C")
 
 
-_ADDED = LastMade(_added)
+_ADDED = Made(_added)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from attnlab.backends.keywords import flag_and_array
 from attnlab.libraries.host import Recipe
-from attnlab.libraries.openvino_library import REQUESTS, lacks, quiet_openvino
+from attnlab.libraries.openvino_library import REQUESTS, compute, lacks, quiet_openvino
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 ov = quiet_openvino()
@@ -56,7 +56,7 @@ def prepare(
     causal, kind = flag_and_array(workload)
     mask = {"": "", "booleans": "bool", "numbers": str(query.dtype)}[kind]
     model, _, _ = _asked(query, key, value, causal, mask)
-    REQUESTS.request(model, _precision)
+    REQUESTS.get(model, _precision)
     return query, key, value
 
 
@@ -84,7 +84,7 @@ def attend(
     batch, heads, n_q, _ = query.shape
     shape = (batch, n_q, heads) if transposed else (batch, heads, n_q)
     output = np.empty((*shape, value.shape[3]), dtype=query.dtype)
-    REQUESTS.run(model, _precision, arrays, output)
+    compute(model, _precision, arrays, output)
     return output.swapaxes(1, 2) if transposed else output
 
 

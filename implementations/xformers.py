@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.cuda_kernels import HALVES, Limits, dense_rows, refusal
-from attnlab.libraries.host import LastMade, required
-from attnlab.libraries.sides import KEYWORDS, Sides
+from attnlab.libraries.cuda_kernels import HALVES, KEYWORDS, Limits, Sides, dense_rows, refusal
+from attnlab.libraries.host import Made, required
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 from attnlab.problem.workload import Workload
 
@@ -59,7 +58,7 @@ def attend(
     n_q, n_k, of_keys = query.shape[2], key.shape[2], key.shape[1]
     bias: Any = None
     if attn_mask is not None:
-        bias = _BIAS.of(attn_mask, query.dtype, n_q, n_k).expand(*query.shape[:3], n_k)
+        bias = _BIAS(attn_mask, query.dtype, n_q, n_k).expand(*query.shape[:3], n_k)
         bias = _in_groups(bias, of_keys) if enable_gqa else bias
     elif window or window_bottom_right:
         sides = Sides.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
@@ -122,7 +121,7 @@ def _made(attn_mask: Tensor, dtype: torch.dtype, n_q: int, n_k: int) -> Tensor:
     return rows.copy_(attn_mask)
 
 
-_BIAS = LastMade(_made)
+_BIAS = Made(_made)
 
 
 def _in_groups(bias: Tensor, groups: int) -> Tensor:

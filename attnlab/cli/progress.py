@@ -174,18 +174,16 @@ def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def sweep_progress(every: float) -> Iterator[Callable[[Status], None]]:
     """A function that is told how far a sweep is: one live line in a terminal, a line now and then elsewhere."""
-    from attnlab.runs.sweep_following import summary
-
     told = -every
 
     def line(found: Status) -> None:
         nonlocal told
         if time.monotonic() - told >= every or found.over:
             told = time.monotonic()
-            print(summary(found), file=sys.stderr, flush=True)
+            print(found.summary(), file=sys.stderr, flush=True)
 
     if not sys.stderr.isatty():
         yield line
         return
     with note() as show:
-        yield lambda found: show(summary(found))
+        yield lambda found: show(found.summary())

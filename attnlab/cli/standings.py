@@ -15,8 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnlab.judge.pairing import Kind
-from attnlab.judge.ranking import Ranking, entered_once, is_second_entry, rank
-from attnlab.judge.winner import Lead, winner
+from attnlab.judge.ranking import Lead, Ranking, entered_once, is_second_entry, rank, winner
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.units import bytes_text, interval, ratio, seconds_text

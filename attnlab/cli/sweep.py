@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,95 +18,49 @@ if TYPE_CHECKING:
     from attnlab.runs.plan import Plan
     from attnlab.runs.sweep_estimate import Costs
     from attnlab.runs.sweep_folder import Sweep
-    from attnlab.runs.sweep_jobs import Asked
+    from attnlab.runs.sweep_jobs import Asked, Jobs
 
 _DEFAULT = Path("reports/sweep")
 #: lines of progress that go to a log come this often, in seconds
 _TOLD_EVERY = 30.0
+#: workloads to a shard where nothing is said: starting contenders and measuring ceilings takes as long as several
+_WORKLOADS_A_SHARD = 16
 
 
-def _kept(command: Callable[..., int]) -> Callable[..., int]:
-    """The command of a sweep in `out`, one line where the disk is full or the folder has become unreachable."""
-
-    @functools.wraps(command)
-    def carried_out(**given: Any) -> int:
-        from attnlab.errors import NotStored
-
-        try:
-            return command(**given)
-        except BrokenPipeError:  # of whoever reads what is printed
-            raise
-        except OSError as fault:
-            where = "" if fault.filename is None else f" ({fault.filename})"
-            raise NotStored(
-                f"the sweep in {given['out']} stops: {fault.strerror}{where}; what is done is kept, --resume goes on"
-            ) from None
-
-    return carried_out
+_PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("plans", nargs=-1, type=click.Path(path_type=Path), metavar="[PLAN.toml]...")
+@click.argument("plans", nargs=-1, type=_PATH, metavar="[PLAN.toml]...")
+@click.option("--cluster", default="local", show_default=True, metavar="NAME", help="slurm, or local: here.")
 @click.option(
-    "--cluster", default="local", show_default=True, metavar="NAME", help="slurm, or local: this host."
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=_DEFAULT,
-    show_default=True,
-    metavar="DIR",
-    help="The sweep's folder, which all machines see.",
+    "--out", type=_PATH, default=_DEFAULT, show_default=True, help="Its folder: all machines see it."
 )
 @click.option("--partition", metavar="NAME", help="Slurm's partition.")
 @click.option("--constraint", metavar="FEATURES", help="What nodes must have, as Slurm's --constraint.")
 @click.option(
-    "--sbatch", "further", multiple=True, metavar="NAME=VALUE", help="Any other option of sbatch; repeatable."
+    "--sbatch", "further", multiple=True, metavar="NAME=VALUE", help="An option of sbatch; repeatable."
 )
 @click.option(
-    "--job-hours", type=float, default=24.0, show_default=True, help="The most that one job may take."
+    "--job-hours", type=float, default=24.0, show_default=True, help="The most that a job may take."
 )
-@click.option(
-    "--at-once", type=int, default=1000, show_default=True, metavar="N", help="Nodes at work at once."
-)
-@click.option(
-    "--shards", type=int, metavar="N", help="Cut the plan into N parts; one for 16 workloads by default."
-)
+@click.option("--at-once", type=int, default=1000, show_default=True, help="Nodes at work at once.")
+@click.option("--shards", type=int, metavar="N", help="Cut it into N parts; one for 16 workloads by default.")
 @click.option("--hours-per-shard", type=float, metavar="H", help="Cut it into parts of about so long.")
-@click.option(
-    "--cut", "only_cut", is_flag=True, help="Cut the plan and stop: for clusters other than these two."
-)
-@click.option(
-    "--shard", type=int, metavar="N", help="Do shard N of the sweep in --out here, as its job does."
-)
+@click.option("--cut", "only_cut", is_flag=True, help="Cut the plan and stop: for any other cluster.")
+@click.option("--shard", type=int, metavar="N", help="Do shard N of the sweep in --out, as its job does.")
 @click.option("--estimate", "only_estimate", is_flag=True, help="What it will take, and stop.")
+@click.option("--from", "learned_from", multiple=True, type=_PATH, help="A run to learn from; repeatable.")
 @click.option(
-    "--from",
-    "learned_from",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="A run to learn from how long races take; repeatable. By default a sample of the plan is measured here.",
+    "--sample", type=int, default=8, show_default=True, help="Or workloads to measure here for that."
 )
-@click.option(
-    "--sample", type=int, default=8, show_default=True, metavar="N", help="Workloads of that sample."
-)
-@click.option(
-    "--machines", type=int, metavar="N", help="For --estimate: machines at once; one a shard by default."
-)
-@click.option(
-    "--price-per-hour", type=float, metavar="P", help="For --estimate: of one machine, in any currency."
-)
-@click.option(
-    "--detach", is_flag=True, help="Submit the jobs and return; --status and --resume go on from there."
-)
+@click.option("--machines", type=int, metavar="N", help="For --estimate: at once; one a shard by default.")
+@click.option("--price-per-hour", type=float, metavar="P", help="For --estimate: of one, in any currency.")
+@click.option("--detach", is_flag=True, help="Submit the jobs and return; --status and --resume go on.")
 @click.option("--status", "only_status", is_flag=True, help="How far the sweep in --out has come.")
-@click.option(
-    "--report", "only_report", is_flag=True, help="Reports of what is done in the sweep in --out, and stop."
-)
+@click.option("--report", "only_report", is_flag=True, help="Reports of what is done in --out, and stop.")
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: jobs for all that is left.")
 @options.as_json
-@_kept
 def sweep(
     plans: tuple[Path, ...],
     cluster: str,
@@ -137,8 +92,7 @@ def sweep(
     A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
     asks the jobs to end and keeps what is done; --resume goes on.
     """
-    from attnlab.runs.sweep_cutting import joined
-    from attnlab.runs.sweep_folder import new_sweep, read_sweep
+    from attnlab.runs.sweep_folder import joined, new_sweep, read_sweep
     from attnlab.runs.sweep_jobs import Asked
     from attnlab.runs.sweep_work import work
 
@@ -154,30 +108,48 @@ def sweep(
     if only_status or only_report:
         return _told(read_sweep(out), as_json, report=only_report)
     if shard is not None:
-        return _ended(out, shard, work(out, shard))
+        with _kept(out):
+            outcome = work(out, shard)
+        found = read_sweep(out)
+        reason = (found.shard(shard).outcome(found.told.series) or {}).get("reason")
+        click.echo(f"shard {shard}: {outcome}" + (f": {reason}" if reason else ""))
+        return {"complete": 0, "interrupted": 130}.get(outcome, 1)
+    for one in further:
+        if "=" not in one:
+            raise ValueError(f"--sbatch takes NAME=VALUE, as in --sbatch qos=low, got {one!r}")
     asked = Asked(
         cluster=cluster,
         partition=partition,
         constraint=constraint,
         hours=job_hours,
         at_once=at_once,
-        further=_named(further),
+        further=dict(one.split("=", 1) for one in further),
     )
     if not plans:
-        return _carried_out(_gone_on(out), asked, detach)
+        found = read_sweep(out)
+        found.require_version()
+        return _carried_out(found.begin_again(), asked, detach)
     whole = joined({str(file): _read(file) for file in plans})
-    if (machines is not None or price_per_hour is not None) and not only_estimate:
-        raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
     for name, number in (("--machines", machines), ("--price-per-hour", price_per_hour)):
+        if number is not None and not only_estimate:
+            raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
         if number is not None:
             options.positive(name, number)
-    costs = None
+    if shards is not None and hours_per_shard is not None:
+        raise ValueError("--shards and --hours-per-shard say the same thing: give one of them")
+    if shards is None:
+        shards = -(-len(whole.workloads) // _WORKLOADS_A_SHARD)
+    options.positive("--shards", shards)
+    seconds = costs = None
     if only_estimate or learned_from or hours_per_shard is not None:
+        options.positive("--hours-per-shard", 1 if hours_per_shard is None else hours_per_shard)
         costs = _costs(whole, learned_from, out, sample)
-    number = _number(whole, costs, shards, hours_per_shard)
+        seconds = costs.of_plan(whole)
+        if hours_per_shard is not None:
+            shards = max(1, math.ceil(sum(seconds) / (3600 * hours_per_shard)))
     if only_estimate and costs is not None:
-        return _estimated(whole, costs, number, machines, price_per_hour, as_json)
-    found = new_sweep(whole, out, number, None if costs is None else costs.of_plan(whole))
+        return _estimated(whole, costs, shards, machines, price_per_hour, as_json)
+    found = new_sweep(whole, out, shards, seconds)
     click.echo(f"{_sizes(sum(found.told.sizes), len(found.told.sizes))}: {out}", err=True)
     return 0 if only_cut else _carried_out(found, asked, detach)
 
@@ -194,22 +166,9 @@ def _read(file: Path) -> Plan:
 
 
 def _sizes(workloads: int, shards: int) -> str:
-    from attnlab.report.wording import counted
+    from attnlab.text import counted
 
     return f"{counted(workloads, 'workload')} in {counted(shards, 'shard')}"
-
-
-def _number(plan: Plan, costs: Costs | None, shards: int | None, hours: float | None) -> int:
-    """Into how many shards `plan` is cut."""
-    from attnlab.runs.sweep_cutting import WORKLOADS_A_SHARD, shards_of
-
-    if shards is not None and hours is not None:
-        raise ValueError("--shards and --hours-per-shard say the same thing: give one of them")
-    if shards is not None:
-        return int(options.positive("--shards", shards))
-    if hours is not None and costs is not None:
-        return shards_of(costs.of_plan(plan), hours)
-    return -(-len(plan.workloads) // WORKLOADS_A_SHARD)
 
 
 def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
@@ -247,49 +206,68 @@ def _estimated(
     plan: Plan, costs: Costs, shards: int, machines: int | None, price: float | None, as_json: bool
 ) -> int:
     """Print what the plan will take."""
-    from attnlab.report.wording import counted
     from attnlab.runs.execute import resolve
-    from attnlab.runs.sweep_cutting import cut
-    from attnlab.runs.sweep_estimate import estimate
-    from attnlab.runs.sweep_following import duration
+    from attnlab.runs.sweep_estimate import wall_seconds
+    from attnlab.runs.sweep_folder import cut
+    from attnlab.runs.sweep_progress import duration
+    from attnlab.text import counted
 
-    parts = cut(resolve(plan)[0], shards, costs.of_plan(plan))
-    found = estimate(costs, plan, parts, machines=machines or len(parts), price=price)
+    spelt, seconds = resolve(plan)[0], costs.of_plan(plan)
+    taken = dict(zip(spelt.workloads, seconds, strict=True))
+    parts = [
+        costs.overhead + sum(taken[one] for one in part.workloads) for part in cut(spelt, shards, seconds)
+    ]
+    machines, hours = machines or len(parts), sum(parts) / 3600
+    wall = wall_seconds(parts, machines)
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        told = {"seconds": seconds, "shard_seconds": parts, "machines": machines, "hours": hours}
+        told |= {"wall_hours": wall / 3600, "money": None if price is None else hours * price}
+        told["error"] = {"median": costs.median, "total": costs.total}
+        click.echo(json.dumps(told))
         return 0
-    error = found.error
-    money = "" if found.money is None else f", which cost {found.money:.3g} at {price:g} an hour"
+    money = "" if price is None else f", which cost {hours * price:.3g} at {price:g} an hour"
     click.echo(
-        f"{_sizes(len(plan.workloads), len(parts))}: {found.hours:.3g} machine hours{money}; "
-        f"on {counted(found.machines, 'machine')} of that kind about {duration(3600 * found.wall_hours)}"
+        f"{_sizes(len(plan.workloads), len(parts))}: {hours:.3g} machine hours{money}; "
+        f"on {counted(machines, 'machine')} of that kind about {duration(wall)}"
     )
     click.echo(
-        f"Learned from {error.races} races on {' and '.join(costs.machines)}. A race that the fit has not seen is "
-        f"predicted to within {error.median:.0%} (median; nine of ten to within {error.worst_of_ten:.0%}); all of "
-        f"them together come out {abs(error.total):.0%} too {'high' if error.total > 0 else 'low'}. "
-        f"A shard takes {costs.overhead:.0f} s beside its races."
+        f"Starts and calls added up, as measured on {' and '.join(costs.machines)}. The races measured there come out "
+        f"to within {costs.median:.0%} (median), all of them together {abs(costs.total):.0%} too "
+        f"{'high' if costs.total > 0 else 'low'}. A shard takes {costs.overhead:.0f} s beside its races."
     )
     return 0
 
 
-def _gone_on(out: Path) -> Sweep:
-    from attnlab.runs.sweep_folder import read_sweep, require_version
+@contextmanager
+def _kept(out: Path) -> Iterator[None]:
+    """One line where the disk is full or the sweep's folder has become unreachable."""
+    from attnlab.errors import NotStored
 
-    found = read_sweep(out)
-    require_version(found)
-    return found.begin_again()
+    try:
+        yield
+    except BrokenPipeError:  # of whoever reads what is printed
+        raise
+    except OSError as fault:
+        where = "" if fault.filename is None else f" ({fault.filename})"
+        raise NotStored(
+            f"the sweep in {out} stops: {fault.strerror}{where}; what is done is kept, --resume goes on"
+        ) from None
 
 
 def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     """Jobs for all shards, seen through; then the report. Returns the exit status."""
-    from attnlab.cli.progress import sweep_progress
-    from attnlab.runs.sweep_following import Following
-    from attnlab.runs.sweep_jobs import Cluster
+    from attnlab.runs.sweep_jobs import Jobs
 
-    following = Following(Cluster(found, asked))
+    with _kept(found.folder):
+        return _seen_through(Jobs(found, asked), detach)
+
+
+def _seen_through(jobs: Jobs, detach: bool) -> int:
+    from attnlab.cli.progress import sweep_progress
+
+    found, asked = jobs.sweep, jobs.asked
     if detach:
-        following.submit()
+        jobs.submit()
         click.echo(
             f"Submitted. How far it is: attnlab sweep --status --out {found.folder}; "
             f"to see it through to its report: {asked.resume(found.folder)}",
@@ -298,8 +276,7 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
         return 0
     try:
         with sweep_progress(_TOLD_EVERY) as tell:
-            following.tell = tell
-            following.see_through()
+            jobs.see_through(tell)
     except KeyboardInterrupt:
         _told(found, as_json=False)
         click.echo(
@@ -336,7 +313,6 @@ def _report(found: Sweep) -> None:
 
 def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
     """Print how far a sweep is, with its `report` before; the status is 1 where a shard ended and is not complete."""
-    from attnlab.runs.sweep_following import summary
     from attnlab.runs.sweep_progress import status
 
     if report:
@@ -346,25 +322,5 @@ def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
         told = {"done": now.done, "size": now.size, "seconds_left": now.seconds_left}
         click.echo(json.dumps({**told, "shards": [asdict(one) for one in now.states]}))
     else:
-        click.echo(summary(now))
-        for line in (*now.reasons(), *now.clocks()):
-            click.echo(line)
+        click.echo("\n".join([now.summary(), *now.reasons(), *now.clocks()]))
     return 1 if any(one.state in ("killed", "refused", "failed") for one in now.states) else 0
-
-
-def _ended(out: Path, number: int, outcome: str) -> int:
-    """Tell how a shard ended that was done here, and return the exit status."""
-    from attnlab.runs.sweep_folder import read_sweep
-
-    found = read_sweep(out)
-    event = found.shard(number).outcome(found.told.series) or {}
-    click.echo(f"shard {number}: {outcome}" + (f": {event['reason']}" if event.get("reason") else ""))
-    return {"complete": 0, "interrupted": 130}.get(outcome, 1)
-
-
-def _named(given: tuple[str, ...]) -> dict[str, str]:
-    """``NAME=VALUE`` by name. Raises ValueError for anything else."""
-    for one in given:
-        if "=" not in one:
-            raise ValueError(f"--sbatch takes NAME=VALUE, as in --sbatch qos=low, got {one!r}")
-    return dict(one.split("=", 1) for one in given)

@@ -9,21 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from attnlab.judge.groups import condition, conditions
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison
 from attnlab.race.invariance import ASKED
 from attnlab.race.selftest import Report
-from attnlab.report import wording
-from attnlab.report.analysis import conditions
 from attnlab.report.layout import plain
 from attnlab.report.selftest_page import COLUMNS
 from attnlab.runs.check import Checked
 from attnlab.runs.listing import Listed
 from attnlab.runs.presets import Part, cost
+from attnlab.text import counted
 from attnlab.units import bytes_text, flops_text, seconds_text
 
 if TYPE_CHECKING:
-    from attnlab.experiments.ledger import Ledger
+    from attnlab.experiments.claim import Ledger
 
 
 def show(table: Table) -> None:
@@ -191,8 +191,8 @@ def _shape(part: Part) -> str:
     told = conditions(longest, part.tokens)
     if longest.queries != longest.keys and "keys" in part.said:
         told["queries"] = None
-    said = [wording.condition(name, value) for name, value in told.items() if name not in ("dtype", "device")]
-    said = [f"{wording.counted(longest.heads, 'head')}", *filter(None, said)]
+    said = [condition(name, value) for name, value in told.items() if name not in ("dtype", "device")]
+    said = [f"{counted(longest.heads, 'head')}", *filter(None, said)]
     if "keys" in part.said:
         said.append(f"n queries over {longest.keys} keys")
     return ", ".join(one for one in said if one != "batch 1")
@@ -209,12 +209,11 @@ def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:
 def ledger_table(found: Ledger) -> Table:
     """A row a claim: verdict, claim, right statement, the deciding figure."""
     from attnlab.experiments.claim import ClaimVerdict
-    from attnlab.experiments.ledger_page import deciding_figure, verdict_of
 
     columns = ("id", "verdict", "claim", "what is so", "deciding figure")
     table = _table("what is claimed", *columns, lines=True)
     for entry in found.entries:
-        verdict = verdict_of(entry, {one: str(one) for one in ClaimVerdict})
-        cells = (entry.id, verdict, entry.says, entry.truth, deciding_figure(entry))
+        verdict = entry.verdict_in({one: str(one) for one in ClaimVerdict})
+        cells = (entry.id, verdict, entry.says, entry.truth, entry.deciding_figure)
         table.add_row(*map(escape, cells))
     return table

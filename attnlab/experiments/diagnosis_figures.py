@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from attnlab.experiments.heads import Head
-from attnlab.figures.drawing import BLACK, BLUE, GREY, ORANGE, entitle, lay_out, legend, new_figure, note
-from attnlab.units import figures
+from attnlab.figures import BLACK, BLUE, GREY, ORANGE, entitle, lay_out, legend, new_figure, note
+from attnlab.units import number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
         panel,
         layers - 0.52,
         first.critical * 1.04,
-        f"√(2 ln n) = {figures(first.critical)}",
+        f"√(2 ln n) = {number_text(first.critical)}",
         ha="right",
         va="bottom",
     )
@@ -63,9 +63,9 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
     _name(figure, panel, {one: (_place(one, heads), one.beta) for one in heads}, named)
     low, high = (f(heads, key=lambda one: one.beta) for f in (min, max))
     text = (
-        f"Spread β of the logits of {len(heads)} heads in {layers} layers, from {figures(low.beta)} "
-        f"(layer {low.layer}, head {low.head}) to {figures(high.beta)} (layer {high.layer}, head {high.head}); "
-        f"{len(beyond)} lie above the freezing line at {figures(first.critical)}."
+        f"Spread β of the logits of {len(heads)} heads in {layers} layers, from {number_text(low.beta)} "
+        f"(layer {low.layer}, head {low.head}) to {number_text(high.beta)} (layer {high.layer}, head {high.head}); "
+        f"{len(beyond)} lie above the freezing line at {number_text(first.critical)}."
     )
     return figure, text
 
@@ -76,7 +76,7 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
     below = [one for one in heads if one.departure < 0]
     entitle(
         panel,
-        f"Heads depart from chance by up to {figures(max(abs(one.departure) for one in heads))} nats",
+        f"Heads depart from chance by up to {number_text(max(abs(one.departure) for one in heads))} nats",
         "entropy of independent logits of the same spread, nats",
         "measured entropy of a row, nats",
     )
@@ -100,7 +100,7 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
     text = (
         f"Measured entropy of {len(heads)} heads against that of the random energy model at the same spread: "
         f"{len(below)} lie below the diagonal; the furthest from it is layer {furthest.layer}, head {furthest.head}, "
-        f"with {figures(furthest.entropy)} nats measured and {figures(furthest.expected_entropy)} expected."
+        f"with {number_text(furthest.entropy)} nats measured and {number_text(furthest.expected_entropy)} expected."
     )
     return figure, text
 

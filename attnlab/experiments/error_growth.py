@@ -36,11 +36,11 @@ from attnlab.experiments.finding import (
     plot_by_backend,
 )
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import BLACK, entitle, new_figure, powers_of_two
+from attnlab.figures import BLACK, entitle, new_figure, powers_of_two
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Problem
 from attnlab.theory import GRADIENT_CLASSES, ErrorBudget, classify, gradient_budgets, precision_classes
-from attnlab.theory.precision_class import CLASSES
+from attnlab.theory.error_budget import CLASSES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ class _Point:
         scale = 1 / math.sqrt(dim)
         # where the scale is a power of two it rounds nothing, and scores are rounded once
         asked = {"scale": scale, "score_roundings": 1 if math.frexp(scale)[0] == 0.5 else 2}
-        budgets = precision_classes(*arrays, dtype=dtype, worst_case=True, **asked)  # type: ignore[arg-type]
+        budgets = precision_classes(*arrays, dtype=dtype, worst_case=True, **asked)
         return cls({"dtype": dtype, "axis": axis, "value": value}, arrays, scale, budgets)
 
     @property

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.figures import drawing
+from attnlab import figures
 
 # what a bar shows is what a row is judged by
-from attnlab.figures.drawing import STANDARD_ERRORS as STANDARD_ERRORS
+from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from attnlab.experiments.survey import Survey
 
 Array = NDArray[np.float64]
-#: the conditions that tell a row apart
-Where = Mapping[str, str | float]
+#: the conditions that tell a row apart: numbers and names
+Where = Mapping[str, Any]
 #: the relation of a figure that nothing is predicted of
 MEASURED = "measured"
 #: what `Row.relation` may be; < and > must hold beyond the error
@@ -205,7 +205,7 @@ def plot_measured(
 ) -> None:
     """The measured values against the condition `x`, in units of `unit`, with their bars; `options` : of `points`."""
     found, errors = values(rows, "measured") / unit, values(rows, "standard_error") / unit
-    drawing.points(panel, values(rows, x), found, errors, colour, **options)
+    figures.points(panel, values(rows, x), found, errors, colour, **options)
 
 
 def plot_predicted(
@@ -213,7 +213,7 @@ def plot_predicted(
 ) -> None:
     """The predicted values against the condition `x`, in units of `unit`: a line, or a curve where `smooth`."""
     at, line = values(rows, x), values(rows, "predicted") / unit
-    panel.plot(*(drawing.smooth(list(at), line) if smooth else (at, line)), color=colour, linewidth=1.8)
+    panel.plot(*(figures.smooth(list(at), line) if smooth else (at, line)), color=colour, linewidth=1.8)
 
 
 def plot_by_backend(
@@ -229,15 +229,15 @@ def plot_by_backend(
 
     Without a colour each backend has its own; `named` puts them into the legend.
     """
-    styles = drawing.backend_styles([str(row.where["backend"]) for row in rows])
-    for (name, style), size in zip(styles.items(), drawing.nested_sizes(len(styles)), strict=True):
+    styles = figures.backend_styles([str(row.where["backend"]) for row in rows])
+    for (name, style), size in zip(styles.items(), figures.nested_sizes(len(styles)), strict=True):
         mine = pick(rows, backend=name)
         at = values(mine, x) if isinstance(x, str) else [x] * len(mine)
-        look = {"color": colour or style["color"], "mfc": "none", "ms": size, "mew": 0.8}
+        look: dict[str, Any] = {"color": colour or style["color"], "mfc": "none", "ms": size, "mew": 0.8}
         label = name if named else None
         panel.plot(at, [form(row.measured) for row in mine], style["marker"], label=label, **look)
 
 
 def boundary(panel: Axes, x: float) -> None:
     """A dashed line at `x`, where one behaviour ends and another begins."""
-    panel.axvline(x, color=drawing.GREY, linestyle="--", linewidth=1.2)
+    panel.axvline(x, color=figures.GREY, linestyle="--", linewidth=1.2)

@@ -21,7 +21,7 @@ from attnlab.errors import Declined
 from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick
 from attnlab.experiments.observables import read_logits, weights_of
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
-from attnlab.figures.drawing import BLACK, CYCLE, GREY, entitle, new_figure
+from attnlab.figures import BLACK, CYCLE, GREY, entitle, new_figure
 from attnlab.theory import attention_under_random_inputs, precision_classes
 
 if TYPE_CHECKING:

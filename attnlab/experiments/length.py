@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from attnlab import theory
 from attnlab.experiments.finding import Experiment, Finding, Row, Shown, boundary, pick, plot_measured, values
 from attnlab.experiments.observables import observe
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
-from attnlab.figures.drawing import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
+from attnlab.figures import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,7 +132,7 @@ def draw(finding: Finding) -> Figure:
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
         _by_rule(panel, pick(finding.rows, quantity))
     place = theory.scalable_softmax_freezing_length(SLOPE) * 0.9, 0.02
-    look = {"color": GREY, "fontsize": 9, "ha": "right"}
+    look: dict[str, Any] = {"color": GREY, "fontsize": 9, "ha": "right"}
     entropy.text(*place, "β = ½ ln n freezes beyond", transform=entropy.get_xaxis_transform(), **look)
     _by_gap(bound, [row for row in finding.rows if "gap" in row.where])
     entitle(entropy, "At a fixed β the softmax disperses ...", "keys n", "entropy / ln n")

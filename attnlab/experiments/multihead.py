@@ -35,7 +35,7 @@ from attnlab.experiments.finding import (
 )
 from attnlab.experiments.observables import read_logits
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
-from attnlab.figures.drawing import (
+from attnlab.figures import (
     BLACK,
     BLUE,
     ORANGE,

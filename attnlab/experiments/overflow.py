@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick
 from attnlab.experiments.observables import Attend
 from attnlab.experiments.survey import OpenBackend, Survey, agreement
-from attnlab.figures.drawing import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
+from attnlab.figures import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 from attnlab.problem.dtypes import DTYPES, carrier, round_to
 from attnlab.theory import float_format, overflow_threshold, underflow_threshold
 
@@ -203,7 +203,7 @@ def draw(finding: Finding) -> Figure:
         (f"predicted, weight flushed, n = {KEYS[1]}", {"color": CYCLE[1], "linestyle": ":"}),
         ("e^x overflows: ln(max)", {"color": RED, "linestyle": "--"}),
     ):
-        panels[-1].plot([], [], label=label, **look)  # type: ignore[arg-type]
+        panels[-1].plot([], [], label=label, **look)
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     legend(panels[-1], fontsize=8.5, title="a weight becomes 0 at", title_fontsize=8.5, **beside)
     return figure

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab import theory
+from attnlab import figures, theory
 from attnlab.experiments.finding import (
     Experiment,
     Finding,
@@ -35,8 +35,7 @@ from attnlab.experiments.finding import (
 )
 from attnlab.experiments.observables import Observables, observe
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
-from attnlab.figures import drawing
-from attnlab.figures.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, entitle, note
+from attnlab.figures import BLACK, BLUE, GREEN, GREY, ORANGE, entitle, note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,7 +170,7 @@ def draw(finding: Finding) -> Figure:
     n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard deviation β,
     against the temperature T = 1/β in units of T_c = 1/β_c; dashed and dotted lines are the limits far below and
     far above freezing, bars five standard errors."""
-    figure, panels = drawing.new_figure(3, 2, width=14.0, height=9.2)
+    figure, panels = figures.new_figure(3, 2, width=14.0, height=9.2)
     _against_head_dim(panels[:3], of_most_keys(row for row in finding.rows if "scaling" in row.where))
     _map(panels[3], pick(finding.rows, _ON_MAP))
     _entropy(panels[4], pick(finding.rows, "entropy against temperature"))
@@ -197,7 +196,7 @@ def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row]) -> None:
         mine = pick(rows, quantity)
         for scaling, colour, offset in zip(("unscaled", "scaled"), (ORANGE, BLUE), offsets, strict=True):
             _by_scaling(panel, pick(mine, scaling=scaling), scaling, colour, form, offset)
-        drawing.powers_of_two(panel, sorted(set(values(mine, "head_dim"))) or [1.0])
+        figures.powers_of_two(panel, sorted(set(values(mine, "head_dim"))) or [1.0])
         entitle(panel, title, f"head dimension d_k, at n = {keys}", label)
         boundary(panel, freezing)
         place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
@@ -218,7 +217,7 @@ def _by_scaling(
     if rows:
         first = of_first_backend(rows)
         x, exact = list(values(first, "head_dim")), [form(row.predicted) for row in first]
-        panel.plot(*drawing.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
+        panel.plot(*figures.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
         style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
         named = max(0, len(x) - 3)
         panel.annotate(scaling, (x[named], exact[named]), offset, **style)
@@ -237,7 +236,7 @@ def _map(panel: Axes, rows: Sequence[Row]) -> None:
     mesh = panel.pcolormesh(keys, dims, grid, **look)
     panel.figure.colorbar(mesh, ax=panel, pad=0.02).set_label("mean largest weight", fontsize=9)
     panel.set_yscale("log", base=2)
-    drawing.powers_of_two(panel, keys)
+    figures.powers_of_two(panel, keys)
     panel.set_yticks(dims, [str(d) for d in dims])
     line = np.geomspace(min(keys), max(keys), 100)
     panel.plot(line, 2 * np.log(line), color="white", linewidth=2.2)

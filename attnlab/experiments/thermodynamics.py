@@ -40,7 +40,7 @@ from attnlab.experiments.observables import (
     weights_of,
 )
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures.drawing import (
+from attnlab.figures import (
     BLUE,
     GREEN,
     ORANGE,

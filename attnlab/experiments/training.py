@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab import figures
 from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, Where, pick, values
 from attnlab.experiments.survey import Survey, generator, mean_over_clusters
-from attnlab.figures import drawing
-from attnlab.figures.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, entitle
+from attnlab.figures import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, entitle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -311,7 +311,7 @@ def draw(finding: Finding) -> Figure:
     """Above: share of runs that learned, with 95 % intervals (Wilson); marks of one learning rate stand side by
     side. Below, each at its best learning rate: median steps until nine of ten answers are right; loss, entropy of
     the weights and gradient over the steps, with bands of one standard error over the seeds."""
-    figure, panels = drawing.new_figure(4, 2, width=18.0, height=8.8)
+    figure, panels = figures.new_figure(4, 2, width=18.0, height=8.8)
     shares = [row for row in pick(finding.rows, SHARE) if "learning rate" in row.where]
     groups = list(dict.fromkeys((str(row.where["optimiser"]), row.where["head_dim"]) for row in shares))
     adam, momentum = groups[:-1], groups[-1:]
@@ -323,7 +323,7 @@ def draw(finding: Finding) -> Figure:
     optimiser, dim = adam[-1] if adam else ("", 0)
     label, steps = "steps to learn, median", pick(finding.rows, STEPS, optimiser=optimiser)
     entitle(panels[4], "How long it takes at the best learning rate", "head dimension d_k", label)
-    drawing.powers_of_two(panels[4], sorted(set(values(steps, "head_dim"))) or [1.0])
+    figures.powers_of_two(panels[4], sorted(set(values(steps, "head_dim"))) or [1.0])
     for name, (colour, marker) in _STYLES.items():
         mine = pick(steps, scores=name)
         look: dict[str, Any] = {"color": colour, "marker": marker, "ms": 6, "mfc": "none", "linewidth": 1.4}
@@ -348,7 +348,7 @@ def _shares(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_xscale("log")
     for index, (name, (colour, marker)) in enumerate(_STYLES.items()):
         if mine := pick(rows, scores=name):
-            x = values(mine, "learning rate") * drawing.spread(index, len(_STYLES), 0.06)
+            x = values(mine, "learning rate") * figures.spread(index, len(_STYLES), 0.06)
             counts = [(row.measured, int(row.where["runs"])) for row in mine]
             low, high = zip(*(interval(round(share * runs), runs) for share, runs in counts), strict=True)
             look: dict[str, Any] = {"marker": marker, "ms": 5, "mfc": "none", "label": name}
@@ -357,7 +357,7 @@ def _shares(panel: Axes, rows: Sequence[Row]) -> None:
     rates = sorted(set(values(rows, "learning rate")))
     panel.set_xticks(rates, [f"{rate:g}" for rate in rates])
     panel.minorticks_off()
-    drawing.share_axis(panel)
+    figures.share_axis(panel)
 
 
 def _curves(panel: Axes, rows: Sequence[Row]) -> None:

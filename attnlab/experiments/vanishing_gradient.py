@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnlab import figures
 from attnlab.errors import Declined
 from attnlab.experiments.finding import (
     Array,
@@ -52,8 +53,7 @@ from attnlab.experiments.survey import (
     mean_over_clusters,
     statistic_over_clusters,
 )
-from attnlab.figures import drawing
-from attnlab.figures.drawing import BLACK, BLUE, GREY, ORANGE, entitle, legend, note, points
+from attnlab.figures import BLACK, BLUE, GREY, ORANGE, entitle, legend, note, points
 from attnlab.problem.problem import Problem
 from attnlab.theory import attention_under_random_inputs, critical_beta, random_energy
 
@@ -307,7 +307,7 @@ def draw(finding: Finding) -> Figure:
     is below x; lines join the predictions. Bottom left: share below 1e-3 against d_k, without the scale. Bottom
     middle: the median against n, with it. Bottom right: the length of dL/dq, the scale included, unscaled over
     scaled. Vertical bars are five standard errors."""
-    figure, (average, spread, tail, size, longer, whole) = drawing.new_figure(3, 2, width=16.5, height=9.0)
+    figure, (average, spread, tail, size, longer, whole) = figures.new_figure(3, 2, width=16.5, height=9.0)
     _average(average, pick(finding.rows, AGAINST_BETA))
     shown = (SQUARE, *QUANTILES, BELOW)
     compared = of_most_keys(row for row in finding.rows if row.quantity in shown)
@@ -394,8 +394,8 @@ def _against_dims(panel: Axes, rows: Sequence[Row]) -> None:
     """The share of rows without a gradient against d_k."""
     title = "... and the tail becomes the bulk as d_k grows"
     entitle(panel, title, "head dimension d_k", "share of rows with ‖J‖_F < 1e-3")
-    drawing.powers_of_two(panel, HEAD_DIMS)
-    drawing.share_axis(panel)
+    figures.powers_of_two(panel, HEAD_DIMS)
+    figures.share_axis(panel)
     if not rows:
         return
     x = values(rows, "head_dim")
@@ -410,7 +410,7 @@ def _against_dims(panel: Axes, rows: Sequence[Row]) -> None:
 def _against_lengths(panel: Axes, rows: Sequence[Row]) -> None:
     """The median norm against n, scaled, beside its root mean square where a row's weights are near 1/n: √(e/n)."""
     entitle(panel, "Scaled, the gradient shrinks with the length", "keys n", "median ‖J‖_F")
-    drawing.powers_of_two(panel, LENGTHS)
+    figures.powers_of_two(panel, LENGTHS)
     panel.set_yscale("log")
     if not rows:
         return
@@ -426,7 +426,7 @@ def _whole(panel: Axes, rows: Sequence[Row]) -> None:
     """Both statistics of the whole gradient of a query against d_k."""
     title = "The whole gradient, unscaled over scaled"
     entitle(panel, title, "head dimension d_k", "|dL/dq| unscaled / scaled")
-    drawing.powers_of_two(panel, WHOLE_HEAD_DIMS)
+    figures.powers_of_two(panel, WHOLE_HEAD_DIMS)
     panel.set_yscale("log")
     panel.axhline(1.0, color=BLACK, linewidth=1.0)
     for name, colour, text, above in (

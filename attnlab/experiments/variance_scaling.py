@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnlab import figures
 from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, plot_by_backend, values
 from attnlab.experiments.observables import read_logits, weights_of
 from attnlab.experiments.score_sampling import DOT_PRODUCTS, FAMILIES, HEAD_DIMS, sampled_rows
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, log_log_slope
-from attnlab.figures import drawing
-from attnlab.figures.drawing import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, entitle, legend, note, points
+from attnlab.figures import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, entitle, legend, note, points
 from attnlab.theory import dot_product_moments, score_cdf, score_characteristic_function
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def draw(finding: Finding) -> Figure:
     scales. Top right: excess kurtosis of q·k for seven families of components; a normal law has 0. Bottom: how far
     the law of q·k/√d_k is from the normal one, by its characteristic function and its distribution function, for
     normal components. Bars are five standard errors."""
-    figure, (variance, kurtosis, characteristic, distribution) = drawing.new_figure(
+    figure, (variance, kurtosis, characteristic, distribution) = figures.new_figure(
         2, 2, width=12.0, height=8.4
     )
     _variances(variance, pick(finding.rows, "variance"))
@@ -171,7 +171,7 @@ def _variances(panel: Axes, rows: Sequence[Row]) -> None:
         note(panel, dims[-1], dims[-1] ** power * lift, label, colour, ha="right", va="bottom")
         plot_by_backend(panel, pick(rows, scaling=scaling), "head_dim", colour, named=scaling == "scaled")
     panel.set_yscale("log", base=2)
-    drawing.powers_of_two(panel, list(dims))
+    figures.powers_of_two(panel, list(dims))
     legend(panel, fontsize=8, title="read through", title_fontsize=8, loc="lower left", ncols=2)
 
 
@@ -191,7 +191,7 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
         )
         points(panel, x, excess, errors, colour, markersize=4, label=family)
     panel.set_yscale("symlog", linthresh=_LINEAR)
-    drawing.powers_of_two(panel, [2.0**power for power in range(9)])
+    figures.powers_of_two(panel, [2.0**power for power in range(9)])
     panel.axhline(0, color=BLACK, linewidth=0.8)
     for edge in (-_LINEAR, _LINEAR):
         panel.axhline(edge, color=GREY, linestyle=":", linewidth=0.8)

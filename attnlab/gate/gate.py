@@ -8,7 +8,6 @@ question that showed it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -244,16 +243,16 @@ def examine(
     seed: int = 0,
     directions: Sequence[str] = DIRECTIONS,
     on_event: Callable[[str], None] = lambda text: None,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = lambda: 0.0,
     setup: Callable[[], float] = lambda: 0.0,
     parts: int = 1,
 ) -> GateResult:
     """Put every question, relation and sequence in `dtype` to `ask`, up to the first fault; outputs, then gradients.
 
-    directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock, setup : see
-    `attnlab.gate.question_budget`. parts : into how many the black box cuts the keys, see `Backend`. Whatever
-    else `ask` raises comes through. Who answers the first question in float64 as if it were in float32 is right but
-    does not have float64: that counts as declined.
+    directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock, setup : seconds that `ask` took so far, see
+    `attnlab.gate.question_budget`; without a clock everything is asked. parts : into how many the black box cuts the
+    keys, see `Backend`. Whatever else `ask` raises comes through. Who answers the first question in float64 as if it
+    were in float32 is right but does not have float64: that counts as declined.
     """
     done: dict[str, _Examination] = {}
     fault = None

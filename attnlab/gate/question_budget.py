@@ -5,7 +5,6 @@ A black box is a callable from a question to its answers by name. What it declin
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -48,15 +47,15 @@ class QuestionBudget(Generic[Q, A]):
 
     asked, declined, left_out, uncompiled : numbers of questions; left out is what would take this backend too long,
     uncompiled what was left out because it had compiled for too long by then. refusal : the reason that it gave last
-    for declining. clock : seconds that the black box took so far, where other work is done while it answers. setup :
-    seconds beside them that it took to compile and the like, which the pace leaves out.
+    for declining. clock : seconds that the black box took so far; it stands still by default, so that everything is
+    asked. setup : seconds beside them that it took to compile and the like, which the pace leaves out.
     """
 
     def __init__(
         self,
         ask: Callable[[Q], A],
         on_event: Callable[[str], None] = lambda text: None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = lambda: 0.0,
         setup: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._ask, self._on_event, self._clock, self._setup = ask, on_event, clock, setup

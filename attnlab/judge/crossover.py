@@ -15,7 +15,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attnlab.judge.analysis import Analysis, Group
 from attnlab.judge.pairing import Kind, Verdict
+from attnlab.judge.ranking import decidable
 
 #: how well interpolation between two lengths places a crossover, in parts of ln(n) between them: for overheads and
 #: costs of a pair that differ up to fiftyfold, with lengths that double, it errs by 0.046 at most
@@ -109,3 +111,48 @@ def _straight_zero(lengths: Sequence[int], values: Sequence[float], index: int) 
     """The same by a straight line between the two positions."""
     y0, y1 = values[index - 1], values[index]
     return float(lengths[index - 1] * (lengths[index] / lengths[index - 1]) ** (y0 / (y0 - y1)))
+
+
+# -- of all contenders of a group --------------------------------------------------------------------
+
+
+def find_crossovers(analysis: Analysis, group: Group) -> dict[int, list[Crossover]]:
+    """All decided changes of places among those who are first somewhere and the baseline, by head count.
+
+    Of two names for one kernel the first takes part. The error rate of each interval is shared among the pairs, or
+    among the contenders where those are more.
+    """
+    pairs = list(itertools.combinations(_candidates(analysis, group), 2))
+    found: dict[int, list[Crossover]] = {}
+    for count in group.heads:
+        for one, other in pairs:
+            verdicts = {}
+            for n in group.grid[count]:
+                cell = group.cells[count, n]
+                if one in cell.measured and other in cell.measured:
+                    both = (cell.measured[one], cell.measured[other])
+                    shared = max(len(pairs), len(cell.measured) - 1)
+                    if verdict := decidable(both, one, cell.margin, shared).get(other):
+                        verdicts[n] = verdict
+            found.setdefault(count, []).extend(crossovers(one, other, verdicts))
+    return {count: sorted(some, key=lambda c: c.length) for count, some in found.items()}
+
+
+def _candidates(analysis: Analysis, group: Group) -> list[str]:
+    rankings = [cell.ranking for cell in group.ordered if cell.ranking is not None]
+    wanted = {analysis.baseline} | {one.contender for ranking in rankings for one in ranking.first}
+
+    def one_kernel(name: str, other: str) -> bool:
+        """Whether the two ran one implementation wherever both were measured, which they were."""
+        both = [
+            (first.implementation, second.implementation)
+            for ranking in rankings
+            if (first := ranking.of(name)) is not None and (second := ranking.of(other)) is not None
+        ]
+        return bool(both) and all(first == second for first, second in both)
+
+    chosen: list[str] = []
+    for name in analysis.names:
+        if name in wanted and not any(one_kernel(name, other) for other in chosen):
+            chosen.append(name)
+    return chosen

@@ -17,35 +17,42 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attnlab.judge.nonnegative import Floats, solve
-from attnlab.judge.resampling import Levels
+from attnlab.judge.analysis import Analysis, Group
 from attnlab.problem.result import Measurement
+from attnlab.subprocesses import Aside
+from attnlab.system import cores
 
+Floats = NDArray[np.float64]
 #: a fit that misses a measured time by more than this is given no label
 WORST = 0.10
 #: with fewer lengths than this three coefficients fit anything
 LEAST_LENGTHS = 4
 #: the part of the rounds of a process that lies below its time
 LEVEL = 0.1
+#: so many fits take longer than a process of their own does to start
+MANY = 200
 #: another model must leave at most this part of the plain one's error of left-out lengths; and a step, be this large
 _CLEARLY = 0.5
 _LEAST_STEP = 1.25
 _RESAMPLES = 200
 
-#: seconds a call, by process, then by round
-Samples = Sequence[Sequence[float]]
-
 
 class Timed(NamedTuple):
-    """What one `fit` takes."""
+    """What one `fit` takes; each by length.
 
-    samples: Mapping[int, Samples]
+    samples : seconds a call, by process, then by round. kept : the pairs of one head that a mask keeps, where these
+    are not n². pace : what a fixed piece of work took while the length was measured, in any unit.
+    """
+
+    samples: Mapping[int, Sequence[Sequence[float]]]
     kept: Mapping[int, float] | None = None
     pace: Mapping[int, float] | None = None
 
@@ -83,9 +90,9 @@ class Forecast:
 class Growth:
     """`coefficients` a (s), b (s per position), c (s per pair), each with its 95 % interval; c is that of long lengths.
 
-    The intervals come from resampling processes and the rounds within, and hold the noise only, not what the model
-    lacks. `step` is where c changes, if it does; `kept` whether pairs are those that the mask keeps, instead of n².
-    `largest_error` is the largest relative error of the fit; `exponents` are log2(t(2n) / t(n)) by n.
+    The intervals come from resampling processes, and hold the noise only, not what the model lacks; nan where a length
+    has one process alone. `step` is where c changes, if it does; `kept` whether pairs are those that the mask keeps,
+    instead of n². `largest_error` is the largest relative error of the fit; `exponents` are log2(t(2n) / t(n)) by n.
     `shares` are the parts of the three terms in the fitted time at the longest length. `forecast` is None for fewer
     than five lengths.
     """
@@ -110,9 +117,8 @@ class Growth:
 
 @dataclass(frozen=True)
 class _Model:
-    """Which terms t is made of: 1 and n where `terms` names them, and the pairs, in two parts where `split` is set.
-
-    `split` is how many of the lengths lie below the step; `pairs` the work by length.
+    """Which terms t is made of: 1 and n where `terms` names them, and `pairs` by length, in two parts if there is a
+    `split`: the last length below the step and the first above.
     """
 
     pairs: Mapping[int, float]
@@ -121,21 +127,188 @@ class _Model:
     split: tuple[int, int] | None = None
 
     def columns(self, lengths: Sequence[int]) -> Floats:
-        """The value of each term, (lengths, terms); those that the model lacks are 0."""
-        found: Floats = _all_columns([self], lengths)[0]
-        return found
+        """The value of each term, (lengths, 4); those that the model lacks are 0."""
+        n, pairs = np.array(lengths, float), np.array([self.pairs[one] for one in lengths])
+        above = n > (math.inf if self.split is None else self.split[0])
+        return np.stack(
+            [
+                (0 in self.terms) * n**0,
+                (1 in self.terms) * n,
+                np.where(above, 0, pairs),
+                np.where(above, pairs, 0),
+            ],
+            axis=1,
+        )
+
+    def together(self, solution: Floats) -> Floats:
+        """a, b and the c of the longest lengths."""
+        return solution[[0, 1, 2 if self.split is None else 3]]
 
 
-def _all_columns(models: Sequence[_Model], lengths: Sequence[int]) -> Floats:
-    """Those of models of the same pairs: (models, lengths, terms)."""
-    n, pairs = np.array(lengths, float), np.array([models[0].pairs[one] for one in lengths], float)
-    last = np.array([math.inf if one.split is None else one.split[0] for one in models])
-    above = n > last[:, None]
-    full = np.zeros((len(models), len(lengths), 4))
-    for term, values in enumerate((1.0, n)):
-        full[:, :, term] = np.array([term in one.terms for one in models])[:, None] * values
-    full[:, :, 2], full[:, :, 3] = np.where(above, 0, pairs), np.where(above, pairs, 0)
-    return full
+def fit(timed: Timed) -> Growth | None:
+    """The fit to the samples; None for fewer than four lengths. Raises ValueError for a length without samples.
+
+    Non-negative least squares (Lawson and Hanson 1974, chapter 23). Kept pairs, or a step, are taken only where they
+    halve the root mean square error with which lengths left out are predicted (Stone 1974, on cross-validation). A step
+    needs two lengths on each side, a cost of a pair that rises by a quarter, and by a quarter more than the pace did;
+    no model with one has more parameters, its place included, than lengths less two. The intervals are percentiles
+    over processes drawn again with replacement (Davison and Hinkley 1997, section 3.8).
+    """
+    lengths = sorted(timed.samples)
+    if len(lengths) < LEAST_LENGTHS:
+        return None
+    processes = [np.array([np.quantile(one, LEVEL) for one in timed.samples[n] if len(one)]) for n in lengths]
+    if not all(map(len, processes)):
+        raise ValueError("a length has no samples")
+    times = np.array([np.median(one) for one in processes])
+    model = _choose(lengths, times, timed)
+    terms = model.columns(lengths)
+    best = _solve(terms, times)
+    low, high = np.full((2, 3), math.nan)
+    if min(map(len, processes)) > 1:
+        draw = np.random.default_rng(0).integers
+        again = np.stack(
+            [np.median(one[draw(len(one), size=(_RESAMPLES, len(one)))], axis=1) for one in processes], axis=1
+        )
+        low, high = np.quantile([model.together(_solve(terms, one)) for one in again], [0.025, 0.975], axis=0)
+    values, fitted = model.together(best), terms @ best
+    known = dict(zip(lengths, times.tolist(), strict=True))
+    a, b, c = (values * [1.0, lengths[-1], model.pairs[lengths[-1]]] / fitted[-1]).tolist()
+    return Growth(
+        coefficients=tuple(values.tolist()),
+        intervals=tuple(zip(low.tolist(), high.tolist(), strict=True)),
+        largest_error=float(np.abs(fitted / times - 1).max()),
+        exponents={n: math.log2(known[2 * n] / known[n]) for n in lengths if 2 * n in known},
+        shares=(a, b, c),
+        step=None if model.split is None else Step(*model.split, float(best[2]), float(best[3])),
+        kept=model.kept,
+        forecast=_forecast(lengths, times, timed),
+    )
+
+
+def _solve(terms: Floats, times: Floats) -> Floats:
+    """The coefficients of the fit to `times`, the residuals being relative to them."""
+    from scipy.optimize import nnls
+
+    relative = terms / times[:, None]
+    scale = np.linalg.norm(relative, axis=0)
+    scale[scale == 0] = 1.0
+    found: Floats = nnls(relative / scale, np.ones(len(times)))[0] / scale
+    return found
+
+
+def _forecast(lengths: Sequence[int], times: Floats, timed: Timed) -> Forecast | None:
+    """The longest length by a model chosen from, and fitted to, all others."""
+    if len(lengths) <= LEAST_LENGTHS:
+        return None
+    others, last = lengths[:-1], lengths[-1]
+    model = _choose(others, times[:-1], timed)
+    predicted = model.columns([last]) @ _solve(model.columns(others), times[:-1])
+    return Forecast(last, float(predicted[0]), float(times[-1]))
+
+
+def _choose(lengths: Sequence[int], times: Floats, timed: Timed) -> _Model:
+    """The plain model, unless another leaves half its error."""
+    plain = _Model({n: float(n) ** 2 for n in timed.samples})
+    error = _left_out(plain, lengths, times)
+    if timed.kept is not None and _another(timed.kept, timed.samples):
+        masked = _Model(
+            timed.kept, kept=True, terms=(0,)
+        )  # under a window, kept pairs are a + b n themselves
+        other = _left_out(masked, lengths, times)
+        if other <= _CLEARLY * error:
+            plain, error = masked, other
+    stepped = _stepped(plain, lengths, times, timed.pace, _CLEARLY * error)
+    errors = [(_left_out(one, lengths, times), one) for one in stepped]
+    least, model = min(errors, key=lambda item: item[0], default=(math.inf, plain))
+    return model if least <= _CLEARLY * error else plain
+
+
+def _another(kept: Mapping[int, float], lengths: Iterable[int]) -> bool:
+    """Whether kept pairs are another term than n and n² are: not a multiple of either to within 5 %."""
+    shares = [[kept[n] / n**power for n in lengths] for power in (1, 2)]
+    return all(max(some) > 1.05 * min(some) and min(some) > 0 for some in shares)
+
+
+def _stepped(
+    plain: _Model, lengths: Sequence[int], times: Floats, pace: Mapping[int, float] | None, most_error: float
+) -> Iterator[_Model]:
+    """Models with a step, wherever two lengths lie on either side, as rich as the number of lengths allows.
+
+    Without those whose error of left-out lengths must be above `most_error`: no length is predicted better without it
+    than with it, since each of the two fits is the best to its lengths.
+    """
+    allowed = len(lengths) - 2 - 3  # two costs of a pair, and where they change
+    for index in range(2, len(lengths) - 1) if allowed >= 0 else ():
+        split, slower = (lengths[index - 1], lengths[index]), 1.0
+        if pace is not None:
+            below, above = (np.median([pace[n] for n in some]) for some in (lengths[:index], lengths[index:]))
+            slower = max(1.0, float(above / below))
+        for terms in itertools.combinations(plain.terms, min(len(plain.terms), allowed)):
+            model = _Model(plain.pairs, plain.kept, terms, split)
+            columns = model.columns(lengths)
+            best = _solve(columns, times)
+            missed = np.abs(columns @ best / times - 1)
+            hopeful = math.sqrt(float((np.log1p(missed) ** 2).mean())) * (1 - 1e-9) <= most_error
+            if hopeful and best[2] > 0 and best[3] >= _LEAST_STEP * slower * best[2]:
+                yield model
+
+
+def _left_out(model: _Model, lengths: Sequence[int], times: Floats) -> float:
+    """Root mean square of ln(predicted / measured), each length being predicted by a fit to the others."""
+    terms = model.columns(lengths)
+    others = ~np.eye(len(lengths), dtype=bool)
+    predicted = np.array(
+        [row @ _solve(terms[some], times[some]) for row, some in zip(terms, others, strict=True)]
+    )
+    if predicted.min() <= 0:
+        return math.inf
+    return float(np.sqrt((np.log(predicted / times) ** 2).mean()))
+
+
+# -- of all contenders of a run ----------------------------------------------------------------------
+
+#: by contender and head count
+Fits = Mapping[tuple[str, int], Growth]
+
+
+class Fitting:
+    """The fits to all groups of `analysis`: many are begun at once, in a process of their own, few when asked for."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        groups = [dict(_timed(analysis, group)) for group in analysis.groups]
+        every = [one for group in groups for one in group.values()]
+        aside = len(every) >= MANY and cores() > 1
+        self._places = [list(group) for group in groups]
+        self._fitted = Aside(_fit_all, every).result if aside else partial(_fit_all, every)
+
+    @cached_property
+    def found(self) -> tuple[Fits, ...]:
+        """Those of each group; waits until they are there."""
+        fitted = iter(self._fitted())
+        every = [{at: next(fitted) for at in group} for group in self._places]
+        return tuple({at: one for at, one in group.items() if one is not None} for group in every)
+
+
+def _fit_all(every: Iterable[Timed]) -> list[Growth | None]:
+    return list(map(fit, every))
+
+
+def _timed(analysis: Analysis, group: Group) -> Iterator[tuple[tuple[str, int], Timed]]:
+    """By contender and head count, the rounds of each length that was measured, and what helps to read them."""
+    for name in filter(group.measured.__contains__, analysis.names):
+        for count in group.heads:
+            cells = {n: cell for n in group.grid[count] if name in (cell := group.cells[count, n]).measured}
+            times = {n: cell.measured[name].latency for n, cell in cells.items()}
+            pace = {n: cell.pace for n, cell in cells.items() if cell.pace is not None}
+            yield (
+                (name, count),
+                Timed(
+                    {n: rounds_of(one) for n, one in times.items() if one is not None},
+                    {n: one.workload.pairs / one.workload.batch / count for n, one in cells.items()},
+                    pace if len(pace) == len(times) else None,
+                ),
+            )
 
 
 def rounds_of(latency: Measurement) -> list[list[float]]:
@@ -146,181 +319,3 @@ def rounds_of(latency: Measurement) -> list[list[float]]:
     for index, one in kept.items():
         found.setdefault(process[index], []).append(one)
     return list(found.values())
-
-
-def fit(
-    samples: Mapping[int, Samples],
-    *,
-    kept: Mapping[int, float] | None = None,
-    pace: Mapping[int, float] | None = None,
-    seed: int = 0,
-) -> Growth | None:
-    """The fit to `samples` (seconds, by length, then process, then round); None for fewer than four lengths.
-
-    kept : the pairs of one head that a mask keeps, by length, where these are not n²
-    pace : what a fixed piece of work took while each length was measured, in any unit
-    seed : of the resampling
-
-    Non-negative least squares (Lawson and Hanson 1974, chapter 23). Kept pairs, or a step, are taken only where they
-    halve the root mean square error with which lengths left out are predicted (Stone 1974, on cross-validation). A step
-    needs two lengths on each side, a cost of a pair that rises by a quarter, and by a quarter more than the `pace` did;
-    no model with one has more parameters, its place included, than lengths less two. The intervals are percentiles
-    over processes drawn again with replacement, and over rounds drawn again within each (Davison and Hinkley 1997,
-    section 3.8). Raises ValueError for a length without samples.
-    """
-    lengths = sorted(samples)
-    if len(lengths) < LEAST_LENGTHS:
-        return None
-    if not all(any(map(len, samples[n])) for n in lengths):
-        raise ValueError("a length has no samples")
-    levels = Levels([samples[n] for n in lengths], LEVEL)
-    times = levels.medians()
-    model = _choose(lengths, times, kept, pace)
-    terms = model.columns(lengths)
-    best = _solve(terms, times)
-    resampled = _together(_solve_all(terms, levels.resampled(_RESAMPLES, seed)), model)
-    low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
-    values, fitted = _together(best[None], model)[0], terms @ best
-    last = np.array([1.0, lengths[-1], model.pairs[lengths[-1]]]) * values / fitted[-1]
-    known = dict(zip(lengths, times, strict=True))
-    return Growth(
-        coefficients=(float(values[0]), float(values[1]), float(values[2])),
-        intervals=tuple((float(a), float(b)) for a, b in zip(low, high, strict=True)),
-        largest_error=float(np.abs(fitted / times - 1).max()),
-        exponents={n: math.log2(known[2 * n] / known[n]) for n in lengths if 2 * n in known},
-        shares=(float(last[0]), float(last[1]), float(last[2])),
-        step=None if model.split is None else Step(*model.split, float(best[2]), float(best[3])),
-        kept=model.kept,
-        forecast=_forecast(lengths, times, kept, pace),
-    )
-
-
-def fit_all(every: Iterable[Timed]) -> list[Growth | None]:
-    """The fit to each of them."""
-    return [fit(one.samples, kept=one.kept, pace=one.pace) for one in every]
-
-
-def _together(solutions: Floats, model: _Model) -> Floats:
-    """a, b and the c of the longest lengths, (solutions, 3)."""
-    return solutions[:, [0, 1, 2 if model.split is None else 3]]
-
-
-def _forecast(
-    lengths: Sequence[int], times: Floats, kept: Mapping[int, float] | None, pace: Mapping[int, float] | None
-) -> Forecast | None:
-    """The longest length by a model chosen from, and fitted to, all others."""
-    if len(lengths) <= LEAST_LENGTHS:
-        return None
-    others = lengths[:-1]
-    model = _choose(others, times[:-1], kept, pace, last=lengths[-1])
-    best = _solve(model.columns(others), times[:-1])
-    predicted = float((model.columns(lengths[-1:]) @ best)[0])
-    return Forecast(lengths[-1], predicted, float(times[-1]))
-
-
-def _choose(
-    lengths: Sequence[int],
-    times: Floats,
-    kept: Mapping[int, float] | None = None,
-    pace: Mapping[int, float] | None = None,
-    *,
-    last: int | None = None,
-) -> _Model:
-    """The plain model, unless another leaves half its error; `last` is a further length that it must know."""
-    known = (*lengths, *(() if last is None else (last,)))
-    plain = _Model({n: float(n) ** 2 for n in known})
-    error = _left_out(plain, lengths, times)
-    if kept is not None and _another(kept, known):
-        masked = _Model(kept, kept=True, terms=(0,))  # under a window, kept pairs are a + b n themselves
-        other = _left_out(masked, lengths, times)
-        if other <= _CLEARLY * error:
-            plain, error = masked, other
-    stepped = _stepped(plain, lengths, times, pace, most_error=_CLEARLY * error)
-    errors = [(_left_out(one, lengths, times), one) for one in stepped]
-    least, model = min(errors, key=lambda item: item[0], default=(math.inf, plain))
-    return model if least <= _CLEARLY * error else plain
-
-
-def _another(kept: Mapping[int, float], lengths: Sequence[int]) -> bool:
-    """Whether kept pairs are another term than n and n² are: not a multiple of either to within 5 %."""
-    for power in (1, 2):
-        shares = [kept[n] / n**power for n in lengths]
-        if max(shares) <= 1.05 * min(shares):
-            return False
-    return min(kept[n] for n in lengths) > 0
-
-
-def _stepped(
-    plain: _Model,
-    lengths: Sequence[int],
-    times: Floats,
-    pace: Mapping[int, float] | None,
-    *,
-    most_error: float,
-) -> list[_Model]:
-    """Models with a step, wherever two lengths lie on either side, as rich as the number of lengths allows.
-
-    Without those whose error of left-out lengths must be above `most_error`: no length is predicted better without it
-    than with it, since each of the two fits is the best to its lengths.
-    """
-    allowed = len(lengths) - 2 - 3  # two costs of a pair, and where they change
-    splits = range(2, len(lengths) - 1)
-    if allowed < 0 or not splits:
-        return []
-    models = [
-        _Model(plain.pairs, plain.kept, terms, (lengths[index - 1], lengths[index]))
-        for index in splits
-        for terms in itertools.combinations(plain.terms, min(len(plain.terms), allowed))
-    ]
-    weighted = _all_columns(models, lengths) / times[:, None]
-    solutions = solve(weighted, np.ones(weighted.shape[:2]))
-    missed = np.abs((weighted @ solutions[..., None])[..., 0] - 1)
-    least_errors = np.sqrt((np.log1p(missed) ** 2).mean(axis=1)) * (1 - 1e-9)  # safe from rounding
-    below, above = solutions[:, 2], solutions[:, 3]
-    hopeful = (below > 0) & (above >= _LEAST_STEP * below) & (least_errors <= most_error)
-    return [
-        models[at]
-        for at in np.flatnonzero(hopeful).tolist()
-        if above[at] >= _LEAST_STEP * _slowed(pace, lengths, models[at]) * below[at]
-    ]
-
-
-def _slowed(pace: Mapping[int, float] | None, lengths: Sequence[int], model: _Model) -> float:
-    """How many times as slow the machine was above the model's step as below; 1 where it was faster."""
-    if pace is None or model.split is None:
-        return 1.0
-    index = lengths.index(model.split[1])
-    below, above = (np.median([pace[n] for n in some]) for some in (lengths[:index], lengths[index:]))
-    return max(1.0, float(above / below))
-
-
-def _left_out(model: _Model, lengths: Sequence[int], times: Floats) -> float:
-    """Root mean square of ln(predicted / measured), each length being predicted by a fit to the others."""
-    weighted = model.columns(lengths) / times[:, None]
-    others = 1.0 - np.eye(len(lengths))
-    solutions = solve(others[..., None] * weighted, others)
-    predicted = (weighted * solutions).sum(axis=1)  # as parts of what was measured
-    if predicted.min() <= 0:
-        return math.inf
-    return float(np.sqrt((np.log(predicted) ** 2).mean()))
-
-
-def _solve(terms: Floats, times: Floats) -> Floats:
-    """The coefficients of the fit to `times`, the residuals being relative to them."""
-    found: Floats = _solve_all(terms, times[None])[0]
-    return found
-
-
-def _solve_all(terms: Floats, times: Floats) -> Floats:
-    """The same for each row of `times`, (fits, lengths)."""
-    return solve(terms / times[..., None], np.ones(times.shape))
-
-
-def calibration_of(measurements: Iterable[Measurement]) -> dict[int, float]:
-    """The calibration loop's seconds by round, gathered from latencies of one workload."""
-    return {
-        int(index): seconds
-        for one in measurements
-        if "calibration_s" in one.columns  # results of another program, or of the first version
-        for index, seconds in zip(one.columns["round"], one.columns["calibration_s"], strict=True)
-    }

@@ -1,4 +1,4 @@
-"""Who is first at one workload, who shares the place, and by how much the others trail.
+"""Who is first at one workload, by how much and how sure, who shares the place, and whether the machine can tell.
 
 The contender with the least median is the reference and every other is compared with it. Those that are
 not decidedly slower share the first place: "first" is a set, and a set of one is a win.
@@ -13,9 +13,12 @@ the best").
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 
 from attnlab.judge.pairing import MARGIN, Kind, Verdict
@@ -184,3 +187,189 @@ def _reference(
         if name in verdicts and verdicts[name].kind is Kind.FASTER:
             best, verdicts = name, decidable(results.values(), name, margin)
     return best, verdicts
+
+
+# -- who is first ------------------------------------------------------------------------------------
+
+
+class Sure(StrEnum):
+    """How sure the first place is.
+
+    DECIDED: every other implementation that was compared is slower with its whole interval. TIE: some are not.
+    NO_INTERVAL: too few undisturbed processes to compare anybody. ALONE: nothing else was
+    measured. NOBODY: nothing was.
+    """
+
+    DECIDED = "decided"
+    TIE = "tie"
+    NO_INTERVAL = "no interval"
+    ALONE = "alone"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How many times as fast as another the winner is, with its interval; the ends are None where there is none."""
+
+    over: str
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Winner:
+    """Who is first at one workload.
+
+    `first` holds the winner and whoever is tied with it, one name an implementation, the winner in front; nobody where
+    nobody was measured. `seconds` is
+    the winner's median call. `ahead` is over the fastest other implementation (one that is tied, where there is one),
+    and `over_baseline` over the contender that the run compares with; None where that is the winner itself or has no
+    time. `not_compared` were measured, with too few undisturbed processes for an interval.
+    """
+
+    sure: Sure
+    first: tuple[str, ...]
+    seconds: float
+    ahead: Lead | None
+    over_baseline: Lead | None
+    not_compared: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The winner, or the fastest of those tied."""
+        return self.first[0]
+
+
+def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
+    """What `ranking` says of the first place.
+
+    order : names, of which the first that ran an implementation stands for it; by default the fastest does. Two names
+    of one kernel (see `ranking.implementation_of`) are one implementation, and no rivals.
+    """
+    if ranking is None:
+        return Winner(Sure.NOBODY, (), math.nan, None, None, ())
+    best = ranking.best
+    names = {one.contender: place for place, one in enumerate(ranking.standings)}
+    names |= {name: place - len(order) for place, name in enumerate(order) if name in names}
+    others = [one for one in ranking.standings if one.implementation != best.implementation]
+    compared = [one for one in others if one.against_best is not None]
+    by_kernel: dict[str, list[str]] = {}
+    for one in ranking.first:
+        by_kernel.setdefault(one.implementation, []).append(one.contender)
+    shown = [min(same, key=names.__getitem__) for same in by_kernel.values()]
+    if not others:
+        sure = Sure.ALONE
+    elif not compared:
+        sure = Sure.NO_INTERVAL
+    else:
+        sure = Sure.TIE if len(shown) > 1 else Sure.DECIDED
+    ahead = min(compared, key=_ratio) if compared else next(iter(others), None)
+    return Winner(
+        sure,
+        tuple(shown),
+        best.seconds,
+        None if ahead is None else _lead(ahead.contender, ahead.against_best, ahead.seconds / best.seconds),
+        _over_baseline(ranking, best),
+        tuple(one.contender for one in others if compared and one.against_best is None),
+    )
+
+
+def _ratio(one: Standing) -> tuple[bool, float]:
+    """Those tied first, then the others, the fastest first."""
+    assert one.against_best is not None
+    return one.against_best.kind is Kind.SLOWER, one.against_best.ratio
+
+
+def _over_baseline(ranking: Ranking, best: Standing) -> Lead | None:
+    baseline = ranking.of(ranking.baseline) if ranking.baseline is not None else None
+    if baseline is None or baseline.implementation == best.implementation:
+        return None
+    return _lead(baseline.contender, baseline.against_best, baseline.seconds / best.seconds)
+
+
+def _lead(over: str, verdict: Verdict | None, medians: float) -> Lead:
+    if verdict is None:
+        return Lead(over, medians, None, None)
+    return Lead(over, verdict.ratio, verdict.low, verdict.high)
+
+
+# -- the self-test -----------------------------------------------------------------------------------
+#
+# One contender is entered twice, so that any difference between its two entries is noise. Its figures are those of the
+# workload that they were seen on: a machine is disturbed for seconds, not for a run.
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A contender against itself on one workload: second entry / first entry."""
+
+    workload: Workload
+    contender: str
+    verdict: Verdict
+
+    @property
+    def differs(self) -> bool:
+        """Whether the whole interval lies outside the margin around 1."""
+        return self.verdict.kind in (Kind.FASTER, Kind.SLOWER)
+
+    @property
+    def deviation(self) -> float:
+        """How far the ratio is from 1, as a fraction, whichever entry was slower."""
+        return math.exp(abs(math.log(self.verdict.ratio))) - 1
+
+    @property
+    def between(self) -> float | None:
+        """Standard deviation between processes, as a fraction, None where it cannot be told.
+
+        That of a pair's log ratio by sqrt(2): each of the two processes adds its own.
+        """
+        return None if math.isnan(self.verdict.spread) else self.verdict.spread / math.sqrt(2)
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """All twins of a run. Empty where no contender was entered twice, or none was measured twice."""
+
+    twins: tuple[Twin, ...]
+    margin: float = MARGIN
+
+    @property
+    def failures(self) -> tuple[Twin, ...]:
+        """Twins that differ from each other though they are one contender."""
+        return tuple(one for one in self.twins if one.differs)
+
+    def floor(self, workload: Workload) -> float:
+        """The smallest relative difference to believe on `workload`, as a fraction.
+
+        That is the margin, or how far one contender differed from itself there where the self-test failed, rounded up
+        to 0.1 %.
+        """
+        here = max((one.deviation for one in self.failures if one.workload == workload), default=0.0)
+        return max(self.margin, _up(here))
+
+    @property
+    def between(self) -> float | None:
+        """The median over workloads of the standard deviation between processes, as a fraction."""
+        known = [one.between for one in self.twins if one.between is not None]
+        return statistics.median(known) if known else None
+
+
+def _up(fraction: float) -> float:
+    return math.ceil(fraction * 1000 - 1e-9) / 1000
+
+
+def self_test(by_workload: Mapping[Workload, Mapping[str, Result]], *, margin: float = MARGIN) -> SelfTest:
+    """Compare every second entry with the first, workload by workload.
+
+    `by_workload` holds the measured results by the name they raced under. Each interval is one by itself,
+    not shared among the workloads: here a false alarm costs less than a machine that is believed though it is busy.
+    """
+    twins: list[Twin] = []
+    for workload, results in by_workload.items():
+        for name in filter(is_second_entry, results):
+            pair = [results[one] for one in (entered_once(name), name) if one in results]
+            verdicts = verdicts_against(pair, entered_once(name), margin=margin)
+            if name in verdicts:
+                twins.append(Twin(workload, entered_once(name), verdicts[name]))
+    return SelfTest(tuple(twins), margin)

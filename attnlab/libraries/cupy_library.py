@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from attnlab.backends.library import Call
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
-from attnlab.libraries.numpy_names import NumPyNames
+from attnlab.libraries.numpy_library import NumPyNames
 from attnlab.problem.dtypes import round_to
 
 
@@ -33,13 +34,14 @@ class CuPy(NumPyNames):
     name = "cupy"
     device = "cuda"
     cache = "cold"
+    lacking: ClassVar[Mapping[str, str]] = {
+        "bfloat16": "not every CuPy has bfloat16, and attnlab asks it for none"
+    }
+    without_gradients = "cupy has no automatic differentiation"
 
     def __init__(self, cupy: Any) -> None:
         self.namespace = cupy
         self._flush: Any = None
-
-    def declines(self, dtype: str) -> str | None:
-        return "not every CuPy has bfloat16, and attnlab asks it for none" if dtype == "bfloat16" else None
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
         held = array if array.dtype == np.bool_ else round_to(array, dtype)

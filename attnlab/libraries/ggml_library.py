@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
 import weakref
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.library import Call
-from attnlab.errors import Unavailable
-from attnlab.libraries.host import required
-from attnlab.libraries.numpy_library import NumPy
+from attnlab.libraries.host import Programs, on_cpu
+from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
 #: whose arrays it computes on: it has no matrix product and no copy of its own
 ARRAYS_OF = "numpy"
@@ -99,73 +96,34 @@ def _tensor(ggml: Any, context: Any, layout: Layout) -> Any:
     return tensor
 
 
-class Graphs:
-    """The graphs of this process: one for each recipe, layout of its inputs, and number of threads."""
-
-    def __init__(self) -> None:
-        self.threads: int | None = None
-        self._ran: list[Graph] | None = None
-
-    def run(self, recipe: Recipe, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
-        """Compute what `recipe` makes of `inputs`, which have four axes, into `output`.
-
-        recipe : makes the graph's result; equal (and hashable) for equal graphs.
-        """
-        graph = self.graph(recipe, tuple(map(Layout.of, inputs)))
-        graph.compute(inputs, output)
-        if self._ran is not None:
-            self._ran.append(graph)
-
-    def graph(self, recipe: Recipe, layouts: tuple[Layout, ...]) -> Graph:
-        """The graph for such inputs, made now where there is none yet."""
-        return _graph(recipe, layouts, self.threads or len(os.sched_getaffinity(0)))
-
-    def executed(self, call: Call) -> list[Graph]:
-        """The graphs that one `call` computes."""
-        self._ran = []
-        try:
-            call()
-            return self._ran
-        finally:
-            self._ran = None
+#: where the backends compute: a graph for each recipe, layouts of its inputs, and number of threads
+GRAPHS = Programs(Graph)
 
 
-#: where the backends compute
-GRAPHS = Graphs()
+def compute(recipe: Recipe, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
+    """Compute what `recipe` makes of `inputs`, which have four axes, into `output`.
 
-
-@lru_cache(maxsize=64)
-def _graph(recipe: Recipe, layouts: tuple[Layout, ...], threads: int) -> Graph:
-    return Graph(recipe, layouts, threads)
-
-
-def open_on(device: str) -> Ggml:
-    """ggml. Raises Unavailable for any device but the CPU, and where it is not installed."""
-    ggml = required("ggml", extra="ggml")
-    if device != "cpu":
-        raise Unavailable(f"attnlab runs ggml on the CPU only, not on {device}")
-    return Ggml(ggml)
+    recipe : makes the graph's result; equal (and hashable) for equal graphs.
+    """
+    GRAPHS.get(recipe, tuple(map(Layout.of, inputs))).compute(inputs, output)
 
 
 class Ggml(NumPy):
     """See `attnlab.backends.library.Library`."""
 
     name = "ggml"
+    lacking: ClassVar[Mapping[str, str]] = {
+        "bfloat16": NO_BFLOAT16,
+        "float64": "ggml has no attention in float64",
+    }
+    without_gradients = "ggml's attention has no backward pass"
 
     def __init__(self, ggml: Any) -> None:
         self._ggml = ggml
 
-    def declines(self, dtype: str) -> str | None:
-        if dtype == "bfloat16":
-            return "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
-        return "ggml has no attention in float64" if dtype == "float64" else None
-
-    def no_gradients(self) -> str | None:
-        return "ggml's attention has no backward pass"
-
     def attest(self, call: Call) -> str:
         """Operators, formats and threads of the graphs that one call computes, and the vector instructions."""
-        graphs = dict.fromkeys(graph.told() for graph in GRAPHS.executed(call))
+        graphs = dict.fromkeys(graph.told() for graph in GRAPHS.used_by(call))
         built = [one for one in _INSTRUCTIONS if getattr(self._ggml, f"ggml_cpu_has_{one}")()]
         return f"{'; '.join(graphs)}, {built[0].upper() if built else 'no vector instructions'}"
 
@@ -176,3 +134,6 @@ class Ggml(NumPy):
     def versions(self) -> dict[str, str]:
         own = f"{self._ggml.ggml_version().decode()} ({self._ggml.ggml_commit().decode()})"
         return {**super().versions(), "ggml": own, "ggml-python": str(self._ggml.__version__)}
+
+
+open_on = on_cpu(Ggml, "attnlab runs ggml", "ggml", extra="ggml")

@@ -6,18 +6,19 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from packaging.requirements import Requirement
 
 from attnlab.backends.importing import begin
 from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.free_memory import free_bytes as free_bytes
+from attnlab.system import free_bytes as free_bytes
 
 
 def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[[], None]) -> float:
@@ -97,30 +98,72 @@ class Recipe(partial[Any]):
         return isinstance(other, Recipe) and (self.func, self.args) == (other.func, other.args)
 
 
-class LastMade:
-    """What `make(array, *rest)` made last, kept while that array lives and nothing else is asked for.
+class Made:
+    """``make(array, *rest)``, kept while the array lives: what a kernel wants made of a mask, say.
 
-    For what a kernel wants made of a mask: a worker binds an array once and hands over the same one in every call, so
-    that it is made in the first call, before any clock. Of changes in place those are seen that PyTorch counts. What is
-    made must not refer to the array.
+    A worker binds an array once and hands over the same one in every call, so that it is made in the first call, before
+    any clock. Of changes in place those are seen that PyTorch counts. What is made must not refer to the array.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
-        self._make, self._made = make, None
-        self._array: Callable[[], Any] = lambda: None
-        self._rest: tuple[Any, ...] = ()
+        self._make = make
+        self._kept: dict[Hashable, tuple[weakref.ref[Any], Any, Any]] = {}
 
-    def of(self, array: Any, *rest: Any) -> Any:
-        """What was made of the same array with the same `rest`, or what is made of them now."""
-        rest = (*rest, getattr(array, "_version", None))
-        if self._made is None or self._array() is not array or self._rest != rest:
-            self._made = self._make(array, *rest[:-1])
-            self._array, self._rest = weakref.ref(array, self._forget), rest
-        return self._made
+    def __call__(self, array: Any, *rest: Hashable) -> Any:
+        key, version = (id(array), rest), getattr(array, "_version", None)
+        known = self._kept.get(key)
+        if known is not None and known[0]() is array and known[1] == version:
+            return known[2]
+        found = self._make(array, *rest)
+        self._kept[key] = weakref.ref(array, lambda _: self._kept.pop(key, None)), version, found
+        return found
 
-    def _forget(self, gone: Any) -> None:
-        if gone is self._array:
-            self._made = None
+
+class Programs:
+    """What a library has prepared to compute, one program for each recipe and number of threads.
+
+    make : from what is asked and the threads to the program; what is asked is hashable. watched : the same for a call
+    that is watched, where a program has to be made otherwise for that.
+    """
+
+    def __init__(self, make: Callable[..., Any], watched: Callable[..., Any] | None = None) -> None:
+        self.threads: int | None = None
+        self._make, self._watched = functools.lru_cache(maxsize=64)(make), watched
+        self._ran: list[Any] | None = None
+
+    def get(self, *asked: Hashable) -> Any:
+        """The program for what is asked, made now where there is none yet."""
+        threads = self.threads or len(os.sched_getaffinity(0))
+        program = (self._make if self._ran is None or self._watched is None else self._watched)(
+            *asked, threads
+        )
+        if self._ran is not None:
+            self._ran.append(program)
+        return program
+
+    def used_by(self, call: Call) -> list[Any]:
+        """The programs that one `call` gets."""
+        self._ran = []
+        try:
+            call()
+            return self._ran
+        finally:
+            self._ran = None
+
+
+def on_cpu(make: Callable[[Any], Any], runs: str, *modules: str, extra: str) -> Callable[[str], Any]:
+    """``open_on`` of a library for the CPU alone: it raises Unavailable elsewhere, and where it is not installed.
+
+    make : from the imported module to the library. runs : ``attnlab runs ggml``, for the reason.
+    """
+
+    def open_on(device: str) -> Any:
+        module = required(*modules, extra=extra)
+        if device != "cpu":
+            raise Unavailable(f"{runs} on the CPU only, not on {device}")
+        return make(module)
+
+    return open_on
 
 
 class HostLibrary:
@@ -131,12 +174,16 @@ class HostLibrary:
     cache = "warm"
     in_place = True
     completed: Callable[[Any], Any] | None = None
+    #: why it does not compute in a number format, by format
+    lacking: ClassVar[Mapping[str, str]] = {}
+    #: why it gives no gradients
+    without_gradients: str | None = "it has no automatic differentiation"
 
     def declines(self, dtype: str) -> str | None:
-        return None
+        return self.lacking.get(dtype)
 
     def no_gradients(self) -> str | None:
-        return f"{self.name} has no automatic differentiation"
+        return self.without_gradients
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         raise Declined(f"{self.no_gradients()}")

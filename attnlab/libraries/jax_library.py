@@ -51,6 +51,7 @@ class Jax(HostLibrary):
     """
 
     name = "jax"
+    without_gradients = None
     in_place = False
 
     def __init__(self, jax: Any, device: str, place: Any) -> None:
@@ -58,9 +59,6 @@ class Jax(HostLibrary):
         self.completed = jax.block_until_ready if device == "cpu" else None
         self._next = jax.jit(lambda number: number + 1)
         self._number = jax.device_put(np.zeros((), np.float32), place)
-
-    def no_gradients(self) -> str | None:
-        return None
 
     # -- arrays in and out -------------------------------------------------------------------------
 

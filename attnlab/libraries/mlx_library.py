@@ -38,6 +38,7 @@ class Mlx(HostLibrary):
     no_backward_alone = "MLX computes the forward pass again for its gradients; ask for direction training"
 
     name = "mlx"
+    without_gradients = None
     in_place = False
     #: what is computed in this process is written down here while it is attested
     _graphs: ClassVar[list[str] | None] = None
@@ -53,9 +54,6 @@ class Mlx(HostLibrary):
             self._graphs.append(written.getvalue())
         self._mx.eval(results)
         return results
-
-    def no_gradients(self) -> str | None:
-        return None
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
         if array.dtype == np.bool_:

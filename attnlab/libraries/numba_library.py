@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from attnlab.backends.library import Call
-from attnlab.errors import Unavailable
-from attnlab.libraries.host import required
+from attnlab.libraries.host import on_cpu
 from attnlab.libraries.numpy_library import NumPy
 
 #: whose arrays it computes on: it has no matrix product and no copy of its own
@@ -16,27 +16,15 @@ ARRAYS_OF = "numpy"
 THREAD_VARIABLES = ("NUMBA_NUM_THREADS",)
 
 
-def open_on(device: str) -> Numba:
-    """Numba. Raises Unavailable for any device but the CPU, and where it is not installed."""
-    numba = required("numba", extra="numba")
-    if device != "cpu":
-        raise Unavailable(f"attnlab's Numba loops run on the CPU only, not on {device}")
-    return Numba(numba)
-
-
 class Numba(NumPy):
     """See `attnlab.backends.library.Library`."""
 
     name = "numba"
+    lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "Numba has no bfloat16"}
+    without_gradients = "Numba has no automatic differentiation"
 
     def __init__(self, numba: Any) -> None:
         self._numba = numba
-
-    def declines(self, dtype: str) -> str | None:
-        return "Numba has no bfloat16" if dtype == "bfloat16" else None
-
-    def no_gradients(self) -> str | None:
-        return "Numba has no automatic differentiation"
 
     def attest(self, call: Call) -> str:
         """The threading layer that ran the loop, and for which instructions it was compiled."""
@@ -51,3 +39,6 @@ class Numba(NumPy):
     def versions(self) -> dict[str, str]:
         llvmlite = importlib.import_module("llvmlite")
         return {**super().versions(), "numba": self._numba.__version__, "llvmlite": llvmlite.__version__}
+
+
+open_on = on_cpu(Numba, "attnlab's Numba loops run", "numba", extra="numba")

@@ -1,18 +1,22 @@
-"""NumPy on the CPU: float16, float32, float64."""
+"""NumPy on the CPU: float16, float32, float64; and what CuPy shares with it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Unavailable
-from attnlab.libraries.numpy_names import NumPyNames
+from attnlab.libraries.host import HostLibrary
 from attnlab.problem.dtypes import round_to
 
 #: of the BLAS libraries that its wheels and distributions come with
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+#: of libraries that compute on its arrays
+NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
 
 
 def open_on(device: str) -> NumPy:
@@ -22,17 +26,52 @@ def open_on(device: str) -> NumPy:
     return NumPy()
 
 
+class NumPyNames(HostLibrary):
+    """A part of `attnlab.backends.library.Library`, on the arrays of a module with NumPy's names, `namespace`."""
+
+    namespace: Any
+
+    def dtype_of(self, array: Any) -> str:
+        return str(self.namespace.asarray(array).dtype)
+
+    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return self.namespace.broadcast_to(array, shape)
+
+    def fill(self, array: Any, where: Any, number: float) -> Any:
+        return self.namespace.where(where, array.dtype.type(number), array)
+
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        arrays = all(isinstance(array, self.namespace.ndarray) for array in (one, other))
+        return arrays and bool(self.namespace.shares_memory(one, other))
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        return self.namespace.stack(list(arrays), axis=axis)
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return self.namespace.concatenate(list(arrays), axis=axis)
+
+    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
+        array[at] = rows
+
+    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
+        index = self.namespace.asarray(places)
+        return lambda array: array.take(index, axis=0)
+
+    def numbers(self, array: NDArray[np.int64]) -> Any:
+        return self.namespace.asarray(array.astype(np.int32))
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        return array.astype(dtype, copy=False)
+
+
 class NumPy(NumPyNames):
     """See `attnlab.backends.library.Library`."""
 
     name = "numpy"
     namespace = np
 
-    def declines(self, dtype: str) -> str | None:
-        return "NumPy has no bfloat16" if dtype == "bfloat16" else None
-
-    def no_gradients(self) -> str | None:
-        return "NumPy has no automatic differentiation"
+    lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "NumPy has no bfloat16"}
+    without_gradients = "NumPy has no automatic differentiation"
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:
         return np.ascontiguousarray(array if array.dtype == np.bool_ else round_to(array, dtype))

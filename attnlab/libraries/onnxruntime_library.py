@@ -4,79 +4,60 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.library import Call
-from attnlab.errors import Unavailable
-from attnlab.libraries.host import required
-from attnlab.libraries.numpy_library import NumPy
+from attnlab.libraries.host import Programs, on_cpu
+from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
 #: whose arrays it computes on: it has no copy of its own
 ARRAYS_OF = "numpy"
 
-#: the sessions, and what models are made with
-_MODULES = ("onnxruntime", "onnx")
+
+def _session(model: Callable[[], bytes], threads: int, profile_folder: str = "") -> Any:
+    """A session with threads of its own, which spin for a while after a call, ONNX Runtime's default."""
+    runtime = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # its arena would keep what the first call took, and no later call would show its memory; without it calls were
+    # as fast at n = 128, 512 and 2048
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 4  # what fails is raised, too
+    if profile_folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(profile_folder) / "profile")
+    return runtime.InferenceSession(model(), options, providers=["CPUExecutionProvider"])
 
 
-class Sessions:
-    """The sessions of this process: one for each model and number of threads, on the CPU."""
-
-    def __init__(self) -> None:
-        self.threads: int | None = None
-        self._profiled: list[Any] | None = None
-
-    def run(
-        self, model: Callable[[], bytes], inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]
-    ) -> None:
-        """Compute a model's one output into `output`; no array is copied, so all have to be contiguous.
-
-        model : makes the model; equal (and hashable) for equal models.
-        """
-        session = self.session(model)
-        binding = session.io_binding()
-        for name, array in inputs.items():
-            binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        name = session.get_outputs()[0].name
-        binding.bind_output(name, "cpu", 0, output.dtype.type, output.shape, output.ctypes.data)
-        session.run_with_iobinding(binding)
-
-    def session(self, model: Callable[[], bytes]) -> Any:
-        """The session that computes `model`, made now where there is none yet."""
-        threads = self.threads or len(os.sched_getaffinity(0))
-        if self._profiled is None:
-            return _session(model, threads, "")
-        folder = tempfile.mkdtemp(prefix="attnlab-onnxruntime-")
-        self._profiled.append(_session.__wrapped__(model, threads, folder))
-        return self._profiled[-1]
-
-    def nodes(self, call: Call) -> list[tuple[str, str]]:
-        """(operator, execution provider) of every node that one `call` runs, by ONNX Runtime's own profile of it."""
-        self._profiled = []
-        try:
-            call()
-            files = [Path(session.end_profiling()) for session in self._profiled]
-        finally:
-            self._profiled = None
-        found = []
-        for file in files:
-            events = json.loads(file.read_text(encoding="utf-8"))
-            found += [event["args"] for event in events if event.get("cat") == "Node"]
-            file.unlink()
-            file.parent.rmdir()
-        pairs = [(one["op_name"], one["provider"]) for one in found if "provider" in one]
-        return list(dict.fromkeys(pairs))
+def _profiled(model: Callable[[], bytes], threads: int) -> Any:
+    return _session(model, threads, tempfile.mkdtemp(prefix="attnlab-onnxruntime-"))
 
 
-#: where the backends compute
-SESSIONS = Sessions()
+#: where the backends compute: a session for each model and number of threads; one that keeps a profile while watched
+SESSIONS = Programs(_session, _profiled)
+
+
+def compute(model: Callable[[], bytes], inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]) -> None:
+    """Compute a model's one output into `output`; no array is copied, so all have to be contiguous.
+
+    model : makes the model; equal (and hashable) for equal models.
+    """
+    session = SESSIONS.get(model)
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    name = session.get_outputs()[0].name
+    binding.bind_output(name, "cpu", 0, output.dtype.type, output.shape, output.ctypes.data)
+    session.run_with_iobinding(binding)
+
 
 #: since which MatMul is as it is
 _MATMUL_OPSET = 13
@@ -117,7 +98,7 @@ def one_operator(
 def product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """The product of two square matrices by the operator MatMul."""
     output = np.empty_like(one)
-    SESSIONS.run(_multiplied(str(one.dtype)), {"one": one, "other": other}, output)
+    compute(_multiplied(str(one.dtype)), {"one": one, "other": other}, output)
     return output
 
 
@@ -138,56 +119,28 @@ def unpacked(array: NDArray[Any], heads: int) -> NDArray[Any]:
     return array.reshape(batch, length, heads, -1).swapaxes(1, 2)
 
 
-# each has threads of its own, which spin for a while after a call, ONNX Runtime's default
-@lru_cache(maxsize=8)
-def _session(model: Callable[[], bytes], threads: int, profile_folder: str) -> Any:
-    runtime = importlib.import_module("onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    # its arena would keep what the first call took, and no later call would show its memory; without it calls were
-    # as fast at n = 128, 512 and 2048
-    options.enable_cpu_mem_arena = False
-    options.log_severity_level = 4  # what fails is raised, too
-    if profile_folder:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(profile_folder) / "profile")
-    return runtime.InferenceSession(model(), options, providers=["CPUExecutionProvider"])
-
-
-def open_on(device: str) -> OnnxRuntime:
-    """ONNX Runtime. Raises Unavailable for any device but the CPU, and where it is not installed."""
-    runtime = required(*_MODULES, extra="onnxruntime")
-    if device != "cpu":
-        raise Unavailable(f"attnlab runs ONNX Runtime on the CPU only, not on {device}")
-    return OnnxRuntime(runtime)
-
-
 class OnnxRuntime(NumPy):
     """See `attnlab.backends.library.Library`."""
 
     name = "onnxruntime"
+    lacking: ClassVar[Mapping[str, str]] = {
+        "bfloat16": NO_BFLOAT16,
+        "float64": "ONNX Runtime has no kernel for Attention in float64; in smaller operators it rounds the scale",
+    }
+    without_gradients = "ONNX Runtime's inference sessions have no automatic differentiation"
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
 
-    def declines(self, dtype: str) -> str | None:
-        if dtype == "bfloat16":
-            return "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
-        if dtype == "float64":
-            return "ONNX Runtime has no kernel for Attention in float64; in smaller operators it rounds the scale"
-        return None
-
-    def no_gradients(self) -> str | None:
-        return "ONNX Runtime's inference sessions have no automatic differentiation"
-
     def attest(self, call: Call) -> str:
         """Operators and execution providers by ONNX Runtime's own profile of one call."""
-        nodes = SESSIONS.nodes(call)
-        providers = dict.fromkeys(provider for _, provider in nodes)
-        return "; ".join(
-            f"{provider}: {' + '.join(sorted(name for name, where in nodes if where == provider))}"
-            for provider in providers
-        )
+        found: dict[str, set[str]] = {}
+        for file in [Path(session.end_profiling()) for session in SESSIONS.used_by(call)]:
+            for event in json.loads(file.read_text(encoding="utf-8")):
+                if event.get("cat") == "Node" and "provider" in event["args"]:
+                    found.setdefault(event["args"]["provider"], set()).add(event["args"]["op_name"])
+            shutil.rmtree(file.parent)
+        return "; ".join(f"{provider}: {' + '.join(sorted(names))}" for provider, names in found.items())
 
     def set_threads(self, count: int) -> None:
         super().set_threads(count)
@@ -196,3 +149,6 @@ class OnnxRuntime(NumPy):
     def versions(self) -> dict[str, str]:
         onnx = importlib.import_module("onnx")
         return {"numpy": np.__version__, "onnxruntime": self._runtime.__version__, "onnx": onnx.__version__}
+
+
+open_on = on_cpu(OnnxRuntime, "attnlab runs ONNX Runtime", "onnxruntime", "onnx", extra="onnxruntime")

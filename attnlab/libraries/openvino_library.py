@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.library import Call
 from attnlab.errors import Unavailable
-from attnlab.libraries.host import required
-from attnlab.libraries.numpy_library import NumPy
+from attnlab.libraries.host import Programs, required
+from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
 #: whose arrays it computes on: it has no copy of its own
 ARRAYS_OF = "numpy"
@@ -32,52 +32,45 @@ def quiet_openvino() -> Any:
     return required("openvino", extra="openvino")
 
 
-class Requests:
-    """The compiled models of this process and a request of each: one for a model and a number of threads."""
-
-    def __init__(self) -> None:
-        self.threads: int | None = None
-        self._ran: list[Any] | None = None
-
-    def run(
-        self, model: Callable[[], Any], precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
-    ) -> None:
-        """Compute a model's one output into `output`; no array is copied, so all have to be contiguous.
-
-        model : makes the model; equal (and hashable) for equal models. precision : what it may compute in, "f32",
-        "bf16" or "f16".
-        """
-        request = self.request(model, precision)
-        tensor = importlib.import_module("openvino").Tensor
-        for index, array in enumerate(inputs):
-            request.set_input_tensor(index, tensor(_open(array), shared_memory=True))
-        request.set_output_tensor(0, tensor(output, shared_memory=True))
-        request.infer()
-        if self._ran is not None:
-            self._ran.append(request.get_compiled_model())
-
-    def request(self, model: Callable[[], Any], precision: str) -> Any:
-        """A request for `model`, compiled now where it is not yet."""
-        return _request(model, precision, self.threads or len(os.sched_getaffinity(0)))
-
-    def executed(self, call: Call) -> list[Any]:
-        """The compiled models that one `call` runs."""
-        self._ran = []
-        try:
-            call()
-            return self._ran
-        finally:
-            self._ran = None
+@functools.cache
+def _core() -> Any:
+    return importlib.import_module("openvino").Core()
 
 
-#: where the backends compute
-REQUESTS = Requests()
+def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
+    settings = {
+        # OpenVINO's own default is bfloat16 where the processor has it, whatever the inputs are
+        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    return _core().compile_model(model(), "CPU", settings).create_infer_request()
+
+
+#: where the backends compute: a request of a compiled model for each model, precision and number of threads
+REQUESTS = Programs(_request)
+
+
+def compute(
+    model: Callable[[], Any], precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
+) -> None:
+    """Compute a model's one output into `output`; no array is copied, so all have to be contiguous.
+
+    model : makes the model; equal (and hashable) for equal models. precision : what it may compute in, "f32", "bf16" or
+    "f16".
+    """
+    request = REQUESTS.get(model, precision)
+    tensor = importlib.import_module("openvino").Tensor
+    for index, array in enumerate(inputs):
+        request.set_input_tensor(index, tensor(_open(array), shared_memory=True))
+    request.set_output_tensor(0, tensor(output, shared_memory=True))
+    request.infer()
 
 
 def product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """The product of two square matrices of float32 by the operator MatMul."""
     output = np.empty_like(one)
-    REQUESTS.run(_multiplied(len(one)), "f32", (one, other), output)
+    compute(_multiplied(len(one)), "f32", (one, other), output)
     return output
 
 
@@ -100,22 +93,6 @@ def _open(array: NDArray[Any]) -> NDArray[Any]:
     return np.ndarray(array.shape, array.dtype, memory)
 
 
-@lru_cache(maxsize=64)
-def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
-    settings = {
-        # OpenVINO's own default is bfloat16 where the processor has it, whatever the inputs are
-        "INFERENCE_PRECISION_HINT": precision,
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    return _core().compile_model(model(), "CPU", settings).create_infer_request()
-
-
-@lru_cache(maxsize=1)
-def _core() -> Any:
-    return importlib.import_module("openvino").Core()
-
-
 #: what the plugin calls the precisions in which it can compute
 _CAPABILITIES = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 
@@ -128,38 +105,33 @@ def lacks(precision: str) -> str | None:
     return f"OpenVINO's CPU plugin has no {precision} on this processor, only {', '.join(sorted(has))}"
 
 
-def open_on(device: str) -> OpenVino:
-    """OpenVINO. Raises Unavailable for any device but the CPU, and where it is not installed."""
-    openvino = quiet_openvino()
-    if device != "cpu":
-        raise Unavailable(f"attnlab runs OpenVINO on the CPU only, not on {device}")
-    return OpenVino(openvino)
+#: what a node of the executed graph tells of itself, and which are no computation
+_TOLD = ("layerType", "primitiveType")
+_FRAME = ("Input", "Output", "Const", None)
+
+
+def _value(told: Any) -> Any:
+    return getattr(told, "value", told)
 
 
 class OpenVino(NumPy):
     """See `attnlab.backends.library.Library`."""
 
     name = "openvino"
+    lacking: ClassVar[Mapping[str, str]] = {
+        "bfloat16": NO_BFLOAT16,
+        "float16": "OpenVINO's answers in float16 are off by up to 0.5 %, more than the rounding of float16 explains",
+        "float64": "OpenVINO's CPU plugin computes float64 in float32",
+    }
+    without_gradients = "OpenVINO has no automatic differentiation"
 
     def __init__(self, openvino: Any) -> None:
         self._openvino = openvino
 
-    def declines(self, dtype: str) -> str | None:
-        if dtype == "bfloat16":
-            return "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
-        if dtype == "float16":
-            return "OpenVINO's answers in float16 are off by up to 0.5 %, more than the rounding of float16 explains"
-        if dtype == "float64":
-            return "OpenVINO's CPU plugin computes float64 in float32"
-        return None
-
-    def no_gradients(self) -> str | None:
-        return "OpenVINO has no automatic differentiation"
-
     def attest(self, call: Call) -> str:
         """What computes the attention, by OpenVINO's own graph of the model that ran: kernels and their precision."""
         found = []
-        for compiled in REQUESTS.executed(call):
+        for compiled in (request.get_compiled_model() for request in REQUESTS.used_by(call)):
             for node in compiled.get_runtime_model().get_ops():
                 told = {
                     name: str(_value(node.get_rt_info()[name]))
@@ -179,10 +151,9 @@ class OpenVino(NumPy):
         return {"numpy": np.__version__, "openvino": str(self._openvino.__version__)}
 
 
-#: what a node of the executed graph tells of itself, and which are no computation
-_TOLD = ("layerType", "primitiveType")
-_FRAME = ("Input", "Output", "Const", None)
-
-
-def _value(told: Any) -> Any:
-    return getattr(told, "value", told)
+def open_on(device: str) -> OpenVino:
+    """OpenVINO. Raises Unavailable for any device but the CPU, and where it is not installed."""
+    openvino = quiet_openvino()
+    if device != "cpu":
+        raise Unavailable(f"attnlab runs OpenVINO on the CPU only, not on {device}")
+    return OpenVino(openvino)

@@ -91,6 +91,7 @@ class TorchRanks(HostLibrary):
     no_projections = "what is cut over processes is the attention alone, without projections"
 
     name = "torch_ranks"
+    without_gradients = None
     in_place = False
     peak_method = "sum of the ranks' own peaks"
 
@@ -210,9 +211,6 @@ class TorchRanks(HostLibrary):
             self.team.tell("drop", gone)
 
     # -- gradients ---------------------------------------------------------------------------------
-
-    def no_gradients(self) -> str | None:
-        return None
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         output, leaves, upstream = self._remembered(attend, arrays, output_gradient)

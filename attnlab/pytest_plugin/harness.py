@@ -18,8 +18,8 @@ from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
+from attnlab.judge.analysis import BELIEVED
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.roofline import BELIEVED
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result

@@ -17,8 +17,7 @@ from attnlab.backends.contender import Contender, huge_pages_refused, parse_all,
 from attnlab.backends.library import huge_page_variables
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.replication import Speed, speeds
-from attnlab.judge.set_up import pay_off
-from attnlab.judge.verdicts import precision_apart, sentence, verdicts_against
+from attnlab.judge.verdicts import pay_off, precision_apart, sentence, verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor

@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnlab import units
+from attnlab.judge.analysis import Cell, Choice, choose, largest_with_peaks, peaks_of
+from attnlab.judge.crossover import find_crossovers
+from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Kind
-from attnlab.judge.ranking import decidable
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure, decidable
 from attnlab.problem.result import Outcome
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell
-from attnlab.report.crossings import find_crossovers
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened
 from attnlab.report.verdict_table import legend, table
-from attnlab.report.winners import Choice, Place, choose, every_place, largest, peaks_of
+from attnlab.text import counted, listed, named
 
 #: sentences of a verdict, and letters of a reason in one of them
 MOST, _REASON = 5, 110
@@ -58,13 +58,13 @@ class Answer:
 
 def answer_of(analysis: Analysis) -> Answer:
     """What the run says, in the order in which a reader asks."""
-    found = every_place(analysis)
+    found = analysis.won
     if not found:
         return Answer(_nothing(analysis), (), "", tuple(_failed(analysis)))
     groups, choices = [], []
     for group in analysis.groups:
-        mine = [one for one in found if one.group is group]
-        choices.append(choose(analysis, mine))
+        mine = group.won
+        choices.append(choose(mine, analysis.names))
         line = _line(analysis, choices[-1], mine)
         groups.append(
             GroupAnswer(group.name, line, table(group, mine), table(group, mine, for_terminal=True))
@@ -80,7 +80,7 @@ def _overall(
     analysis: Analysis,
     groups: Sequence[GroupAnswer],
     choices: Sequence[Choice | None],
-    found: Sequence[Place],
+    found: Sequence[Cell],
 ) -> str:
     """One line for the whole run; where the groups want different contenders, how many want which."""
     if len(groups) == 1:
@@ -90,33 +90,33 @@ def _overall(
         if chosen is not None:
             wanted[chosen.name] = wanted.get(chosen.name, 0) + 1
     if len(wanted) == 1:
-        return _line(analysis, choose(analysis, found), found)
+        return _line(analysis, choose(found, analysis.names), found)
     ordered = sorted(wanted.items(), key=lambda one: -one[1])
-    told = [f"`{name}` for {wording.counted(count, 'kind')}" for name, count in ordered[:3]]
+    told = [f"`{name}` for {counted(count, 'kind')}" for name, count in ordered[:3]]
     more = [f"others for {sum(count for _, count in ordered[3:])}"] if len(ordered) > 3 else []
-    return f"**It depends on the kind of workload**: use {wording.listed([*told, *more])}, as the tables say."
+    return f"**It depends on the kind of workload**: use {listed([*told, *more])}, as the tables say."
 
 
-def _line(analysis: Analysis, chosen: Choice | None, found: Sequence[Place]) -> str:
+def _line(analysis: Analysis, chosen: Choice | None, found: Sequence[Cell]) -> str:
     if chosen is None:
         return "**Nothing was measured here.**"
-    names = [name for name in analysis.names if any(one.standing(name) for one in found)]
+    names = [name for name in analysis.names if any(one.peer(name) for one in found)]
     sure = {one.won.sure for one in found}
     if sure == {Sure.ALONE}:
         return (
-            f"**Only {wording.named(names[:1])} has a time**: there is nothing to compare it with. Name a second "
+            f"**Only {named(names[:1])} has a time**: there is nothing to compare it with. Name a second "
             "contender with `--backends`."
         )
     if not sure & {Sure.DECIDED, Sure.TIE}:
-        return f"**No verdict yet**; {chosen.name_in_code} has the least median at most sizes."
+        return f"**No verdict yet**; `{chosen.name}` has the least median at most sizes."
     first = [*chosen.won, *chosen.tied]
     at = "it" if len(chosen.places) == 1 else f"{_part(first, chosen)} it"
     if not chosen.won:
-        return f"**No single winner.** Use {chosen.name_in_code}: at {at} is tied for first."
+        return f"**No single winner.** Use `{chosen.name}`: at {at} is tied for first."
     if not chosen.behind and not chosen.absent:
         every = "here" if len(chosen.places) == 1 else f"at any of {_sizes(len(chosen.places))}"
-        return f"**Use {chosen.name_in_code}**: nothing is decidedly faster {every}."
-    return f"**Use {chosen.name_in_code}**: at {at} is the fastest or tied with it."
+        return f"**Use `{chosen.name}`**: nothing is decidedly faster {every}."
+    return f"**Use `{chosen.name}`**: at {at} is the fastest or tied with it."
 
 
 def _nothing(analysis: Analysis) -> str:
@@ -134,9 +134,9 @@ def _nothing(analysis: Analysis) -> str:
 # -- the sentences -----------------------------------------------------------------------------------
 
 
-def sentences(analysis: Analysis, found: Sequence[Place]) -> tuple[str, ...]:
+def sentences(analysis: Analysis, found: Sequence[Cell]) -> tuple[str, ...]:
     """At most five: how sure, where another is better, who is wrong, how big, and what else matters most."""
-    chosen = choose(analysis, found)
+    chosen = choose(found, analysis.names)
     if chosen is None:
         return ()
     told = itertools.chain(
@@ -154,7 +154,7 @@ def sentences(analysis: Analysis, found: Sequence[Place]) -> tuple[str, ...]:
 
 def _how_sure(chosen: Choice) -> Iterator[str]:
     """Where it is alone in first place, by how much, and where others share it."""
-    won, tied, name = chosen.won, chosen.tied, chosen.name_in_code
+    won, tied, name = chosen.won, chosen.tied, f"`{chosen.name}`"
     if won:
         leads = [one.won.ahead.ratio for one in won if one.won.ahead is not None]
         text = f"{name} is decidedly the fastest at {_part(won, chosen)}, {_span(leads)} times as fast as the next"
@@ -172,7 +172,7 @@ def _how_sure(chosen: Choice) -> Iterator[str]:
 
 def _elsewhere(chosen: Choice) -> Iterator[str]:
     """Where another one is decidedly faster, and where it could not be measured."""
-    behind, absent, name = chosen.behind, chosen.absent, chosen.name_in_code
+    behind, absent, name = chosen.behind, chosen.absent, f"`{chosen.name}`"
     if behind:
         worst = max(behind, key=lambda one: one.behind(chosen.name))
         others = list(dict.fromkeys(one.won.name for one in behind))
@@ -188,7 +188,7 @@ def _elsewhere(chosen: Choice) -> Iterator[str]:
         yield f"{place} {name} takes {by} times as long as the fastest{who}."
     if absent:
         place = _where(absent[0]) if len(absent) == 1 else f"{len(absent)} of the sizes"
-        why = absent[0].cell.answers.get(chosen.name)
+        why = absent[0].answers.get(chosen.name)
         reason = f" ({shortened(why.reason, _REASON)})" if why is not None and why.reason else ""
         yield f"{name} has no time at {place}{reason}: use what the table names there."
 
@@ -215,12 +215,14 @@ def _failed(analysis: Analysis) -> Iterator[str]:
 
 def _memory(chosen: Choice) -> Iterator[str]:
     """What it needs at the largest workload, and who needs least and most there."""
-    place = largest([one for one in chosen.places if one.behind(chosen.name) < float("inf")], [chosen.name])
-    peaks = peaks_of([place]) if place is not None else {}
+    place = largest_with_peaks(
+        [one for one in chosen.places if one.behind(chosen.name) < float("inf")], [chosen.name]
+    )
+    peaks = peaks_of(place) if place is not None else {}
     if place is None or chosen.name not in peaks:
         return
     mine = peaks[chosen.name]
-    text = f"At {_where(place)} {chosen.name_in_code} needs {units.bytes_text(mine)} of memory"
+    text = f"At {_where(place)} `{chosen.name}` needs {units.bytes_text(mine)} of memory"
     least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
     if peaks[least] * 1.05 < mine:
         text += f", `{least}` the least, {units.bytes_text(peaks[least])}"
@@ -237,12 +239,12 @@ def _crossing(analysis: Analysis, chosen: Choice) -> Iterator[str]:
         for count, some in find_crossovers(analysis, group).items():
             for one in some:
                 if chosen.name in (one.below, one.above):
-                    low, high = units.figures(one.low, 2), units.figures(one.high, 2)
-                    text = f"n ≈ {units.figures(one.length, 2)} [{low}, {high}] with {wording.counted(count, 'head')}"
+                    low, high = units.number_text(one.low, 2), units.number_text(one.high, 2)
+                    text = f"n ≈ {units.number_text(one.length, 2)} [{low}, {high}] with {counted(count, 'head')}"
                     pairs.setdefault((one.below, one.above), []).append(text)
         for (below, above), at in pairs.items():
             suffix = f" ({group.name})" if group.name else ""
-            where = wording.listed(at[:3]) + (", and at further head counts" if len(at) > 3 else "")
+            where = listed(at[:3]) + (", and at further head counts" if len(at) > 3 else "")
             yield f"`{below}` is the faster below, and `{above}` above, {where}{suffix}."
             return
 
@@ -269,16 +271,16 @@ def _beside(cell: Cell, name: str) -> str:
     found = decidable(cell.measured.values(), cell.ranking.best.contender, cell.margin).get(name)
     if found is None or found.kind is not Kind.FASTER:
         return ", without being decidedly faster"
-    return f", {_times(1 / found.ratio)} times as fast as the fastest at {wording.place(cell.workload)}"
+    return f", {_times(1 / found.ratio)} times as fast as the fastest at {place_text(cell.workload)}"
 
 
-def _not_compared(analysis: Analysis, found: Collection[Place]) -> Iterator[str]:
+def _not_compared(analysis: Analysis, found: Collection[Cell]) -> Iterator[str]:
     """Who has a time and no interval, why, and what to do."""
     unsure = [one for one in found if one.won.sure is Sure.NO_INTERVAL]
     names = list(dict.fromkeys(name for one in found for name in one.won.not_compared))
     if not unsure and not names:
         return
-    rankings = [one.cell.ranking for one in found if one.cell.ranking is not None]
+    rankings = [one.ranking for one in found if one.ranking is not None]
     kept = sum(standing.rounds for ranking in rankings for standing in ranking.standings)
     lost = sum(ranking.disturbed for ranking in rankings)
     planned = analysis.run.plan.limits.processes
@@ -294,11 +296,11 @@ def _not_compared(analysis: Analysis, found: Collection[Place]) -> Iterator[str]
         yield f"Somewhere {_few(names)} could not be compared: {why}."
 
 
-def _slow(analysis: Analysis, found: Sequence[Place]) -> Iterator[str]:
+def _slow(analysis: Analysis, found: Sequence[Cell]) -> Iterator[str]:
     """Who is far behind everywhere."""
     slow: dict[str, list[float]] = {}
     for name in analysis.names:
-        known = [one.behind(name) for one in found if one.standing(name) is not None]
+        known = [one.behind(name) for one in found if one.peer(name) is not None]
         if known and min(known) >= SLOW:
             slow[name] = known
     if slow:
@@ -313,7 +315,7 @@ def _slow(analysis: Analysis, found: Sequence[Place]) -> Iterator[str]:
 # -- words -------------------------------------------------------------------------------------------
 
 
-def _part(some: Sequence[Place], chosen: Choice | None, count: int = 0) -> str:
+def _part(some: Sequence[Cell], chosen: Choice | None, count: int = 0) -> str:
     """``11 of 18 sizes``, ``all 18 sizes``, or the place itself where there is one."""
     whole = len(chosen.places) if chosen is not None else count
     if whole == 1:
@@ -322,20 +324,20 @@ def _part(some: Sequence[Place], chosen: Choice | None, count: int = 0) -> str:
 
 
 def _sizes(count: int) -> str:
-    return wording.counted(count, "size")
+    return counted(count, "size")
 
 
-def _where(one: Place) -> str:
-    at = wording.place(one.cell.workload)
-    return f"{at} ({one.group.name})" if one.group.name else at
+def _where(one: Cell) -> str:
+    at = place_text(one.workload)
+    return f"{at} ({one.group})" if one.group else at
 
 
-def _rivals(tied: Sequence[Place], chosen: Choice) -> str:
+def _rivals(tied: Sequence[Cell], chosen: Choice) -> str:
     """Those tied with it, who is so most often first."""
     counts: dict[str, int] = {}
     for one in tied:
         for name in one.won.first:
-            mine, other = one.standing(chosen.name), one.standing(name)
+            mine, other = one.peer(chosen.name), one.peer(name)
             if mine and other and mine.implementation != other.implementation:
                 counts[name] = counts.get(name, 0) + 1
     return _few(sorted(counts, key=lambda name: -counts[name]), "or")
@@ -344,13 +346,13 @@ def _rivals(tied: Sequence[Place], chosen: Choice) -> str:
 def _few(names: Sequence[str], last: str = "and") -> str:
     """Up to three names, and how many more."""
     shown = [f"`{name}`" for name in names[:3]]
-    return wording.listed([*shown, f"{len(names) - 3} more"] if len(names) > 3 else shown, last)
+    return listed([*shown, f"{len(names) - 3} more"] if len(names) > 3 else shown, last)
 
 
 def _span(ratios: Sequence[float]) -> str:
-    low, high = units.figures(min(ratios)), units.figures(max(ratios))
+    low, high = units.number_text(min(ratios)), units.number_text(max(ratios))
     return low if low == high else f"{low} to {high}"
 
 
 def _times(ratio: float) -> str:
-    return units.figures(ratio, 2) if ratio >= 1.1 else units.figures(ratio)
+    return units.number_text(ratio, 2) if ratio >= 1.1 else units.number_text(ratio)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnlab import units
-from attnlab.judge.set_up import PayOff, pay_off
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.groups import place_text
+from attnlab.judge.verdicts import PayOff, pay_off
 from attnlab.problem.result import Result
 from attnlab.race.invariance import Invariance
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 
 NONE = "–"
@@ -110,7 +111,7 @@ def fallbacks(analysis: Analysis) -> list[str]:
             if one.fell_back:
                 found.setdefault((name, one.asked_kernel, one.kernel), cell)
     return [
-        f"`{name}` asked for {asked}, but {ran} ran, at {wording.place(cell.workload)} first: its figures are those of "
+        f"`{name}` asked for {asked}, but {ran} ran, at {place_text(cell.workload)} first: its figures are those of "
         "what ran."
         for (name, asked, ran), cell in found.items()
     ]

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnlab import units
-from attnlab.judge import processes
+from attnlab.judge import replication
+from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.pairing import Verdict, compare
-from attnlab.judge.processes import Estimate
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.judge.replication import Estimate
+from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.result import Result
 from attnlab.race.instruments import BLOCK_PARTS
-from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE
 
@@ -163,7 +164,7 @@ def _by_heads(group: Group) -> Iterator[tuple[int, str, list[tuple[int, Result]]
 def _against_fewest(there: list[tuple[int, Result]]) -> Iterator[tuple[int, Estimate | None]]:
     (_, base), *rest = there
     for count, result in rest:
-        yield count, processes.time_ratio(_latency(base), _latency(result), len(rest))
+        yield count, replication.seconds(_latency(result), _latency(base), len(rest))
 
 
 def _over_fewest(there: list[tuple[int, Result]], counts: list[int]) -> list[str]:
@@ -202,7 +203,7 @@ def shares(result: Result, most_waited: float) -> Mapping[str, Estimate]:
     found = result.measurement(BLOCK_PARTS.quantity)
     if found is None:
         return {}
-    every = {part: processes.share(found, f"{part}_s", len(_PARTS), most_waited) for part in _PARTS}
+    every = {part: replication.share(found, f"{part}_s", len(_PARTS), most_waited) for part in _PARTS}
     return {part: one for part, one in every.items() if one is not None}
 
 
@@ -228,7 +229,7 @@ def _percent(found: Estimate) -> str:
     text = units.percent(found.value)
     if math.isnan(found.low):
         return text
-    low, high = (units.figures(100 * min(1.0, max(0.0, one)), 2) for one in (found.low, found.high))
+    low, high = (units.number_text(100 * min(1.0, max(0.0, one)), 2) for one in (found.low, found.high))
     return f"{text} [{low}, {high}]"
 
 

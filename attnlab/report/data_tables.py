@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnlab.experiments.finding import Row
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.crossover import find_crossovers
+from attnlab.judge.growth import Fits, Fitting
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.winner import Lead
+from attnlab.judge.ranking import Lead
 from attnlab.problem.result import Result
 from attnlab.report import appendix, as_ran, blocks, storages
-from attnlab.report.analysis import Analysis, Cell, Group
-from attnlab.report.crossings import find_crossovers
-from attnlab.report.growths import Fits, Fitting
-from attnlab.report.winners import every_place
+from attnlab.report.analysis import Analysis
 
 Table = list[dict[str, Any]]
 
@@ -106,21 +106,15 @@ def finding_rows(rows: Iterable[Row]) -> Table:
     )
 
 
-def _cells(analysis: Analysis) -> Iterator[tuple[Group, Cell]]:
-    for group in analysis.groups:
-        for _, cell in sorted(group.cells.items()):
-            yield group, cell
-
-
-def _place(group: Group, cell: Cell) -> dict[str, Any]:
-    return {"group": group.name, "heads": cell.workload.heads, "n": cell.workload.keys}
+def _place(cell: Cell) -> dict[str, Any]:
+    return {"group": cell.group, "heads": cell.workload.heads, "n": cell.workload.keys}
 
 
 def _winners(analysis: Analysis) -> Iterator[dict[str, Any]]:
     """A row a workload: who is first, how sure, and by how much."""
-    for one in every_place(analysis):
+    for one in analysis.won:
         yield {
-            **_place(one.group, one.cell),
+            **_place(one),
             "sure": str(one.won.sure),
             "first": ", ".join(one.won.first),
             "seconds": one.won.seconds,
@@ -137,12 +131,12 @@ def _lead(name: str, lead: Lead | None) -> dict[str, Any]:
 
 def _results(analysis: Analysis) -> Iterator[dict[str, Any]]:
     """A row a contender and workload, whatever became of it."""
-    for group, cell in _cells(analysis):
+    for cell in analysis.cells:
         first = {one.contender for one in cell.ranking.first} if cell.ranking else set()
         for name in analysis.names:
             if name in cell.answers:
                 yield {
-                    **_place(group, cell),
+                    **_place(cell),
                     **_result(cell, name, cell.answers[name]),
                     "first": name in first,
                 }
@@ -181,11 +175,11 @@ def _verdict(name: str, found: Verdict | None) -> dict[str, Any]:
 
 def _measurements(analysis: Analysis) -> Iterator[dict[str, Any]]:
     """Each quantity of each result that is believed, in one figure."""
-    for group, cell in _cells(analysis):
+    for cell in analysis.cells:
         for name, result in cell.measured.items():
             for one in result.measurements:
                 yield {
-                    **_place(group, cell),
+                    **_place(cell),
                     "contender": name,
                     "quantity": one.quantity,
                     "unit": one.unit,

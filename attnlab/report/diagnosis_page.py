@@ -9,17 +9,17 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from attnlab import units
+from attnlab import figures, units
 from attnlab.experiments import diagnosis_figures as drawn
 from attnlab.experiments.diagnosis import Diagnosis
 from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
 from attnlab.experiments.heads import FROZEN, LOST, Head
-from attnlab.figures import drawing
-from attnlab.report import layout, wording
+from attnlab.report import layout
 from attnlab.report.neutral import neutral_text
 from attnlab.report.tables import NONE
+from attnlab.text import counted, listed, named
 from attnlab.theory import float_format
-from attnlab.units import figures, percent
+from attnlab.units import number_text, percent
 
 PAGE, STORE, FIGURES = "diagnosis.md", "diagnosis.json", "figures"
 _SHOWN = 10
@@ -33,7 +33,7 @@ def write(found: Diagnosis, folder: Path) -> Path:
     names, texts = {}, {}
     for name, draw in {"spread": drawn.spread, "entropy": drawn.entropies}.items():
         figure, texts[name] = draw(found.heads)
-        file = drawing.save(figure, folder / FIGURES / f"{name}.png")
+        file = figures.save(figure, folder / FIGURES / f"{name}.png")
         names[name] = f"{FIGURES}/{file.name}"
     page = folder / PAGE
     page.write_text(
@@ -67,19 +67,19 @@ def _freezing(found: Diagnosis) -> str:
     low, high = found.most_frozen[-1], found.most_frozen[0]
     half = sum(one.frozen_rows > 0.5 for one in found.heads)
     return (
-        f"**{len(found.frozen)} of {wording.counted(len(found.heads), 'head')} lie beyond the freezing line** "
-        f"{_line(found)}: β runs from {figures(low.beta)} ({_head(low)}) to {figures(high.beta)} ({_head(high)}). "
-        "Independent normal logits spread as far would be frozen: a few keys would hold most of the weight. One key "
-        f"holds over half of it in most rows of {wording.counted(half, 'head')}."
+        f"**{len(found.frozen)} of {counted(len(found.heads), 'head')} lie beyond the freezing line** "
+        f"{_line(found)}: β runs from {number_text(low.beta)} ({_head(low)}) to {number_text(high.beta)} "
+        f"({_head(high)}). Independent normal logits spread as far would be frozen: a few keys would hold most of the "
+        f"weight. One key holds over half of it in most rows of {counted(half, 'head')}."
     )
 
 
 def _line(found: Diagnosis) -> str:
     ends = sorted({round(one.critical, 3) for one in found.heads})
     return (
-        f"√(2 ln n) = {figures(ends[0])}"
+        f"√(2 ln n) = {number_text(ends[0])}"
         if len(ends) == 1
-        else f"√(2 ln n), {figures(ends[0])} to {figures(ends[-1])}"
+        else f"√(2 ln n), {number_text(ends[0])} to {number_text(ends[-1])}"
     )
 
 
@@ -87,11 +87,11 @@ def _chance(found: Diagnosis) -> str:
     away = [one.departure for one in found.heads]
     furthest = max(found.heads, key=lambda one: abs(one.departure))
     return (
-        f"**Entropies are {figures(statistics.median(map(abs, away)), 2)} nats (median over heads) from chance**, that "
-        f"of independent logits of the same spread: below it in {sum(one < 0 for one in away)} of "
-        f"{wording.counted(len(away), 'head')}, above it in {sum(one > 0 for one in away)}, and at the furthest by "
-        f"{figures(abs(furthest.departure))} ({_head(furthest)}: {figures(furthest.entropy)} measured, "
-        f"{figures(furthest.expected_entropy)} by chance)."
+        f"**Entropies are {number_text(statistics.median(map(abs, away)), 2)} nats (median over heads) from chance**, "
+        f"that of independent logits of the same spread: below it in {sum(one < 0 for one in away)} of "
+        f"{counted(len(away), 'head')}, above it in {sum(one > 0 for one in away)}, and at the furthest by "
+        f"{number_text(abs(furthest.departure))} ({_head(furthest)}: {number_text(furthest.entropy)} measured, "
+        f"{number_text(furthest.expected_entropy)} by chance)."
     )
 
 
@@ -102,7 +102,7 @@ def _gradients(found: Diagnosis) -> str:
     count = sum(one.lost_rows > 0 for one in found.heads)
     return (
         f"**Little gradient reaches the queries and keys of {_head(worst)}**: ‖J‖ is below {LOST:g} in "
-        f"{percent(worst.lost_rows)} of its rows, the most of all, and {wording.counted(count, 'head')} in all "
+        f"{percent(worst.lost_rows)} of its rows, the most of all, and {counted(count, 'head')} in all "
         f"{'has' if count == 1 else 'have'} such rows. Of a gradient on the weights of such a row less than "
         f"{LOST:g} of its size reaches the logits, and queries and keys through them alone."
     )
@@ -133,8 +133,8 @@ def _range(found: Diagnosis) -> str:
     held = product.largest_product < largest
     return (
         f"**float16 {'holds' if held else 'does not hold'} every score**: the largest q·k is "
-        f"{figures(product.largest_product)} in size ({_head(product)}), {percent(product.float16_share)} of float16's "
-        f"largest number, {largest:,.0f}; the largest logit is {figures(logit.largest_logit)}"
+        f"{number_text(product.largest_product)} in size ({_head(product)}), {percent(product.float16_share)} of "
+        f"float16's largest number, {largest:,.0f}; the largest logit is {number_text(logit.largest_logit)}"
         f"{'.' if held else ': compute in bfloat16 or float32, or scale the queries before the product.'}"
     )
 
@@ -148,12 +148,12 @@ def _formats(found: Diagnosis) -> str:
         for one in known
     ]
     best = min(known, key=lambda one: one.error)
-    text = f"**Rounding query, key and value alone moves the outputs** by {wording.listed(parts)}"
+    text = f"**Rounding query, key and value alone moves the outputs** by {listed(parts)}"
     others = [one for one in known if one is not best and one.error > best.error]
     if not others:
         return text + "."
     other = max(others, key=lambda one: one.error)
-    return f"{text}: {best.dtype} costs {figures(other.error / best.error, 2)} times less than {other.dtype}."
+    return f"{text}: {best.dtype} costs {number_text(other.error / best.error, 2)} times less than {other.dtype}."
 
 
 def _fastest(found: Diagnosis) -> str:
@@ -164,7 +164,7 @@ def _fastest(found: Diagnosis) -> str:
         return "No backend could be measured."
     best = min(measured, key=lambda one: one["seconds_median"])
     return (
-        f"**Quickest of {wording.counted(len(measured), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
+        f"**Quickest of {counted(len(measured), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
         f"median {units.seconds_text(best['seconds_median'])} a call at {_shape(found)} on the inputs of layer "
         f"{found.raced_layer}; whether that is decided stands below."
     )
@@ -194,18 +194,18 @@ def _frozen_table(found: Diagnosis) -> str:
     columns: Mapping[str, Callable[[Head], object]] = {
         "layer": lambda one: one.layer,
         "head": lambda one: one.head,
-        "β": lambda one: figures(one.beta),
-        "β / β_c": lambda one: figures(one.beta / one.critical),
-        "H": lambda one: figures(one.entropy),
-        "H by chance": lambda one: figures(one.expected_entropy),
-        "max p": lambda one: figures(one.largest_weight),
-        "max p by chance": lambda one: figures(one.expected_largest_weight),
-        "keys that take part, 1/Σp²": lambda one: figures(1 / one.participation),
+        "β": lambda one: number_text(one.beta),
+        "β / β_c": lambda one: number_text(one.beta / one.critical),
+        "H": lambda one: number_text(one.entropy),
+        "H by chance": lambda one: number_text(one.expected_entropy),
+        "max p": lambda one: number_text(one.largest_weight),
+        "max p by chance": lambda one: number_text(one.expected_largest_weight),
+        "keys that take part, 1/Σp²": lambda one: number_text(1 / one.participation),
         f"rows with max p > {FROZEN:g}": lambda one: percent(one.frozen_rows),
-        "‖J‖": lambda one: figures(one.jacobian_norm),
-        "‖J‖ by chance": lambda one: figures(one.expected_jacobian_norm),
+        "‖J‖": lambda one: number_text(one.jacobian_norm),
+        "‖J‖ by chance": lambda one: number_text(one.expected_jacobian_norm),
         "first token": lambda one: percent(one.first),
-        "largest logit": lambda one: figures(one.largest_logit),
+        "largest logit": lambda one: number_text(one.largest_logit),
         "weights that are 0 in float16": lambda one: percent(one.underflow),
     }
     return f"The {_SHOWN} most frozen heads:\n\n" + layout.table(found.most_frozen[:_SHOWN], columns, left=0)
@@ -245,7 +245,7 @@ def _left_out(errors: Sequence[BackendError]) -> str:
         why = re.sub(rf"^{re.escape(backend)} declines .*?: ", "", reason)
         why = re.sub(r"^\w+ is not installed; .*", "not installed", why)
         names.setdefault(neutral_text(why), []).append(backend)
-    told = [f"{wording.named(who)} ({why})" for why, who in names.items()]
+    told = [f"{named(who)} ({why})" for why, who in names.items()]
     return f"Left out: {'; '.join(told)}." if told else ""
 
 
@@ -274,7 +274,7 @@ def _race(found: Diagnosis) -> str:
 
 
 def _made(found: Diagnosis) -> str:
-    parts = wording.listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()])
+    parts = listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()])
     return (
         "Query, key, value, mask, scale and soft cap are those that the model gave to its attention; each layer's "
         f"answer was held against float64 on them. Time: {parts}. Weights and text are read from files; nothing is "

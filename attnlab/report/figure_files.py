@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from attnlab.figures import drawing
-from attnlab.figures.drawing import Drawn
+from attnlab import figures
+from attnlab.figures import Drawn
 from attnlab.subprocesses import Aside
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Picture(NamedTuple):
@@ -31,14 +34,24 @@ class Writing:
             old.unlink()
         self.pictures = {name: Picture(folder / f"{name}.png", one.says) for name, one in drawn.items()}
         every = [(one.figure, self.pictures[name].file) for name, one in drawn.items()]
-        self._aside = Aside(drawing.save_all, every) if aside else None
+        self._aside = Aside(_save_all, every) if aside else None
         if self._aside is None:
-            _raise(drawing.save_all(every))
+            _raise(_save_all(every))
 
     def finish(self) -> None:
         """Wait until all of them are there. Raises OSError where they cannot be written."""
         if self._aside is not None:
             _raise(self._aside.result())
+
+
+def _save_all(every: Sequence[tuple[Figure, Path]]) -> OSError | None:
+    """Save each of them, and return why that could not be done, if so: to raise it is up to who can tell a user."""
+    try:
+        for figure, file in every:
+            figures.save(figure, file)
+    except OSError as fault:
+        return fault
+    return None
 
 
 def _raise(fault: OSError | None) -> None:

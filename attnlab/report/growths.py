@@ -2,65 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
-
 from attnlab import units
 from attnlab.judge import growth
-from attnlab.judge.growth import Forecast, Growth, Timed
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell, Group
-from attnlab.report.tables import measured_names
-from attnlab.subprocesses import Aside
-from attnlab.system import cores
+from attnlab.judge.analysis import Group
+from attnlab.judge.growth import Fits, Forecast
+from attnlab.text import counted, named
 
-#: by contender and head count
-Fits = Mapping[tuple[str, int], Growth]
 #: a machine that was this much slower at one length than at another is said to have been
 _SLOWED = 1.1
-#: so many fits take longer than a process of their own does to start
-MANY = 200
-
-
-class Fitting:
-    """The fits to all groups of `analysis`: many are begun at once, in a process of their own, few when asked for."""
-
-    def __init__(self, analysis: Analysis) -> None:
-        groups = [dict(_timed(analysis, group)) for group in analysis.groups]
-        every = [one for group in groups for one in group.values()]
-        aside = len(every) >= MANY and cores() > 1
-        self._places = [list(group) for group in groups]
-        self._fitted = Aside(growth.fit_all, every).result if aside else partial(growth.fit_all, every)
-
-    @cached_property
-    def found(self) -> tuple[Fits, ...]:
-        """Those of each group; waits until they are there."""
-        fitted = iter(self._fitted())
-        every = [{at: next(fitted) for at in group} for group in self._places]
-        return tuple({at: one for at, one in group.items() if one is not None} for group in every)
-
-
-def _timed(analysis: Analysis, group: Group) -> Iterator[tuple[tuple[str, int], Timed]]:
-    """By contender and head count, the rounds of each length that was measured, and what helps to read them."""
-    measured = {at: cell for at, cell in group.cells.items() if cell.measured}
-    pairs = {at: _pairs_of_a_head(cell) for at, cell in measured.items()}
-    for name in measured_names(analysis, group):
-        for count in group.heads:
-            answers = {n: group.cells[count, n].measured.get(name) for n in group.grid[count]}
-            times = {n: one.latency for n, one in answers.items() if one is not None and one.latency}
-            pace = {n: known for n in times if (known := group.cells[count, n].pace) is not None}
-            yield (
-                (name, count),
-                Timed(
-                    {n: growth.rounds_of(latency) for n, latency in times.items()},
-                    kept={n: pairs[count, n] for n in times},
-                    pace=pace if len(pace) == len(times) else None,
-                ),
-            )
-
-
-def _pairs_of_a_head(cell: Cell) -> float:
-    return cell.workload.pairs / (cell.workload.batch * cell.workload.heads)
 
 
 def forecast(one: Forecast) -> str:
@@ -79,7 +28,7 @@ def _check(found: Fits) -> list[str]:
     if not found:
         return []
     good = sum(one.label is not None for one in found.values())
-    text = f"{good} of {wording.counted(len(found), 'fit')} {'is' if 1 in (good, len(found)) else 'are'} good"
+    text = f"{good} of {counted(len(found), 'fit')} {'is' if 1 in (good, len(found)) else 'are'} good"
     known = {at: one.forecast for at, one in found.items() if one.forecast is not None}
     if not known:
         return [f"{text}; with fewer than five lengths none could be held out."]
@@ -87,7 +36,7 @@ def _check(found: Fits) -> list[str]:
     (name, count), worst = max(known.items(), key=lambda item: abs(item[1].error))
     return [
         f"{text}; {met} of {len(known)} predict the longest length within {units.percent(growth.WORST)}. Furthest off "
-        f"is `{name}` at n = {worst.length}, {wording.counted(count, 'head')}: {forecast(worst)}."
+        f"is `{name}` at n = {worst.length}, {counted(count, 'head')}: {forecast(worst)}."
     ]
 
 
@@ -97,7 +46,7 @@ def _kept(found: Fits) -> list[str]:
     if not names:
         return []
     return [
-        f"The times of {wording.named(names)} follow the pairs that the mask keeps, so c stands before these, for one "
+        f"The times of {named(names)} follow the pairs that the mask keeps, so c stands before these, for one "
         "head, instead of n²: what is hidden is not computed."
     ]
 
@@ -113,7 +62,7 @@ def _steps(group: Group, found: Fits) -> list[str]:
             for n in (one.step.last, one.step.first)
         ]
         said.append(
-            f"`{name}` at {wording.counted(count, 'head')}: a pair costs {units.figures(one.step.ratio, 2)} times as "
+            f"`{name}` at {counted(count, 'head')}: a pair costs {units.number_text(one.step.ratio, 2)} times as "
             f"much from n = {one.step.first} (score matrix {sizes[1]}) as up to n = {one.step.last} ({sizes[0]}), as "
             "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
         )
@@ -133,7 +82,7 @@ def _slowed(group: Group) -> list[str]:
             worst = (
                 ratio,
                 (
-                    f"The machine's own speed changed: at {wording.counted(count, 'head')} its calibration loop took "
+                    f"The machine's own speed changed: at {counted(count, 'head')} its calibration loop took "
                     f"{units.seconds_text(paces[slow])} beside n = {slow} and {units.seconds_text(paces[fast])} beside "
                     f"n = {fast} (medians). A fit cannot tell that from growth: where it matters, repeat the run when "
                     "nothing else runs."

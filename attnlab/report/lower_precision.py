@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from attnlab import units
+from attnlab.judge.analysis import At, Cell, Group
+from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import decidable
 from attnlab.problem.result import Result
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, At, Cell, Group
+from attnlab.report.analysis import Analysis
 
 
 def lower_precision(analysis: Analysis, group: Group) -> list[str]:
@@ -31,16 +32,16 @@ def _sentence(group: Group, name: str, cells: dict[At, Cell]) -> str:
         best = cell.ranking.best.contender
         return (
             f"{head}, and is ranked apart; too few undisturbed processes tell how fast it is beside `{best}` at "
-            f"{wording.place(cell.workload)}: {errors(mine, cell.measured[best])}."
+            f"{place_text(cell.workload)}: {errors(mine, cell.measured[best])}."
         )
     best, verdict = compared[largest]
     said = (
-        f"{head}, and is ranked apart. At {wording.place(cell.workload)} it "
+        f"{head}, and is ranked apart. At {place_text(cell.workload)} it "
         f"{_said(verdict, best, mine.computes_in)}: {errors(mine, cell.measured[best])}"
     )
     ratios = [1 / one.ratio for _, one in compared.values()]
     if len(ratios) > 1:
-        low, high = units.figures(min(ratios), 2), units.figures(max(ratios), 2)
+        low, high = units.number_text(min(ratios), 2), units.number_text(max(ratios), 2)
         said += f"; over {len(ratios)} workloads it is {low} to {high} times as fast as the fastest there"
     return f"{said}."
 

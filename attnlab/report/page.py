@@ -9,14 +9,16 @@ from typing import Any
 
 from attnlab import units
 from attnlab.errors import NotStored
-from attnlab.figures.drawing import Drawn
+from attnlab.figures import Drawn
 from attnlab.judge import growth
+from attnlab.judge.analysis import Group
+from attnlab.judge.growth import Fits, Fitting
 from attnlab.report import (
     appendix,
     as_ran,
     blocks,
     data_tables,
-    findings,
+    experiments,
     growths,
     layout,
     sentences,
@@ -26,11 +28,10 @@ from attnlab.report import (
     tables,
     verdict_figures,
 )
-from attnlab.report.analysis import Analysis, Group, analyse
+from attnlab.report.analysis import Analysis, analyse
 from attnlab.report.answer import Answer, answer_of
 from attnlab.report.data_tables import Table
 from attnlab.report.figure_files import Picture, Writing
-from attnlab.report.growths import Fits, Fitting
 from attnlab.report.layout import linked, picture_link
 from attnlab.report.lower_precision import lower_precision
 from attnlab.runs.store import Run
@@ -112,7 +113,7 @@ def draw(analysis: Analysis) -> dict[str, Drawn]:
         "latency": speed_figures.latency(analysis),
         "memory": speed_figures.memory(analysis),
         "ceiling": speed_figures.ceiling(analysis),
-        **findings.draw(analysis.run.findings),
+        **experiments.draw(analysis.run.findings),
     }
     return {name: one for name, one in drawn.items() if one is not None}
 
@@ -140,7 +141,7 @@ def _content(content: Content, figures: Mapping[str, Picture], files: Sequence[s
             ["workloads", "use"], [[one.name, one.line] for one in content.answer.groups], left=2, narrow=True
         ),
         "linked": lambda name: linked(name, f"{TABLES}/{name}.csv"),
-        "any_speed": analysis.anything_measured,
+        "any_speed": bool(analysis.won),
         "any_peaks": any(one["peaks"] for one in groups),
         "two_speeds": sentences.two_speeds(analysis),
         "growth_level": units.percent(growth.LEVEL),
@@ -153,7 +154,7 @@ def _content(content: Content, figures: Mapping[str, Picture], files: Sequence[s
         "left_out": appendix.left_out(analysis),
         "storages": storages.content(analysis),
         "blocks": blocks.content(analysis),
-        "findings": findings.content(run.findings, shown, TABLES),
+        "findings": experiments.content(run.findings, shown, TABLES),
         "self_test": sentences.self_test_summary(analysis),
         "account": appendix.account_summary(analysis),
         "environment": appendix.environment(analysis),

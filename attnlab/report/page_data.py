@@ -1,7 +1,6 @@
 """What the page shows of runs: the report's analysis, as columns.
 
-Nothing is judged here or in the page: verdicts and intervals are those of `attnlab.report.analysis`, first places
-those of `attnlab.report.winners`.
+Nothing is judged here or in the page: verdicts and intervals are those of `attnlab.judge.analysis`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from attnlab.figures import palette
+from attnlab import figures
+from attnlab.judge.analysis import MORE_MEMORY, Cell
+from attnlab.judge.groups import condition, conditions
 from attnlab.judge.pairing import Kind, Verdict
-from attnlab.judge.processes import Estimate, seconds
-from attnlab.judge.ranking import Standing
-from attnlab.judge.winner import Lead
+from attnlab.judge.ranking import Lead, Standing
+from attnlab.judge.replication import Estimate, seconds
 from attnlab.problem.result import Measurement, Result
-from attnlab.report import layout, sentences, winners, wording
-from attnlab.report.analysis import Analysis, Cell, analyse, conditions
+from attnlab.report import layout, sentences
+from attnlab.report.analysis import Analysis, analyse
 from attnlab.report.page_columns import Texts, columns, figure_columns
 from attnlab.report.page_machine import about, settings_of
 from attnlab.report.page_rounds import Rounds
@@ -50,11 +50,11 @@ class Place:
     run: int
     group: int
     cell: Cell
-    first: winners.Place | None
+    first: Cell | None
 
     @property
     def state(self) -> str:
-        """How sure the first place is, in the words of `attnlab.judge.winner.Sure`; ``nobody`` without one."""
+        """How sure the first place is, in the words of `attnlab.judge.ranking.Sure`; ``nobody`` without one."""
         return str(self.first.won.sure) if self.first else "nobody"
 
     @property
@@ -63,7 +63,7 @@ class Place:
         if self.first is None or self.cell.ranking is None:
             return []
         names = (one.contender for one in self.cell.ranking.standings)
-        return [one for one in names if self.first.shares_first(one) and one not in self.first.won.first]
+        return [one for one in names if one in self.first.first and one not in self.first.won.first]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def page_data(runs: Sequence[Run], known: Sequence[Analysis] = ()) -> tuple[dict
         "workloads": _workloads(places, names, texts),
         "results": _results(answers, names, texts),
         "texts": list(texts.known),
-        "more_memory": winners.MORE_MEMORY,
+        "more_memory": MORE_MEMORY,
     }
     return data, [Rounds.of(one.latency) for one in answers if one.latency is not None]
 
@@ -162,7 +162,7 @@ def _run(run: Run, analysis: Analysis) -> dict[str, Any]:
 
 
 def _contenders(names: Sequence[str]) -> list[dict[str, str]]:
-    styles = palette.styles(names)
+    styles = figures.styles(names)
     return [
         {
             "name": name,
@@ -179,9 +179,8 @@ def _contenders(names: Sequence[str]) -> list[dict[str, str]]:
 
 def _places(number: int, analysis: Analysis) -> Iterator[Place]:
     for index, group in enumerate(analysis.groups):
-        first = {one.at: one for one in winners.places(analysis, group)}
-        for at, cell in sorted(group.cells.items()):
-            yield Place(number, index, cell, first.get(at))
+        for cell in group.ordered:
+            yield Place(number, index, cell, cell if cell.ranking else None)
 
 
 def _told(place: Place) -> dict[str, Any]:
@@ -219,7 +218,7 @@ def _said(name: str, value: Any) -> str:
         return str(value)
     if name == "direction":
         return str(value).replace("_", " ")
-    return one_line(wording.condition(name, value, always=True) or str(value))
+    return one_line(condition(name, value, always=True) or str(value))
 
 
 def _workloads(places: Sequence[Place], names: Sequence[str], texts: Texts) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnlab.report import wording
-from attnlab.report.analysis import Group
+from attnlab.judge.analysis import Group
+from attnlab.text import counted
 
 MOST_HEADS, MOST_LENGTHS = 6, 10
 
@@ -26,13 +26,13 @@ def head_counts(group: Group) -> list[int]:
 
 def part_of(group: Group) -> str:
     """Which part `readable` keeps: ``6 of 52 head counts and 10 of 40 lengths``."""
-    lengths = f"{min(MOST_LENGTHS, len(group.lengths))} of {wording.counted(len(group.lengths), 'length')}"
+    lengths = f"{min(MOST_LENGTHS, len(group.lengths))} of {counted(len(group.lengths), 'length')}"
     return f"{part_of_heads(group)} and {lengths}"
 
 
 def part_of_heads(group: Group) -> str:
     """Which part `head_counts` keeps: ``6 of 52 head counts``."""
-    return f"{len(head_counts(group))} of {wording.counted(len(group.heads), 'head count')}"
+    return f"{len(head_counts(group))} of {counted(len(group.heads), 'head count')}"
 
 
 def _spread(values: Sequence[int], most: int) -> list[int]:

@@ -7,10 +7,11 @@ from typing import Any
 
 from attnlab import units
 from attnlab.backends.contender import with_huge_pages
+from attnlab.judge.groups import place_text
 from attnlab.judge.verdicts import latencies
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, origins
+from attnlab.report.analysis import Analysis
 from attnlab.runs.presets import presets
+from attnlab.text import counted, listed
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine
 BUSY = 0.2
@@ -29,8 +30,8 @@ def about(analysis: Analysis) -> str:
     when = run.started.replace("T", " ").replace("+00:00", " UTC") if run.started else "at an unknown time"
     measured = sum(any(name in cell.measured for cell in analysis.cells) for name in analysis.names)
     text = (
-        f"{wording.counted(len(analysis.names), 'contender')}, {measured} of them measured, on "
-        f"{wording.counted(len(run.plan.workloads), 'workload')} ({analysis.shared}), "
+        f"{counted(len(analysis.names), 'contender')}, {measured} of them measured, on "
+        f"{counted(len(run.plan.workloads), 'workload')} ({analysis.shared}), "
         f"{machine(run.environment)}, {when}."
     )
     if len(analysis.groups) > 1:
@@ -41,7 +42,7 @@ def about(analysis: Analysis) -> str:
 
 def models(analysis: Analysis) -> list[str]:
     """Whose shapes were measured, and where they stand; of a preset that this version does not know, its name."""
-    paths = (path for asked in origins(analysis.run).values() for path in asked.split(", "))
+    paths = (path for asked in analysis.run.plan.origins for path in asked.split(", ") if path)
     said = []
     for name in dict.fromkeys(path.partition("/")[0] for path in paths):
         preset = presets().get(name)
@@ -59,7 +60,7 @@ def machine(environment: Mapping[str, Any]) -> str:
     if isinstance(cores, Mapping):
         cores = cores.get("logical")
     if isinstance(cores, int):
-        words.append(wording.counted(cores, "logical core"))
+        words.append(counted(cores, "logical core"))
     memory = environment.get("memory_bytes")
     if isinstance(memory, int):
         words.append(units.bytes_text(memory))
@@ -82,7 +83,7 @@ def warnings(analysis: Analysis) -> list[str]:
     if not run.complete:
         answered = sum(1 for cell in analysis.cells if cell.answers)
         found.append(
-            f"This run was interrupted: {answered} of {wording.counted(len(run.plan.workloads), 'workload')} "
+            f"This run was interrupted: {answered} of {counted(len(run.plan.workloads), 'workload')} "
             "were answered. What follows holds for those alone."
         )
     if run.torn:
@@ -95,7 +96,7 @@ def warnings(analysis: Analysis) -> list[str]:
     if turns and disturbed / turns > BUSY:
         who = _others(analysis)
         found.append(
-            f"Other programs used this machine's cores: {disturbed} of {wording.counted(turns, 'turn')} had to wait "
+            f"Other programs used this machine's cores: {disturbed} of {counted(turns, 'turn')} had to wait "
             f"for one and do not count{f' (others took up to {who})' if who else ''}. What could not be told is called "
             "a tie below; repeat the run when nothing else runs to have it decided."
         )
@@ -104,13 +105,13 @@ def warnings(analysis: Analysis) -> list[str]:
         label, note = next(iter(cut_short.items()))
         leave = "leaves" if len(cut_short) == 1 else "leave"
         found.append(
-            f"{wording.counted(len(cut_short), 'race')} ended before all planned processes had their turn, and {leave} "
+            f"{counted(len(cut_short), 'race')} ended before all planned processes had their turn, and {leave} "
             f"more undecided. At {label}: {note}."
         )
     if tested.failures:
         text = (
             f"The self-test failed on {len(tested.failures)} of "
-            f"{wording.counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from itself by "
+            f"{counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from itself by "
             f"up to {units.percent(max(one.deviation for one in tested.failures))}. **Smaller differences on these "
             "workloads are called ties below**"
         )
@@ -120,7 +121,7 @@ def warnings(analysis: Analysis) -> list[str]:
     refused = sum(len(cell.faults) for cell in analysis.cells)
     if refused:
         found.append(
-            f"{wording.counted(refused, 'measurement')} came out far above the measured ceiling of this machine. "
+            f"{counted(refused, 'measurement')} came out far above the measured ceiling of this machine. "
             "They are failed measurements, of the speed or of the ceiling, and are left out."
         )
     return found
@@ -139,8 +140,8 @@ def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
     held = [one for one in pools if 0 < one < allowed]
     if said and held:
         yield (
-            f"{wording.listed(said)} {'was' if len(said) == 1 else 'were'} set: libraries computed with "
-            f"{wording.counted(max(held), 'thread')} where {allowed} cores could be used. What is fastest with all of "
+            f"{listed(said)} {'was' if len(said) == 1 else 'were'} set: libraries computed with "
+            f"{counted(max(held), 'thread')} where {allowed} cores could be used. What is fastest with all of "
             "them may be another."
         )
 
@@ -152,7 +153,7 @@ def _other_kernels(environment: Mapping[str, Any]) -> Iterator[str]:
     if said:
         several = len(said) > 1
         yield (
-            f"{wording.listed(said)} {'were' if several else 'was'} set: a library took the kernels that "
+            f"{listed(said)} {'were' if several else 'was'} set: a library took the kernels that "
             f"{'they choose' if several else 'it chooses'}, perhaps slower ones than its own choice. What is fastest "
             f"without {'them' if several else 'it'} may be another."
         )
@@ -174,7 +175,7 @@ def self_test_summary(analysis: Analysis) -> str:
     tested = analysis.self_test
     disturbed, turns = _disturbed(analysis)
     left_out = (
-        f"{disturbed} of {wording.counted(turns, 'turn')} do not count: their threads had to wait for a core for more "
+        f"{disturbed} of {counted(turns, 'turn')} do not count: their threads had to wait for a core for more "
         f"than {units.percent(analysis.run.plan.limits.run_delay)} of the turn, or their calls took fresh memory pages."
     )
     unseen = analysis.run.environment.get("not_seen_here")
@@ -189,7 +190,7 @@ def self_test_summary(analysis: Analysis) -> str:
     text = (
         f"`{worst.contender}` was entered twice. Its two entries differed by more than "
         f"±{units.percent(tested.margin)}, with the whole interval, on {failed} of "
-        f"{wording.counted(len(tested.twins), 'workload')}; the largest difference of the estimates was "
+        f"{counted(len(tested.twins), 'workload')}; the largest difference of the estimates was "
         f"{units.percent(worst.deviation)}."
     )
     if tested.between is not None:
@@ -210,7 +211,7 @@ def two_speeds(analysis: Analysis) -> list[str]:
             fast, slow = one.speeds
             said = (
                 f"`{one.contender}` takes {units.seconds_text(slow.seconds)} or {units.seconds_text(fast.seconds)} at "
-                f"{wording.place(cell.workload)} by where its memory lies ({slow.placements} and {fast.placements} of "
+                f"{place_text(cell.workload)} by where its memory lies ({slow.placements} and {fast.placements} of "
                 f"{slow.placements + fast.placements} placements)"
             )
             if "pages=" not in one.contender:
@@ -234,7 +235,7 @@ def _cut_short(analysis: Analysis) -> dict[str, str]:
         for latency in latencies(cell.measured.values()).values():
             if "cut short" in latency.facts:
                 one_group = len(analysis.groups) == 1
-                label = wording.place(cell.workload) if one_group else cell.workload.label
+                label = place_text(cell.workload) if one_group else cell.workload.label
                 noted[label] = latency.facts["cut short"]
                 slowest[label] = max(slowest.get(label, 0.0), latency.median)
     return dict(sorted(noted.items(), key=lambda one: -slowest[one[0]]))

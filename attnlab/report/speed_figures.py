@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attnlab import units
-from attnlab.figures import drawing, labels
-from attnlab.figures.drawing import Drawn
-from attnlab.figures.palette import Style
-from attnlab.figures.palette import styles as styles_of
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab import figures, units
+from attnlab.figures import Drawn, Style
+from attnlab.figures import styles as styles_of
+from attnlab.judge.analysis import Cell, Group
+from attnlab.report.analysis import Analysis
+from attnlab.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +36,7 @@ def latency(analysis: Analysis) -> Drawn | None:
         return None if standing is None else standing.seconds
 
     title = "Time of one call (median): lower is better"
-    return _draw(analysis, seconds, drawing.seconds_axis, title, {}, units.seconds_text)
+    return _draw(analysis, seconds, figures.seconds_axis, title, {}, units.seconds_text)
 
 
 def memory(analysis: Analysis) -> Drawn | None:
@@ -51,7 +50,7 @@ def memory(analysis: Analysis) -> Drawn | None:
         "results": lambda cell: cell.workload.output_bytes,
     }
     title = "Peak memory of one call: lower is better"
-    return _draw(analysis, peak, drawing.bytes_axis, title, guides, units.bytes_text)
+    return _draw(analysis, peak, figures.bytes_axis, title, guides, units.bytes_text)
 
 
 def ceiling(analysis: Analysis) -> Drawn | None:
@@ -63,7 +62,7 @@ def ceiling(analysis: Analysis) -> Drawn | None:
     title = "Share of the best matrix-multiply rate: higher is better"
     guides: Guides = {"best matrix product": lambda cell: 1.0}
     shares = (share(cell, name) for cell in analysis.cells for name in cell.measured)
-    axis = partial(drawing.share_axis, most=max(filter(None, shares), default=1.0))
+    axis = partial(figures.share_axis, most=max(filter(None, shares), default=1.0))
     return _draw(analysis, share, axis, title, guides, units.percent)
 
 
@@ -90,15 +89,15 @@ def _draw(
     columns = each.pop() if each in ({2}, {3}) else min(len(chosen), 3)
     rows = -(-len(chosen) // columns)
     width = _WIDTHS[columns]
-    figure, panels = drawing.new_figure(columns, rows, width=width, height=_HEIGHT * rows, sharey="row")
+    figure, panels = figures.new_figure(columns, rows, width=width, height=_HEIGHT * rows, sharey="row")
     for spare in panels[len(chosen) :]:
         spare.remove()
     styles = styles_of(analysis.names)
     panel = partial(_panel, styles=styles, axis=axis, guides=guides, inches=width / columns - 0.6)
     settled = [panel(axes, one) for axes, one in zip(panels, chosen, strict=False)]
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
-    figure.suptitle(title + left_out, fontsize=drawing.SIZE + 2)
-    labels.settle(figure, list(zip(panels, settled, strict=False)))
+    figure.suptitle(title + left_out, fontsize=figures.SIZE + 2)
+    figures.settle(figure, list(zip(panels, settled, strict=False)))
     return Drawn(figure, _says(title, chosen, written))
 
 
@@ -108,7 +107,7 @@ def _says(title: str, panels: Sequence[Panel], written: Callable[[float], str]) 
     last = max(max(curve) for curve in curves.values())
     there = {name: curve[last] for name, curve in curves.items() if last in curve}
     least, most = min(there, key=there.__getitem__), max(there, key=there.__getitem__)
-    place = ", ".join(filter(None, (f"n = {last}", wording.counted(count, "head"), group.name)))
+    place = ", ".join(filter(None, (f"n = {last}", counted(count, "head"), group.name)))
     figures = f"{written(there[least])} ({least})"
     if most != least:
         figures = f"from {figures} to {written(there[most])} ({most})"
@@ -127,17 +126,17 @@ def _panel(
     """One panel, and its labels, which are yet to be moved apart."""
     group, count, curves = panel
     lengths = sorted({n for curve in curves.values() for n in curve})
-    drawing.powers_of_two(axes, lengths, most=6)
+    figures.powers_of_two(axes, lengths, most=6)
     axis(axes)
     axes.margins(y=0.12)
     texts = [
-        labels.guide(axes, lengths, [known(group.cells[count, n]) for n in lengths], text)
+        figures.guide(axes, lengths, [known(group.cells[count, n]) for n in lengths], text)
         for text, known in guides.items()
     ]
     texts += _curves_into(axes, curves, styles, lengths)
-    labels.make_room(axes, lengths, [*guides, *curves], inches)
-    title = ", ".join(filter(None, (wording.counted(count, "head"), group.name)))
-    drawing.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
+    figures.make_room(axes, lengths, [*guides, *curves], inches)
+    title = ", ".join(filter(None, (counted(count, "head"), group.name)))
+    figures.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
     return texts
 
 
@@ -160,9 +159,9 @@ def _curves_into(
             markersize=4.5 + 2.5 * under,
             linewidth=1.5 + 1.1 * under,
         )
-        texts.append(labels.label(axes, lengths[-1], curve[max(curve)], name, style.colour))
+        texts.append(figures.label(axes, lengths[-1], curve[max(curve)], name, style.colour))
         if max(curve) < lengths[-1]:
-            labels.lead(axes, (max(curve), lengths[-1]), curve[max(curve)], style.colour)
+            figures.lead(axes, (max(curve), lengths[-1]), curve[max(curve)], style.colour)
     return texts
 
 

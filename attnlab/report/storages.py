@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from attnlab import units
 from attnlab.judge import growth
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.groups import condition, conditions
 from attnlab.problem.result import Measurement, Result
-from attnlab.problem.storage import CONTIGUOUS, STORAGES
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell, Group, conditions
+from attnlab.problem.workload import CONTIGUOUS, STORAGES
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown
 from attnlab.report.tables import NONE, measured_names
 
@@ -91,7 +92,7 @@ def families(analysis: Analysis) -> list[tuple[str, Mapping[str, Group]]]:
     first = dict(next(iter(found), ()))
     differing = {name for key in found for name, value in key if value != first[name]}
     return [
-        (", ".join(wording.condition(*one, always=True) for one in key if one[0] in differing), groups)
+        (", ".join(condition(*one, always=True) for one in key if one[0] in differing), groups)
         for key, groups in found.items()
     ]
 
@@ -172,9 +173,9 @@ def _shown(latency: Measurement | None, core: Measurement | None, storage: str) 
     text = units.seconds_text(latency.median)
     if core is None or storage == CONTIGUOUS:
         return text
-    text += f", {units.figures(latency.median / core.median)}"
+    text += f", {units.number_text(latency.median / core.median)}"
     span = ratio_range(latency, core)
-    return text if span is None else f"{text} ({units.figures(span[0])} to {units.figures(span[1])})"
+    return text if span is None else f"{text} ({units.number_text(span[0])} to {units.number_text(span[1])})"
 
 
 def ratio_range(one: Measurement, other: Measurement) -> tuple[float, float] | None:

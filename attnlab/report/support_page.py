@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attnlab.report import wording
 from attnlab.report.layout import markdown
 from attnlab.runs.features import BASE
 from attnlab.runs.support import FAULT, YES, Support
+from attnlab.text import listed
 
 NO = "–"
 _DIRECTION, _DTYPE = "forward", "float32"
@@ -66,7 +66,7 @@ def short(found: Sequence[Support]) -> str:
         rows.append([f"`{one.backend}`", *cells, YES if gradients else NO, ", ".join(formats) or NO])
     left_out = [f"`{one.backend}`" for one in asked if one.backend not in shown]
     table = markdown(["backend", *SHORT, "gradients", "number formats"], rows, left=len(SHORT) + 3)
-    rest = f"Of {wording.listed(left_out)} nothing runs here." if left_out else ""
+    rest = f"Of {listed(left_out)} nothing runs here." if left_out else ""
     return "\n\n".join(filter(None, (table, rest)))
 
 
@@ -79,7 +79,7 @@ def by_feature(found: Sequence[Support]) -> str:
     for feature, needed in SHORT.items():
         able = [f"`{one.backend}`" for one in asked if _all(one, needed) == YES]
         unable = [f"`{one.backend}`" for one in asked if _all(one, needed) != YES]
-        some = wording.listed(able) if len(able) <= len(unable) else f"all but {wording.listed(unable)}"
+        some = listed(able) if len(able) <= len(unable) else f"all but {listed(unable)}"
         rows.append(
             [feature, f"{len(able)} of {len(asked)}", "all" if not unable else some if able else "none"]
         )
@@ -106,7 +106,7 @@ def _backend(one: Support) -> list[str]:
         by_reason.setdefault(why, []).append(name)
     if len(by_reason) == 1 and not dtypes:
         return [" ".join([*lines, f"Nothing is supported: {next(iter(by_reason))}."])]
-    lines += [f"No {wording.listed(names, 'and no')}: {why}." for why, names in by_reason.items()]
+    lines += [f"No {listed(names, 'and no')}: {why}." for why, names in by_reason.items()]
     if not directions or not dtypes:
         return [" ".join(lines)]
     reasons: dict[str, int] = {}

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attnlab import units
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.groups import place_text
 from attnlab.problem.result import Accuracy, Ceiling, Measurement
 from attnlab.race.instruments import BLOCK_PARTS
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Cell, Group
+from attnlab.report.analysis import Analysis
 from attnlab.report.layout import markdown, table
 from attnlab.report.readable import head_counts, part_of_heads
+from attnlab.text import counted
 
 NONE = "–"
 
@@ -50,7 +52,7 @@ def further(analysis: Analysis, group: Group) -> list[tuple[str, str]]:
 def _table(group: Group, rows: list[list[str]]) -> str:
     """A column a head count, or of many an even part, which is told below."""
     counts = head_counts(group)
-    headers = [f"{wording.counted(count, 'head')}, n = {group.grid[count][-1]}" for count in counts]
+    headers = [f"{counted(count, 'head')}, n = {group.grid[count][-1]}" for count in counts]
     text = markdown(["contender", *headers], rows)
     if len(counts) == len(group.heads):
         return text
@@ -127,7 +129,7 @@ def accuracy(analysis: Analysis) -> str:
                     by_dtype.setdefault(cell.workload.dtype, []).append((group, cell, found))
         for dtype, every in by_dtype.items():
             group, cell, worst = max(every, key=lambda one: _share_of_budget(one[2]))
-            at = ", ".join(filter(None, (wording.place(cell.workload), group.name)))
+            at = ", ".join(filter(None, (place_text(cell.workload), group.name)))
             passed = sum(one.passed for _, _, one in every)
             rows.append(Worst(name, dtype, at, worst, passed, len(every), lower[name, dtype]))
     return table(rows, _ACCURACY, left=4)

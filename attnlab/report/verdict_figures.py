@@ -6,19 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab import units
-from attnlab.figures import drawing
-from attnlab.figures.drawing import Drawn
-from attnlab.figures.palette import MARKERS, Style
-from attnlab.figures.palette import styles as styles_of
+from attnlab import figures, units
+from attnlab.figures import MARKERS, Drawn, Style
+from attnlab.figures import styles as styles_of
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.ranking import Ranking, Standing
-from attnlab.judge.winner import Lead, Sure
-from attnlab.report import wording
-from attnlab.report.analysis import Analysis, Group
+from attnlab.judge.ranking import Lead, Ranking, Standing, Sure
+from attnlab.report.analysis import Analysis
 from attnlab.report.readable import part_of, part_of_heads, readable
 from attnlab.report.verdict_table import first_names, lead_text
-from attnlab.report.winners import Place, places
+from attnlab.text import counted, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +41,7 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
     drawn = {}
     for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
         shown = readable(group)
-        found = places(analysis, shown)
+        found = shown.won
         suffix = f"-{number}" if number > 1 else ""
         if found:
             drawn[f"winners{suffix}"] = _winners(analysis, shown, found)
@@ -59,7 +57,7 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
     return drawn
 
 
-def _winners(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
+def _winners(analysis: Analysis, group: Group, found: Sequence[Cell]) -> Drawn:
     styles = styles_of(analysis.names)
     figure, axes = _map(group, "The fastest: full colour is decided, pale is a tie")
     for one in found:
@@ -81,7 +79,7 @@ def _winners(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
         for name, (one, other) in sorted(counts.items(), key=lambda item: -sum(item[1]))
     ]
     title = f" ({group.name})" if group.name else ""
-    says = f"Heat map of who is fastest at {wording.counted(len(found), 'size')}{title}: {'; '.join(said)}."
+    says = f"Heat map of who is fastest at {counted(len(found), 'size')}{title}: {'; '.join(said)}."
     return Drawn(figure, says)
 
 
@@ -91,22 +89,22 @@ def _of_these(decided: int, every: int) -> str:
     return "not decided" if decided == 0 else f"{decided} of them decided"
 
 
-def _over_baseline(analysis: Analysis, one: Place) -> Lead | None:
+def _over_baseline(analysis: Analysis, one: Cell) -> Lead | None:
     """The winner's lead over the baseline: 1 where that is the winner itself, None where it has no time."""
     if one.won.over_baseline is not None:
         return one.won.over_baseline
-    return Lead(analysis.baseline, 1.0, None, None) if one.shares_first(analysis.baseline) else None
+    return Lead(analysis.baseline, 1.0, None, None) if analysis.baseline in one.first else None
 
 
-def _speedups(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn:
+def _speedups(analysis: Analysis, group: Group, found: Sequence[Cell]) -> Drawn:
     figure, axes = _map(group, f"How many times as fast as {analysis.baseline} the fastest is")
     leads = [(one, lead) for one in found if (lead := _over_baseline(analysis, one)) is not None]
     for one, lead in leads:
         part = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
         interval = lead_text(lead).partition(" ")[2]
         told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
-        ink = "white" if part > 0.55 else drawing.BLACK
-        _square(axes, group, one, _mixed(drawing.BLUE, part), f"{units.figures(lead.ratio)} ×", told, ink)
+        ink = "white" if part > 0.55 else figures.BLACK
+        _square(axes, group, one, _mixed(figures.BLUE, part), f"{units.number_text(lead.ratio)} ×", told, ink)
     least, most = (pick(leads, key=lambda one: one[1].ratio) for pick in (min, max))
     says = (
         f"Heat map of the fastest contender's speed over {analysis.baseline}: from {_at(*least)} to {_at(*most)}, "
@@ -115,30 +113,30 @@ def _speedups(analysis: Analysis, group: Group, found: Sequence[Place]) -> Drawn
     return Drawn(figure, says)
 
 
-def _at(one: Place, lead: Lead) -> str:
-    return f"{lead_text(lead)} times at {wording.place(one.cell.workload)}"
+def _at(one: Cell, lead: Lead) -> str:
+    return f"{lead_text(lead)} times at {place_text(one.workload)}"
 
 
 def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     """Empty axes with a column a head count and a row a length."""
     columns, rows = len(group.heads), len(group.lengths)
     width, height = columns * _CELL[0] + 0.9, rows * _CELL[1] + 1.0
-    figure, (axes,) = drawing.new_figure(width=max(width, 4.8), height=height)
+    figure, (axes,) = figures.new_figure(width=max(width, 4.8), height=height)
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
-    axes.set_xticks(range(columns), [wording.counted(count, "head") for count in group.heads])
+    axes.set_xticks(range(columns), [counted(count, "head") for count in group.heads])
     axes.set_yticks(range(rows), [f"n = {n}" for n in group.lengths])
     axes.tick_params(length=0)
     axes.grid(False)
     for spine in axes.spines.values():
         spine.set_visible(False)
     # a map of one column is narrower than its title
-    figure.suptitle(title, fontsize=drawing.SIZE, fontweight="bold", color=drawing.BLACK)
-    drawing.lay_out(figure)  # before its cells, which change nothing about it and take long
+    figure.suptitle(title, fontsize=figures.SIZE, fontweight="bold", color=figures.BLACK)
+    figures.lay_out(figure)  # before its cells, which change nothing about it and take long
     return figure, axes
 
 
-def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below: str, ink: str) -> None:
+def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: str, ink: str) -> None:
     from matplotlib.patches import Rectangle
 
     heads, n = one.at
@@ -153,15 +151,15 @@ def _square(axes: Axes, group: Group, one: Place, ground: str, name: str, below:
         "in_layout": False,
         "linespacing": 1.0,
     }
-    axes.text(x, y - 0.16, name, fontsize=_fitting(name, drawing.SIZE - 0.5), fontweight="bold", **style)
+    axes.text(x, y - 0.16, name, fontsize=_fitting(name, figures.SIZE - 0.5), fontweight="bold", **style)
     if len(below) > _LETTERS:
         below = below.replace("[", "\n[", 1) if "=" in below else below.replace(", ", ",\n", 1)
-    axes.text(x, y + 0.22, below, fontsize=_fitting(below, drawing.SIZE - 2.5), **style)
+    axes.text(x, y + 0.22, below, fontsize=_fitting(below, figures.SIZE - 2.5), **style)
 
 
 def _fitting(text: str, most: float) -> float:
     """The size of letters, in points and at most so many, at which the longest line of `text` fits into a cell."""
-    return min(most, _LETTERS * (drawing.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
+    return min(most, _LETTERS * (figures.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
 
 
 def _mixed(colour: str, part: float) -> str:
@@ -185,16 +183,16 @@ def trailing(analysis: Analysis) -> Drawn | None:
         return None
     names = [_rows(analysis, longest) for _, longest in panels]
     heights = [0.34 * len(some) + 1.4 for some in names]
-    figure, every = drawing.new_figure(
+    figure, every = figures.new_figure(
         1, len(panels), width=7.4, height=sum(heights), height_ratios=heights, sharex=True
     )
     styles = styles_of(analysis.names)
     for axes, (group, longest), rows in zip(every, panels, names, strict=True):
         _forest(axes, rows, longest, styles)
-        drawing.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
+        figures.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
     every[-1].set_xlabel(
         f"time / time of the fastest, log scale, 95 % intervals{_dotted(panels)}",
-        fontsize=drawing.SIZE - 1,
+        fontsize=figures.SIZE - 1,
     )
     says, first = _trailing_says(panels[0][1]), panels[0][0]
     if readable(first).heads != first.heads:
@@ -205,8 +203,9 @@ def trailing(analysis: Analysis) -> Drawn | None:
 def _longest(group: Group) -> dict[int, Ranking]:
     """By head count, the ranking at the longest length at which two were compared."""
     found: dict[int, tuple[int, Ranking]] = {}
-    for (heads, n), ranking in group.ranked.items():
-        if ranking.decided and n >= found.get(heads, (0, ranking))[0]:
+    for cell in group.won:
+        (heads, n), ranking = cell.at, cell.ranking
+        if ranking is not None and ranking.decided and n >= found.get(heads, (0, ranking))[0]:
             found[heads] = (n, ranking)
     return {heads: ranking for heads, (_, ranking) in found.items()}
 
@@ -227,9 +226,9 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
     from matplotlib.transforms import ScaledTranslation
 
     for place, ranking in enumerate(longest.values()):
-        label = wording.place(ranking.workload)
+        label = place_text(ranking.workload)
         shift = min(0.22, 0.8 / len(longest)) * (place - (len(longest) - 1) / 2)  # within the row
-        axes.plot([], [], MARKERS[place % len(MARKERS)], color=drawing.GREY, markersize=5, label=label)
+        axes.plot([], [], MARKERS[place % len(MARKERS)], color=figures.GREY, markersize=5, label=label)
         for one in ranking.standings:
             if one.contender not in rows:
                 continue
@@ -241,7 +240,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
             ratio = verdict.ratio if verdict is not None else 1.0
             if one is ranking.best or verdict is not None:
                 axes.plot(ratio, y, MARKERS[place % len(MARKERS)], color=colour, markersize=5.5)
-    axes.axvline(1.0, color=drawing.BLACK, linewidth=1.0, zorder=1)
+    axes.axvline(1.0, color=figures.BLACK, linewidth=1.0, zorder=1)
     axes.set_xscale("log")
     # an interval of two pairs may span decades: it runs out of the figure, which is there for the others
     ratios = [one.against_best.ratio for one in _compared(longest) if one.against_best is not None]
@@ -254,7 +253,7 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
     # so many points below the panel, however high it is: below the ticks, and below the last panel's words as well
     below = ScaledTranslation(0, -_LEGEND_BELOW / 72, axes.figure.dpi_scale_trans)
     style = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": axes.transAxes + below}
-    drawing.legend(axes, ncols=min(3, len(longest)), **style)
+    figures.legend(axes, ncols=min(3, len(longest)), **style)
 
 
 def _dotted(panels: Sequence[tuple[Group, dict[int, Ranking]]]) -> str:
@@ -277,7 +276,7 @@ def _plain_ticks(axes: Axes) -> None:
 
 
 def _span(verdict: Verdict) -> str:
-    return f"[{units.figures(verdict.low)}, {units.figures(verdict.high)}]"
+    return f"[{units.number_text(verdict.low)}, {units.number_text(verdict.high)}]"
 
 
 def _compared(longest: dict[int, Ranking]) -> list[Standing]:
@@ -297,12 +296,12 @@ def _trailing_says(longest: dict[int, Ranking]) -> str:
         for one in ranking.standings
         if one.against_best is not None and one.implementation != ranking.best.implementation
     }
-    at = f"at {wording.place(ranking.workload)} {ranking.best.contender} is fastest"
+    at = f"at {place_text(ranking.workload)} {ranking.best.contender} is fastest"
     if not others:
         return f"Time over that of the fastest, with intervals: {at}; only other names of its kernel were compared."
     ends = dict.fromkeys(pick(others, key=lambda name: others[name].ratio) for pick in (min, max))
     told = [
-        f"{name} takes {units.figures(verdict.ratio)} {_span(verdict)}"
+        f"{name} takes {units.number_text(verdict.ratio)} {_span(verdict)}"
         for name, verdict in ((name, others[name]) for name in ends)
     ]
-    return f"Time over that of the fastest, with intervals: {at}; {wording.listed(told)} times as long."
+    return f"Time over that of the fastest, with intervals: {at}; {listed(told)} times as long."

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from attnlab import units
-from attnlab.judge.winner import Lead, Sure, Winner
-from attnlab.report import wording
-from attnlab.report.analysis import Group
+from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.report.layout import in_columns, markdown
 from attnlab.report.readable import part_of, readable
-from attnlab.report.winners import Place
+from attnlab.text import counted, listed, named
 
 NONE = "–"
 MARKS = {Sure.DECIDED: "●", Sure.TIE: "≈", Sure.NO_INTERVAL: "?", Sure.ALONE: "·"}
@@ -22,14 +21,14 @@ LEGEND = {
 }
 
 
-def table(group: Group, found: Sequence[Place], *, for_terminal: bool = False) -> str:
+def table(group: Group, found: Sequence[Cell], *, for_terminal: bool = False) -> str:
     """Lengths × head counts: who is first, and how many times as fast as the next implementation.
 
     Of a large group an even part, which is told below. For a terminal cells have two lines, so that three head counts
     fit into about 80 columns.
     """
     by_place, shown = {one.at: one.won for one in found}, readable(group)
-    headers = ["n", *(wording.counted(count, "head") for count in shown.heads)]
+    headers = ["n", *(counted(count, "head") for count in shown.heads)]
     rows = [(str(n), [_cell(by_place.get((count, n))) for count in shown.heads]) for n in shown.lengths]
     if for_terminal:
         text = in_columns(headers, [[n, *map("\n  ".join, cells)] for n, cells in rows])
@@ -56,11 +55,11 @@ def first_names(won: Winner, skip: int = 0, *, code: bool = False) -> str:
 def lead_text(lead: Lead) -> str:
     """``1.88 [1.60, 2.20]``, or the ratio of the medians alone where there is no interval."""
     if lead.low is None or lead.high is None:
-        return units.figures(lead.ratio)
-    return f"{units.figures(lead.ratio)} [{units.figures(lead.low)}, {units.figures(lead.high)}]"
+        return units.number_text(lead.ratio)
+    return f"{units.number_text(lead.ratio)} [{units.number_text(lead.low)}, {units.number_text(lead.high)}]"
 
 
-def legend(found: Sequence[Place]) -> str:
+def legend(found: Sequence[Cell]) -> str:
     """What the signs of the table mean, of those that stand in it."""
     told = [text for sure, text in LEGEND.items() if any(one.won.sure is sure for one in found)]
     return (
@@ -69,11 +68,11 @@ def legend(found: Sequence[Place]) -> str:
     )
 
 
-def _twins(found: Collection[Place]) -> str:
+def _twins(found: Collection[Cell]) -> str:
     """Who ran the kernel of one that is named first, and is therefore not named beside it."""
     same: dict[str, list[str]] = {}
     for place in found:
-        standings = place.cell.ranking.standings if place.cell.ranking is not None else ()
+        standings = place.ranking.standings if place.ranking is not None else ()
         by_kernel = {
             one.implementation: one.contender for one in standings if one.contender in place.won.first
         }
@@ -81,7 +80,5 @@ def _twins(found: Collection[Place]) -> str:
             shown = by_kernel.get(one.implementation, one.contender)
             if shown != one.contender and one.contender not in same.setdefault(shown, []):
                 same[shown].append(one.contender)
-    said = [
-        f"{wording.named(names)} ran the same kernel as `{shown}`" for shown, names in same.items() if names
-    ]
-    return f" {wording.listed(said)}: one implementation, named once." if said else ""
+    said = [f"{named(names)} ran the same kernel as `{shown}`" for shown, names in same.items() if names]
+    return f" {listed(said)}: one implementation, named once." if said else ""

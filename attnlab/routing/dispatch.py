@@ -17,10 +17,10 @@ from attnlab import units
 from attnlab.judge.pairing import Verdict
 from attnlab.problem.workload import Workload
 from attnlab.race.environment import environment
-from attnlab.report.wording import counted, listed
 from attnlab.routing.question import Kind, Outside, kind_of, sizes_of, workload_of
 from attnlab.routing.routes import OWN, Route, Routes, bound
 from attnlab.runs.store import Run, read_run
+from attnlab.text import counted, listed
 
 #: kinds of calls that are remembered; decoding has a new length at every step
 _REMEMBERED = 8192
@@ -207,8 +207,8 @@ class Fastest:
         factor = nearest.sizes.factor(sizes)
         if factor > self._factor:
             raise Outside(
-                f"its sizes differ by a factor of up to {units.figures(factor)} from those of the nearest measured "
-                f"workload, {nearest.workload.label}, and {units.figures(self._factor)} is allowed"
+                f"its sizes differ by a factor of up to {units.number_text(factor)} from those of the nearest measured "
+                f"workload, {nearest.workload.label}, and {units.number_text(self._factor)} is allowed"
             )
         return nearest, factor
 
@@ -350,7 +350,7 @@ def _why(route: Route, found: _Found, against: str | None, verdict: Verdict | No
         ratio = f"{units.ratio(verdict.ratio)} {units.interval(verdict.low, verdict.high)}"
         lead += f" and {ratio} times as fast as {against}"
     factor = found.factor or 1.0
-    near = "this very shape" if factor == 1 else f"sizes within a factor of {units.figures(factor)}"
+    near = "this very shape" if factor == 1 else f"sizes within a factor of {units.number_text(factor)}"
     return f"{lead}, at {route.workload.label} ({near})"
 
 

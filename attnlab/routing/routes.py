@@ -18,14 +18,14 @@ from attnlab.backends.contender import in_this_process
 from attnlab.backends.discovery import on_request
 from attnlab.backends.keywords import given_nothing, told
 from attnlab.errors import Unavailable
+from attnlab.judge.analysis import Analysis, Cell
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Ranking, decidable, rank
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
-from attnlab.report.analysis import Analysis, Cell, analyse
 from attnlab.routing.question import Kind, Sizes, kind_of, sizes_of
 from attnlab.runs.store import Run
-from attnlab.theory.precision_class import SCORES
+from attnlab.theory.error_budget import SCORES
 
 #: the backend that is PyTorch's own function, as it chooses its kernel itself
 OWN = "torch_sdpa"
@@ -79,7 +79,7 @@ class Routes:
         self.backends: dict[str, Backend] = {}
         self._refused: dict[str, str] = {}
         self.by_kind: dict[Kind, list[Route]] = {}
-        analysis = analyse(run)
+        analysis = run.judged()
         for cell in analysis.cells:
             route = self._route(analysis, cell) if cell.measured else None
             if route is not None:

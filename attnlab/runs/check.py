@@ -26,13 +26,13 @@ from attnlab.gate.questions import (
 )
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
-from attnlab.problem.packing import pack
+from attnlab.problem.problem import pack
 from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import Enough, work_in_lanes
 from attnlab.system import cores
 
-_SECONDS = 60.0
+#: while a library loads, right answers are worked out for so long
 _START_SECONDS = 2.0
 #: right answers that may be worked out before their questions: a slow backend is spared many of them
 _LEAD = 16
@@ -94,6 +94,8 @@ def check(
     keep: bool = False,
     lanes: int | None = None,
     invariance: bool = False,
+    everything: bool = False,
+    deadline: float = 60.0,
 ) -> Checked:
     """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
 
@@ -102,7 +104,8 @@ def check(
     ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. lanes : so many
     processes share the dtypes, each with the backend in a process of its own, and find what one would have found; by
     default one a core on the CPU, and one alone on another device or with `keep`. invariance : does it, where it
-    is right, give the same bits again? Asked afterwards, see `attnlab.race.invariance`.
+    is right, give the same bits again? Asked afterwards, see `attnlab.race.invariance`. everything : it is spared no
+    question, however slow it is. deadline : seconds after which a question that it has not answered ends it.
     Raises ValueError for an unknown backend and for broken notation.
     """
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
@@ -123,7 +126,7 @@ def check(
         if other and len(ends) == len(dtypes) - 1 and all(one.passed for one in ends.values()):
             other.start()  # which imports its library while the last dtype is asked about
 
-    work = partial(_ask, asked, tuple(folders), device, seed, keep)
+    work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
     first, *rest = _shared_out(dtypes, lanes)
     try:
         work_in_lanes(work, [(first, process), *((share, None) for share in rest)], told)
@@ -178,6 +181,8 @@ def _ask(
     device: str,
     seed: int,
     keep: bool,
+    everything: bool,
+    deadline: float,
     part: tuple[Sequence[str], WorkerProcess | None],
     tell: Callable[[str | _End], None],
 ) -> None:
@@ -203,15 +208,20 @@ def _ask(
                 coming = (questions, log_sum_questions, gradient_questions)
                 # questions of other dtypes, which come between, would be held to those
                 only = {asked_in: dtype} if process.computes_in else None
-                box = _BlackBox(process, device, *(one(asked_in, seed) for one in coming), only=only)
+                box = _BlackBox(
+                    process,
+                    device,
+                    *(one(asked_in, seed) for one in coming),
+                    only=only,
+                    deadline=deadline,
+                )
                 result = examine(
                     box,
                     asked_in,
                     seed=seed,
                     directions=EVERYTHING,
                     on_event=tell,
-                    clock=box.clock,
-                    setup=box.setup,
+                    **({} if everything else {"clock": box.clock, "setup": box.setup}),
                     parts=process.parts,
                 )
                 fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
@@ -261,8 +271,9 @@ class _BlackBox:
         device: str,
         *coming: Iterator[Question],
         only: Mapping[str, str] | None = None,
+        deadline: float = 60.0,
     ) -> None:
-        self._process, self._device, self._only = process, device, only
+        self._process, self._device, self._only, self._deadline = process, device, only, deadline
         self._coming = dict(zip(EVERYTHING, coming, strict=False))
         self._ready: deque[Question] = deque()
         self._declining = False
@@ -313,7 +324,7 @@ class _BlackBox:
         plain, arrays = pack(problem)
         return self._process.begin(
             "answer",
-            seconds=_SECONDS,
+            seconds=self._deadline,
             arrays=arrays,
             problem=plain,
             workload=workload.to_dict(),

@@ -7,11 +7,11 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from attnlab.judge.analysis import Cell
 from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import Ranking, Standing
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
-from attnlab.report.analysis import Cell, judge
 from attnlab.runs.store import Run
 
 
@@ -19,7 +19,7 @@ def verdicts(run: Run, results: Iterable[Result]) -> dict[tuple[Workload, str], 
     """The columns `dataset_schema.VERDICT`, by workload and contender, for `results`, which are whole races."""
     known = {"ceiling_known": bool(run.ceilings), "judged_by": version("attnlab")}
     found: dict[tuple[Workload, str], dict[str, Any]] = {}
-    for cell in judge(replace(run, results=list(results)))[1]:
+    for cell in replace(run, results=list(results)).judged().cells:
         common = {"margin": cell.margin, **known}
         for name, columns in _judged(cell).items():
             found[cell.workload, name] = columns | common

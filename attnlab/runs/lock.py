@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import re
@@ -17,28 +18,54 @@ _LOOKS = 1.0
 
 
 @contextlib.contextmanager
+def locked(file: Path, *, busy: str, seconds: float = 0.0) -> Iterator[int]:
+    """Hold `file`, which is made where there is none; yields its descriptor. A holder that is killed lets go.
+
+    A process that inherits the descriptor goes on holding the file when its parent has been killed.
+    Raises ValueError, with `busy`, where another process still holds it after `seconds`; OSError where it cannot be
+    opened.
+    """
+    import fcntl  # which only POSIX has
+
+    until = time.monotonic() + seconds
+    while True:
+        handle = _opened(file)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:
+                break
+            os.close(handle)  # who held it has removed it: the next file of that name is another one
+        except BlockingIOError:
+            os.close(handle)
+            if time.monotonic() >= until:
+                raise ValueError(busy) from None
+            time.sleep(_LOOKS)
+        except BaseException:
+            os.close(handle)
+            raise
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold `folder`; nobody else can meanwhile. A holder that is killed lets go.
+    """Hold `folder`; nobody else can meanwhile.
 
     wait : until it is free. Raises ValueError where another process holds it, or where the folder cannot be written to.
     """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
-    try:
-        lock.acquire(poll_interval=_LOOKS)
-    except Timeout:
-        raise ValueError(
-            f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
-        ) from None
-    except OSError as fault:
-        raise ValueError(f"the output folder {folder} cannot be written to: {fault.strerror}") from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # who waits for it looks whether it is still there
-            (folder / LOCK).unlink()
-        lock.release()
+    busy = f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / LOCK, busy=busy, seconds=math.inf if wait else 0.0))
+        except OSError as fault:
+            raise ValueError(f"the output folder {folder} cannot be written to: {fault.strerror}") from None
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                (folder / LOCK).unlink()
 
 
 def host_lock() -> Path:
@@ -49,36 +76,27 @@ def host_lock() -> Path:
 
 @contextlib.contextmanager
 def host_held(*, wait: bool = True) -> Iterator[int]:
-    """Hold this host: two who measure on it would slow each other. Yields a file descriptor.
+    """Hold this host: two who measure on it would slow each other. Yields a descriptor, as `locked`.
 
-    A process that inherits the descriptor goes on holding the host when its parent has been killed. The file stays
-    where it is: with a new file of the same name there would be two locks. wait : until the host is free.
+    The file stays where it is. wait : until the host is free.
     Raises ValueError where it is not to wait and another process holds the host, or where the file cannot be opened.
     """
-    import fcntl  # which only POSIX has
-
-    handle = _opened(host_lock())
-    try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not wait:
-                    raise ValueError(
-                        f"another process measures on this host: it holds {host_lock()}"
-                    ) from None
-                time.sleep(_LOOKS)
+    file = host_lock()
+    busy = f"another process measures on this host: it holds {file}"
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = stack.enter_context(locked(file, busy=busy, seconds=math.inf if wait else 0.0))
+        except OSError as fault:
+            raise ValueError(f"the lock of this host, {file}, cannot be opened: {fault.strerror}") from None
         yield handle
-    finally:
-        os.close(handle)
 
 
 def _opened(file: Path) -> int:
     """Open to be locked, by whoever made it: to read is enough, and of another user's file all that is allowed."""
     try:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(file, os.O_RDONLY)
-        return os.open(file, os.O_RDONLY | os.O_CREAT, 0o644)
-    except OSError as fault:
-        raise ValueError(f"the lock of this host, {file}, cannot be opened: {fault.strerror}") from None
+        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError as fault:
+        try:
+            return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise fault from None

@@ -21,6 +21,7 @@ import msgspec
 
 from attnlab.errors import NotStored
 from attnlab.experiments.finding import Finding
+from attnlab.judge.analysis import Analysis, analyse
 from attnlab.plain import decode
 from attnlab.problem.result import Ceiling, Measurement, Result
 from attnlab.problem.workload import Workload
@@ -103,6 +104,18 @@ class Run:
         """The workloads of the plan that have no results yet, in its order."""
         done = {one.workload for one in self.results}
         return [one for one in self.plan.workloads if one not in done]
+
+    def judged(self) -> Analysis:
+        """What its results say: see `attnlab.judge.analysis.analyse`."""
+        return analyse(
+            self.results,
+            baseline=self.baseline,
+            workloads=self.plan.workloads,
+            origins=self.plan.origins,
+            contenders=self.contenders,
+            ceilings=self.ceilings,
+            margin=self.plan.limits.noise_margin,
+        )
 
     def frame(self) -> pd.DataFrame:
         """A tidy table, one row a measurement, and one for each result that has none.

@@ -1,21 +1,18 @@
-"""What a plan will take: machine hours and money, from races that were measured.
+"""What a plan will take, machine hours and money: the starts and the calls of all races, added up.
 
-Two fits, both by non-negative least squares (Lawson and Hanson 1974, chapter 23) of relative errors, weighted anew by
-their own predictions (McCullagh and Nelder 1989, chapter 8): the time of one call of each contender, from least bytes
-and FLOPs; and the time of a whole race, from what its budget gives to rounds at such calls, from the calls beside the
-rounds, and from what every contender and every race costs by itself. How far that is off is measured on races that
-were left out of both fits.
+A call takes what it took where it was measured, in between by interpolation over FLOPs; a race takes what its limits
+give to rounds of such calls, and a start for every process, as long as starts took in the races that were measured.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
@@ -25,256 +22,114 @@ from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
 
-#: with fewer races there is nothing to leave out
-LEAST_RACES = 4
-_PARTS = 10
-#: fits after the first: by then predictions move by less than they are off
-_FITS = 6
-
-Floats = NDArray[np.float64]
-#: workloads of one kind: contenders decline them alike, and calls of one predict those of another
-Kind = tuple[object, ...]
+#: with fewer races there is nothing to compare a prediction with
+LEAST_RACES = 5
 
 
 @dataclass(frozen=True)
-class Race:
-    """One workload that was raced in `seconds`, all in all: the seconds of a call by contender, None where it left."""
-
-    workload: Workload
-    limits: Limits
-    calls: Mapping[str, float | None]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Error:
-    """How far predictions of races were off that no fit had seen: relative errors, and that of their sum."""
-
-    races: int
-    median: float
-    worst_of_ten: float
-    total: float
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a plan will take on machines like the one that was measured.
-
-    seconds : of each workload, in the plan's order. shard_seconds : of each shard, with its start. hours : of all
-    machines together. wall_hours : until the last shard has ended, on `machines`. money : in the price's currency.
-    """
-
-    seconds: tuple[float, ...]
-    shard_seconds: tuple[float, ...]
-    machines: int
-    hours: float
-    wall_hours: float
-    money: float | None
-    error: Error
-
-
-def races_of(run: Run) -> list[Race]:
-    """All races of `run` that were stored with their times. The first one holds the start of most processes."""
-    found = []
-    for workload, group in groupby(run.results[: run.whole()], key=lambda one: one.workload):
-        results = list(group)
-        seconds = results[0].race_seconds
-        if seconds is not None:
-            calls = {one.contender: _call_seconds(one) for one in results}
-            found.append(Race(workload, run.plan.limits, calls, seconds))
-    return found
-
-
-def _call_seconds(result: Result) -> float | None:
-    latency = result.latency
-    return latency.median if latency is not None and result.outcome is Outcome.MEASURED else None
-
-
 class Costs:
-    """What races cost, learned from `races`; `overhead` is what a shard takes beside them, in seconds.
+    """What races cost. `overhead`: seconds that a shard takes beside its races. `machines`: the kinds that measured.
 
-    machines : the kinds of machines that they were on.
+    `start` : seconds of a race for every process of it, beside its rounds. `median` and `total` : how far the sum of
+    starts and calls is off for the races that were measured, as median of the relative errors and all of them together.
     """
 
-    def __init__(self, races: Sequence[Race], overhead: float = 0.0, machines: Sequence[str] = ()) -> None:
-        self.races, self.overhead, self.machines = races, overhead, machines
-        self._calls = _Calls(races)
-        names = sorted({name for race in races for name in race.calls})
-        design = np.concatenate([self._design([one.workload], names, one.limits) for one in races])
-        self._weights = _fit(design, np.array([one.seconds for one in races]))
+    results: Sequence[Result]
+    overhead: float
+    machines: tuple[str, ...]
+    start: float = 0.0
+    median: float = 0.0
+    total: float = 0.0
 
-    @property
-    def names(self) -> set[str]:
-        """The contenders that were seen."""
-        return self._calls.names
-
-    def predict(self, workloads: Sequence[Workload], contenders: Sequence[str], limits: Limits) -> Floats:
-        """Seconds of the race over each workload. Raises ValueError for contenders that no race has seen."""
-        unseen = [one for one in contenders if one not in self.names]
+    def of_plan(self, plan: Plan) -> list[float]:
+        """Seconds of each workload of `plan`. Raises ValueError for contenders that were not measured."""
+        spelt, contenders = resolve(plan)
+        names = [one.name for one in contenders]
+        unseen = sorted(set(names) - {one.contender for one in self.results})
         if unseen:
             raise ValueError(
                 f"nothing is known of what {', '.join(unseen)} takes: no run that is learned from has raced it; "
                 "give one with --from"
             )
-        found: Floats = self._design(workloads, contenders, limits) @ self._weights
-        return np.maximum(found, 1e-3)
+        return [max(1e-3, sum(self.race(one, names, spelt.limits))) for one in spelt.workloads]
 
-    def of_plan(self, plan: Plan) -> list[float]:
-        """Seconds of each workload of `plan`."""
-        spelt, contenders = resolve(plan)
-        return list(map(float, self.predict(spelt.workloads, [one.name for one in contenders], spelt.limits)))
+    def race(self, workload: Workload, names: Sequence[str], limits: Limits) -> tuple[float, float]:
+        """Seconds that go into the rounds of a race, and into the starts of its processes."""
+        known = (self.call(name, workload) for name in names)
+        calls = [one for one in known if one is not None and one <= limits.longest_call(len(names))]
+        settle = limits.settle_seconds
+        a_round = sum(
+            max(one, limits.turn_seconds) + (settle if one < limits.settle_below_seconds else 0.0)
+            for one in calls
+        )
+        planned = min(limits.workload_seconds, limits.max_rounds * a_round)
+        rounds = min(limits.utmost_seconds, max(LEAST_ROUNDS * limits.processes * a_round, planned))
+        return rounds, self.start * limits.processes * len(calls)
 
-    def error(self) -> Error:
-        """Each race predicted by fits to the others: a tenth of them is left out at a time, or one."""
-        parts = min(_PARTS, len(self.races))
-        predicted = np.empty(len(self.races))
-        for part in range(parts):
-            out = list(range(part, len(self.races), parts))
-            known = Costs([one for place, one in enumerate(self.races) if place % parts != part])
-            for place in out:
-                race = self.races[place]
-                names = [name for name in race.calls if name in known.names]
-                predicted[place] = known.predict([race.workload], names, race.limits)[0]
-        seconds = np.array([one.seconds for one in self.races])
-        off = np.abs(predicted / seconds - 1)
-        total = float(predicted.sum() / seconds.sum() - 1)
-        return Error(len(seconds), float(np.median(off)), float(np.quantile(off, 0.9)), total)
+    def call(self, name: str, workload: Workload) -> float | None:
+        """Seconds of a call of the contender, None where it has declined most workloads of this kind."""
+        near = self._asked.get((name, _kind(workload))) or self._asked[name, None]
+        points = sorted(
+            (one.workload.flops, one.latency.median)
+            for one in near
+            if one.outcome is Outcome.MEASURED and one.latency is not None
+        )
+        if 2 * len(points) < len(near) or not points:
+            return None
+        flops, seconds = np.log(np.array(points, float).T)
+        found = float(np.exp(np.interp(np.log(workload.flops), flops, seconds)))
+        return found * max(1.0, workload.flops / points[-1][0])
 
-    def _design(self, workloads: Sequence[Workload], names: Sequence[str], limits: Limits) -> Floats:
-        """What the time of a race is made of, (workloads, terms)."""
-        calls, present = self._calls.of(workloads, names)
-        present = np.where(calls > limits.longest_call(len(names)), 0.0, present)  # it is not tried
-        settle = np.where(calls < limits.settle_below_seconds, limits.settle_seconds, 0.0)
-        a_round = (present * (np.maximum(calls, limits.turn_seconds) + settle)).sum(axis=1)
-        planned = np.minimum(limits.workload_seconds, limits.max_rounds * a_round)
-        least = LEAST_ROUNDS * limits.processes * a_round
-        rounds = np.minimum(limits.utmost_seconds, np.maximum(least, planned))
-        fewest = np.minimum(rounds, limits.min_rounds * a_round)
-        beside = limits.processes * (present * calls).sum(axis=1)
-        entered = limits.processes * present.sum(axis=1)
-        flops = np.array([one.flops for one in workloads], float)
-        return np.stack([np.ones(len(workloads)), entered, rounds, fewest, beside, flops], axis=1)
-
-
-class _Calls:
-    """How long one call of each contender takes, and how likely it takes part, by kind of workload."""
-
-    def __init__(self, races: Sequence[Race]) -> None:
-        seen: dict[tuple[str, Kind | None], list[tuple[Workload, float | None]]] = {}
-        for race in races:
-            for name, seconds in race.calls.items():
-                for kind in (_kind(race.workload), None):  # of a kind that nobody has seen: by all
-                    seen.setdefault((name, kind), []).append((race.workload, seconds))
-        self.names = {name for name, _ in seen}
-        self._known = {key: _learned(pairs) for key, pairs in seen.items()}
-
-    def of(self, workloads: Sequence[Workload], names: Sequence[str]) -> tuple[Floats, Floats]:
-        """Seconds a call and the part of such workloads that each takes part in, both (workloads, names)."""
-        kinds, sizes = [_kind(one) for one in workloads], _sizes(workloads)
-        calls, present = np.zeros((2, len(workloads), len(names)))
-        for kind in set(kinds):
-            rows = np.array([one == kind for one in kinds])
-            for column, name in enumerate(names):
-                weights, share = self._known.get((name, kind), self._known[name, None])
-                calls[rows, column] = sizes[rows] @ weights
-                present[rows, column] = share
-        return calls, present
+    @cached_property
+    def _asked(self) -> dict[tuple[str, object], list[Result]]:
+        """The results of each contender, those of each kind and all of them."""
+        found: dict[tuple[str, object], list[Result]] = {}
+        for one in self.results:
+            for kind in (_kind(one.workload), None):
+                found.setdefault((one.contender, kind), []).append(one)
+        return found
 
 
-def _learned(pairs: Sequence[tuple[Workload, float | None]]) -> tuple[Floats, float]:
-    """The weights of a call's time, and the part of workloads that the contender was measured on."""
-    measured = [(one, seconds) for one, seconds in pairs if seconds is not None]
-    if not measured:
-        return np.zeros(3), 0.0
-    weights = _fit(_sizes([one for one, _ in measured]), np.array([seconds for _, seconds in measured]))
-    return weights, len(measured) / len(pairs)
-
-
-def _kind(one: Workload) -> Kind:
-    conditions = bool(one.causal), one.window is not None, one.mask, one.bias, one.sinks, one.softcap is None
-    return (
-        one.direction,
-        one.dtype,
-        one.device,
-        one.storage,
-        one.d_model is None,
-        one.queries == 1,
-        conditions,
-    )
-
-
-def _sizes(workloads: Sequence[Workload]) -> Floats:
-    return np.array([(1.0, one.least_bytes, one.flops) for one in workloads])
-
-
-def _fit(terms: Floats, seconds: Floats) -> Floats:
-    """Weights from 0 up whose relative errors are least, in squares.
-
-    Relative to what is predicted, by fits one after the other, each to the last one's predictions: relative to what was
-    measured, races that took long by chance would count for too little, and all of them together come out too low.
-    """
-    weights = _fit_relative_to(seconds, terms, seconds)
-    for _ in range(_FITS):
-        predicted = np.maximum(terms @ weights, seconds.min() / 10)  # never nothing
-        weights = _fit_relative_to(predicted, terms, seconds)
-    return weights
-
-
-def _fit_relative_to(sizes: Floats, terms: Floats, seconds: Floats) -> Floats:
-    from scipy.optimize import nnls
-
-    weighted = terms / sizes[:, None]
-    scale = np.linalg.norm(weighted, axis=0)  # columns of like size, for the solver's tolerance
-    scale[scale == 0] = 1.0
-    weights: Floats = nnls(weighted / scale, seconds / sizes)[0] / scale
-    return weights
+def _kind(one: Workload) -> tuple[object, ...]:
+    """Calls of one kind predict each other."""
+    return one.direction, one.dtype, one.device, one.storage, one.d_model is None, one.queries == 1, one.mask
 
 
 def learned(runs: Sequence[Run]) -> Costs:
     """What races, and shards beside their races, cost by `runs`.
 
-    Beside its races a run starts processes, most of them in its first race, which is left out of the fits for that;
-    measures ceilings, asks for the same bits again and writes its report: the median of all runs.
-
-    Raises ValueError where they hold fewer than four races that are not the first of their run.
+    Beside its races a run starts processes, most of them in its first race; measures ceilings and writes its report:
+    the median of all runs. Raises ValueError where they hold fewer than five races.
     """
-    raced = [(run, found) for run in runs if (found := races_of(run))]
-    races = [one for _, found in raced for one in found[1:]]
+    races: list[tuple[list[Result], Limits]] = []
+    overheads = []
+    for run in runs:
+        whole = run.results[: run.whole()]
+        found = [list(group) for _, group in groupby(whole, key=lambda one: one.workload)]
+        timed = [one[0].race_seconds for one in found if one[0].race_seconds is not None]
+        if not timed:
+            continue
+        races += [(one, run.plan.limits) for one in found if one[0].race_seconds is not None]
+        spent = sum(seconds for activity, seconds in run.account.items() if activity != "numerics")
+        overheads.append(max(0.0, spent - sum(timed)) + max(0.0, timed[0] - float(np.median(timed))))
     if len(races) < LEAST_RACES:
         raise ValueError(
-            f"an estimate needs a run of this version with {LEAST_RACES + 1} races or more, got "
-            f"{len(races) + len(raced)}: give further runs with --from"
+            f"an estimate needs a run of this version with {LEAST_RACES} races or more, got {len(races)}: "
+            "give further runs with --from"
         )
-    kinds = dict.fromkeys(fingerprint(run.environment) for run, _ in raced)
-    costs, beside = Costs(races, machines=tuple(kinds)), []
-    for run, found in raced:
-        account = sum(seconds for activity, seconds in run.account.items() if activity != "numerics")
-        first = found[0]
-        names = [name for name in first.calls if name in costs.names]
-        usual = float(costs.predict([first.workload], names, first.limits)[0])
-        beside.append(max(0.0, account - sum(one.seconds for one in found)) + max(0.0, first.seconds - usual))
-    costs.overhead = float(np.median(beside))
-    return costs
+    machines = tuple(dict.fromkeys(fingerprint(run.environment) for run in runs))
+    costs = Costs([one for race, _ in races for one in race], float(np.median(overheads)), machines)
 
+    def summed(costs: Costs) -> np.ndarray:
+        asked = ((race[0].workload, [one.contender for one in race], limits) for race, limits in races)
+        return np.array([costs.race(*one) for one in asked])
 
-def estimate(
-    costs: Costs, plan: Plan, parts: Sequence[Plan], *, machines: int = 1, price: float | None = None
-) -> Estimate:
-    """What `plan` takes that is cut into `parts`, on so many machines at a price an hour, None for no price."""
-    spelt, _ = resolve(plan)
-    seconds = costs.of_plan(plan)
-    by_workload = dict(zip(spelt.workloads, seconds, strict=True))
-    shards = [costs.overhead + sum(by_workload[one] for one in part.workloads) for part in parts]
-    hours = sum(shards) / 3600
-    return Estimate(
-        seconds=tuple(seconds),
-        shard_seconds=tuple(shards),
-        machines=machines,
-        hours=hours,
-        wall_hours=wall_seconds(shards, machines) / 3600,
-        money=None if price is None else hours * price,
-        error=costs.error(),
-    )
+    took = np.array([race[0].race_seconds for race, _ in races], float)
+    rounds, starts = summed(replace(costs, start=1.0)).T
+    costs = replace(costs, start=max(0.0, float(np.median((took - rounds) / np.maximum(starts, 1)))))
+    predicted = summed(costs).sum(axis=1)
+    off = float(np.median(np.abs(predicted / took - 1)))
+    return replace(costs, median=off, total=float(predicted.sum() / took.sum() - 1))
 
 
 def wall_seconds(shards: Sequence[float], machines: int) -> float:
@@ -290,12 +145,11 @@ def sample(plan: Plan, count: int) -> Plan:
 
     Raises ValueError for less than `learned` needs.
     """
-    if min(count, len(plan.workloads)) < LEAST_RACES + 1:
+    if min(count, len(plan.workloads)) < LEAST_RACES:
         raise ValueError(
-            f"an estimate needs {LEAST_RACES + 1} races or more, got a sample of {count} of a plan of "
+            f"an estimate needs {LEAST_RACES} races or more, got a sample of {count} of a plan of "
             f"{len(plan.workloads)}: give runs to learn from with --from"
         )
-    order = sorted(range(len(plan.workloads)), key=lambda place: plan.workloads[place].flops)
+    order = sorted(plan.workloads, key=lambda one: one.flops)
     places = sorted({round(one) for one in np.linspace(0, len(order) - 1, min(count, len(order)))})
-    chosen = tuple(plan.workloads[order[place]] for place in places)
-    return replace(plan, workloads=chosen, origins=(), experiments=())
+    return replace(plan, workloads=tuple(order[place] for place in places), origins=(), experiments=())

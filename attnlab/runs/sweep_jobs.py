@@ -1,4 +1,4 @@
-"""Jobs through submitit: an array of Slurm's, or one process after the other on this host."""
+"""Jobs through submitit, an array of Slurm's or one process after the other on this host, and a sweep seen through."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
-from attnlab.runs.sweep_folder import Sweep, append_line
-from attnlab.runs.sweep_progress import worked_on
-from attnlab.runs.sweep_work import refuse, stop, work
+from attnlab.runs.interrupts import terminable
+from attnlab.runs.sweep_folder import Shard, Sweep, append_line, read_lines
+from attnlab.runs.sweep_progress import Status, status, worked_on
+from attnlab.runs.sweep_work import MOST_DEATHS, end, judge, refuse, stop, work
 from attnlab.text import one_line
 
-CLUSTERS = ("slurm", "local")
 JOBS, SUBMITTED = "jobs", "submitted.jsonl"
+#: how often jobs are looked at, in seconds: seldom, because on this host somebody measures meanwhile
+_LOOKS = {"slurm": 10.0, "local": 2.0}
+#: Slurm may be away for so many looks
+_PATIENCE = 30
 #: Slurm takes arrays of 1,001 tasks unless it is set otherwise (MaxArraySize)
 _ARRAY = 1000
 #: a job whose time is over is begun again so often: what makes no progress has an outcome long before
@@ -73,8 +77,8 @@ class Asked:
     further: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.cluster not in CLUSTERS:
-            raise ValueError(f"--cluster must be one of {', '.join(CLUSTERS)}, got {self.cluster!r}")
+        if self.cluster not in _LOOKS:
+            raise ValueError(f"--cluster must be one of {', '.join(_LOOKS)}, got {self.cluster!r}")
         slurm = {"--partition": self.partition, "--constraint": self.constraint, "--sbatch": self.further}
         for name, value in slurm.items():
             if value and self.cluster != "slurm":
@@ -86,67 +90,100 @@ class Asked:
 
     def resume(self, folder: Path) -> str:
         """The command that goes on with the sweep in `folder` on the same cluster, with the same options."""
-        words = ["attnlab", "sweep", "--resume"]
-        if self.cluster == "slurm":
-            words += ["--cluster", "slurm"]
-        for name in ("partition", "constraint"):
-            words += [f"--{name}", getattr(self, name)] if getattr(self, name) else []
-        words += ["--job-hours", f"{self.hours:g}"] if self.hours != Asked.hours else []
-        words += ["--at-once", str(self.at_once)] if self.at_once != Asked.at_once else []
-        for name, value in self.further.items():
-            words += ["--sbatch", f"{name}={value}"]
-        return shlex.join([*words, "--out", str(folder)])
+        options = {
+            "--cluster": (self.cluster, Asked.cluster),
+            "--partition": (self.partition, None),
+            "--constraint": (self.constraint, None),
+            "--job-hours": (f"{self.hours:g}", f"{Asked.hours:g}"),
+            "--at-once": (str(self.at_once), str(Asked.at_once)),
+        }
+        words = [
+            word for name, (one, usual) in options.items() if one and one != usual for word in (name, one)
+        ]
+        words += [word for name, value in self.further.items() for word in ("--sbatch", f"{name}={value}")]
+        return shlex.join(["attnlab", "sweep", "--resume", *words, "--out", str(folder)])
 
 
 @dataclass
-class Cluster:
-    """The jobs of one sweep. Raises ValueError where Slurm is asked for and not here, Unavailable without submitit."""
+class Jobs:
+    """The jobs of one sweep, watched by one process.
+
+    Raises ValueError where Slurm is asked for and not here, Unavailable without submitit.
+    """
 
     sweep: Sweep
     asked: Asked
-    #: of the jobs that this process started on this host
+    #: jobs on this host that this process started, by shard
     _local: dict[int, Any] = field(default_factory=dict)
+    #: by shard: how many results it had when its last job was submitted, and jobs submitted since there are so many
+    _tries: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._submitit = required("submitit", extra="sweep")
-        if self.asked.cluster == "slurm":
-            missing = [one for one in ("sbatch", "srun", "squeue", "scancel") if shutil.which(one) is None]
-            if missing:
+        for program in ("sbatch", "srun", "squeue", "scancel") if self.asked.cluster == "slurm" else ():
+            if shutil.which(program) is None:
                 raise ValueError(
-                    f"no Slurm here: there is no {missing[0]}; run this where sbatch works, or give --cluster local"
+                    f"no Slurm here: there is no {program}; run this where sbatch works, or give --cluster local"
                 )
 
-    def submit(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Jobs for these shards: in Slurm arrays; on this host for the first, because one measures at a time.
+    def see_through(self, tell: Callable[[Status], None], looks: float | None = None) -> Status:
+        """Jobs for what has none, until every shard is complete or has another outcome.
 
-        Returns the shards that have a job now. Raises ValueError with what Slurm said where it refuses them.
+        tell : is given the status at every look; looks : seconds between two. An interrupt, SIGTERM too, asks the jobs
+        to end; what they have done is kept. Raises KeyboardInterrupt then, when they have ended; a second interrupt
+        does not wait for them.
         """
+        away = 0
+        with terminable():
+            try:
+                while True:
+                    try:
+                        self.submit()
+                        away = 0
+                    except Unavailable:  # a controller that is started again
+                        away += 1
+                        if away > _PATIENCE:
+                            raise
+                    found = status(self.sweep)
+                    tell(found)
+                    if found.over:
+                        return found
+                    time.sleep(_LOOKS[self.asked.cluster] if looks is None else looks)
+            except KeyboardInterrupt:
+                self.end()
+                raise
+
+    def submit(self) -> None:
+        """Jobs for all shards that have none and no outcome: in Slurm arrays; on this host for the first.
+
+        There one measures at a time. Raises ValueError with what Slurm said where it refuses them.
+        """
+        series, there = self.sweep.told.series, self.alive()
+        idle = [
+            one.number
+            for one in self.sweep.shards
+            if one.number not in there and one.outcome(series) is None and not self._given_up(one, series)
+        ]
         if self.asked.cluster == "local":
-            numbers = numbers[:1] if not self._local else ()
-        for at in range(0, len(numbers), _ARRAY):
-            self._submit(numbers[at : at + _ARRAY])
-        return numbers
+            idle = idle[:1] if not self._local else []
+        for at in range(0, len(idle), _ARRAY):
+            self._start(idle[at : at + _ARRAY])
+        for number in idle:
+            shard = self.sweep.shard(number)
+            self._tries[number] = shard.lines(), self._tries_of(shard) + 1
 
     def alive(self) -> set[int]:
         """The shards that a job runs for or waits for. Of this host those that anybody works on."""
         if self.asked.cluster == "local":
             self._local = {one: job for one, job in self._local.items() if not job.done()}
             return set(self._local) | {one.number for one in self.sweep.shards if worked_on(one)}
-        there = _in_queue(sorted({one.partition("_")[0] for one in self.submitted().values()}))
-        return {shard for shard, job in self.submitted().items() if job in there}
+        last = self.submitted()
+        there = _in_queue({one.partition("_")[0] for one in last.values()})
+        return {shard for shard, job in last.items() if job in there}
 
     def submitted(self) -> dict[int, str]:
         """The last job of every shard that had one."""
-        try:
-            lines = (self.sweep.folder / SUBMITTED).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return {}
-        found = {}
-        for line in lines:
-            with contextlib.suppress(ValueError):  # one that was cut off, by a full disk
-                shard, job = json.loads(line)
-                found[int(shard)] = str(job)
-        return found
+        return {int(shard): str(job) for shard, job in read_lines(self.sweep.folder / SUBMITTED)}
 
     def end(self) -> None:
         """Ask all jobs of the sweep to end, and wait for those that run: they keep what they have done."""
@@ -161,20 +198,46 @@ class Cluster:
         while self.alive() and time.monotonic() < until:
             time.sleep(0.2)
 
-    def log(self, shard: int) -> Path:
-        """The folder of what its last job printed."""
-        return self.sweep.folder / JOBS / self.submitted().get(shard, "")
+    def _given_up(self, shard: Shard, series: int) -> bool:
+        """Whether another job for it would be in vain; its outcome is noted then."""
+        if shard.journal() and judge(shard, series) is not None:
+            return True
+        tries = self._tries_of(shard)
+        if tries <= MOST_DEATHS:  # one job more than those that a journal tells of
+            return False
+        log = self.sweep.folder / JOBS / self.submitted().get(shard.number, "")
+        reason = f"{tries} jobs ended without a result; what the last printed is in {log}"
+        end(shard, series, "failed", reason)
+        return True
 
-    def _submit(self, numbers: Sequence[int]) -> None:
-        folder = str(self.sweep.folder.resolve())
+    def _tries_of(self, shard: Shard) -> int:
+        """Jobs that were submitted for it since it had its last result."""
+        lines, tries = self._tries.get(shard.number, (0, 0))
+        return tries if lines == shard.lines() else 0
+
+    def _start(self, numbers: Sequence[int]) -> None:
+        folder, slurm = str(self.sweep.folder.resolve()), self.asked.cluster == "slurm"
         executor = self._submitit.AutoExecutor(
             folder=f"{folder}/{JOBS}/%j", cluster=self.asked.cluster, slurm_max_num_timeout=_TIMEOUTS
         )
-        executor.update_parameters(**self._parameters(len(numbers)))
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"attnlab-{self.sweep.folder.name}")
+        executor.update_parameters(name=name, timeout_min=max(1, round(60 * self.asked.hours)))
+        if slurm:
+            chosen = {"slurm_partition": self.asked.partition, "slurm_constraint": self.asked.constraint}
+            executor.update_parameters(
+                **{name: one for name, one in chosen.items() if one is not None},
+                slurm_exclusive=True,
+                slurm_array_parallelism=max(1, min(len(numbers), self.asked.at_once)),
+                slurm_srun_args=["--cpu-bind=none"],
+                # the whole node and all of its memory; a node that fails gives its shard to another one
+                slurm_additional_parameters={"requeue": True, "mem": 0, **self.asked.further},
+            )
+        hidden = "CUDA_VISIBLE_DEVICES"
+        job = Job({} if slurm else {hidden: os.environ.get(hidden)})
         try:
             # what sbatch says is in the fault too, which is told in one line
             with _deaf_to_the_terminal(), contextlib.redirect_stderr(io.StringIO()):
-                jobs = executor.map_array(self._job(), [folder] * len(numbers), numbers)
+                jobs = executor.map_array(job, [folder] * len(numbers), numbers)
         except (self._submitit.core.utils.FailedJobError, RuntimeError) as fault:
             said = [line for line in str(fault).splitlines() if "error" in line] or str(fault).splitlines()
             raise ValueError(
@@ -183,38 +246,18 @@ class Cluster:
             ) from None
         lines = [json.dumps([number, job.job_id]) for number, job in zip(numbers, jobs, strict=True)]
         append_line(self.sweep.folder / SUBMITTED, "\n".join(lines))
-        if self.asked.cluster == "local":
+        if not slurm:
             self._local = dict(zip(numbers, jobs, strict=True))
 
-    def _job(self) -> Job:
-        hidden = "CUDA_VISIBLE_DEVICES"
-        return Job({hidden: os.environ.get(hidden)} if self.asked.cluster == "local" else {})
 
-    def _parameters(self, count: int) -> dict[str, Any]:
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"attnlab-{self.sweep.folder.name}")
-        parameters: dict[str, Any] = {"name": name, "timeout_min": max(1, round(60 * self.asked.hours))}
-        if self.asked.cluster == "slurm":
-            # the whole node and all of its memory; a node that fails gives its shard to another one
-            further = {"requeue": True, "mem": 0, **self.asked.further}
-            parameters |= {
-                "slurm_partition": self.asked.partition,
-                "slurm_constraint": self.asked.constraint,
-                "slurm_exclusive": True,
-                "slurm_array_parallelism": max(1, min(count, self.asked.at_once)),
-                "slurm_srun_args": ["--cpu-bind=none"],
-                "slurm_additional_parameters": further,
-            }
-        return {name: one for name, one in parameters.items() if one is not None}
-
-
-def _in_queue(jobs: Collection[str]) -> set[str]:
+def _in_queue(jobs: set[str]) -> set[str]:
     """Those tasks of `jobs` that Slurm has not ended, as ``17_3`` or ``17``.
 
     Asked of squeue and not of sacct: not every Slurm keeps accounts. Raises Unavailable where Slurm does not answer.
     """
     if not jobs:
         return set()
-    command = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={','.join(jobs)}"]
+    command = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={','.join(sorted(jobs))}"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode and "Invalid job id" not in found.stderr:  # which it says of one that ended long ago
         raise Unavailable(f"Slurm does not answer: {one_line(found.stderr)}")

@@ -11,6 +11,7 @@ from attnlab.runs.lock import LOCK, held
 from attnlab.runs.results_file import RESULTS
 from attnlab.runs.sweep_folder import Shard, Sweep
 
+OUTCOMES = ("complete", "killed", "refused", "failed")
 #: a host whose clock is further from the files' than this, in seconds, is named: no duration is taken over two clocks
 CLOCK_APART = 5.0
 #: of shards that ended for one reason, so many are named
@@ -59,24 +60,30 @@ class Status:
         """Whether every shard is complete or has another outcome."""
         return all(one.state in OUTCOMES for one in self.states)
 
-    def count(self, state: str) -> int:
-        """How many shards are in that state."""
-        return Counter(one.state for one in self.states)[state]
-
-    @property
-    def seconds_a_workload(self) -> float | None:
-        """As measured so far, the start of contenders included."""
-        seen = [one for one in self.states if one.seconds > 0 and one.done]
-        return sum(one.seconds for one in seen) / sum(one.done for one in seen) if seen else None
-
     @property
     def seconds_left(self) -> float | None:
-        """With as many shards at work as now, at the pace so far."""
-        pace = self.seconds_a_workload
+        """With as many shards at work as now, at the pace so far, the start of contenders included."""
         left = sum(one.size - one.done for one in self.states if one.state not in OUTCOMES)
-        if not left:
-            return 0.0
-        return None if pace is None else pace * left / max(1, self.count("running"))
+        seen = [one for one in self.states if one.seconds > 0 and one.done]
+        if not left or not seen:
+            return None if left else 0.0
+        pace = sum(one.seconds for one in seen) / sum(one.done for one in seen)
+        return pace * left / max(1, sum(one.state == "running" for one in self.states))
+
+    def summary(self) -> str:
+        """One line: how many workloads and shards are done, and the time left."""
+        counts = Counter(one.state for one in self.states)
+        order = (*OUTCOMES, "running", "waiting", "stopped", "open")
+        counted = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+        text = f"{self.done} of {self.size} workloads; shards: {counted}"
+        if self.over:
+            return text
+        if self.seconds_left is None:
+            return f"{text}; time left not known yet"
+        if self.seconds_left == 0:  # of races: what a run does behind its last one, nobody has foretold
+            ends = "are ending" if counts["running"] else "have yet to end"
+            return f"{text}; all is raced, the last runs {ends}"
+        return f"{text}; about {duration(self.seconds_left)} left"
 
     def reasons(self) -> list[str]:
         """A line for every reason why shards ended without being complete, with those that it ended."""
@@ -84,7 +91,10 @@ class Status:
         for one in self.states:
             if one.reason:
                 alike.setdefault((one.state, one.reason), []).append(one)
-        return [f"{_named(some)} {state} with {_done(some)}: {why}" for (state, why), some in alike.items()]
+        return [
+            f"{_named(some)} {state} with {Status(tuple(some)).done} of {Status(tuple(some)).size} workloads: {why}"
+            for (state, why), some in alike.items()
+        ]
 
     def clocks(self) -> list[str]:
         """A line for every host whose clock is far from that of the files."""
@@ -104,11 +114,11 @@ def _named(some: Sequence[State]) -> str:
     return f"{len(some)} shards ({', '.join(first + ['...'] * (len(some) > _NAMED))})"
 
 
-def _done(some: Sequence[State]) -> str:
-    return f"{sum(one.done for one in some)} of {sum(one.size for one in some)} workloads"
-
-
-OUTCOMES = ("complete", "killed", "refused", "failed")
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
+    if seconds < 7200:
+        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
 
 
 def status(sweep: Sweep) -> Status:
@@ -128,10 +138,10 @@ def worked_on(shard: Shard) -> bool:
 
 
 def _state(sweep: Sweep, shard: Shard) -> State:
-    journal, outcome = shard.journal(), shard.outcome(sweep.told.series)
+    journal, outcome = shard.journal(), shard.outcome(sweep.told.series) or {}
     starts = [one for one in journal if one["event"] == "started"]
     last: dict[str, Any] = starts[-1] if starts else {}
-    if outcome is not None:
+    if outcome:
         state = outcome["outcome"]
     elif worked_on(shard):
         state = "running" if journal and journal[-1]["event"] == "started" else "waiting"
@@ -143,7 +153,7 @@ def _state(sweep: Sweep, shard: Shard) -> State:
         size=size,
         done=size if state == "complete" else min(size, shard.lines() // sweep.told.contenders),
         state=state,
-        reason=None if outcome is None else outcome.get("reason"),
+        reason=outcome.get("reason"),
         host=last.get("node") or last.get("host"),
         machines=tuple(dict.fromkeys(one["machine"] for one in starts)),
         attempts=len(starts),
@@ -159,15 +169,8 @@ def _seconds(shard: Shard, journal: Sequence[dict[str, Any]]) -> float:
         if one["event"] == "ended" and begun is not None:
             total, begun = total + max(0.0, one["time"] - begun["time"]), None
         elif one["event"] == "started":
-            if begun is not None:
-                total += _until_last_result(shard, begun)
+            file = shard.folder / begun["run"] / RESULTS if begun is not None else None
+            if begun is not None and file is not None and file.exists():
+                total += max(0.0, file.stat().st_mtime - (begun["time"] + begun["clock_s"]))
             begun = one
     return total
-
-
-def _until_last_result(shard: Shard, begun: dict[str, Any]) -> float:
-    try:
-        written = (shard.folder / begun["run"] / RESULTS).stat().st_mtime
-    except OSError:
-        return 0.0
-    return max(0.0, float(written - (begun["time"] + begun["clock_s"])))

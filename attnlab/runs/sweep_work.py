@@ -12,8 +12,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from attnlab.race.environment import environment, fingerprint, unchanged
 from attnlab.runs import results_file
 from attnlab.runs.interrupts import terminable
 from attnlab.runs.lock import held, host_held
-from attnlab.runs.plan_file import plan_text
 from attnlab.runs.store import Run, read_run
-from attnlab.runs.sweep_folder import JOURNAL, PLAN_FILE, Shard, Sweep, read_sweep, require_version
+from attnlab.runs.sweep_folder import JOURNAL, PLAN_FILE, Shard, only, plan_text, read_sweep
 from attnlab.system import die_with_parent
 from attnlab.text import one_line
 
@@ -43,125 +41,83 @@ def work(folder: Path | str, number: int, *, carry: Carry | None = None) -> str:
     is done is kept. Raises ValueError for another version of attnlab than the sweep was cut by, naming both.
     """
     sweep = read_sweep(folder)
-    require_version(sweep)
+    sweep.require_version()
+    shard, series, here = sweep.shard(number), sweep.told.series, environment()
+    refused = False  # whether the last run refused to be gone on with, for what `unchanged` does not see
     try:
-        with terminable(), held(sweep.shard(number).folder, wait=True), host_held() as handle:
-            return _Job(sweep, sweep.shard(number), handle, carry or run_command, environment()).work()
+        with terminable(), held(shard.folder, wait=True), host_held() as handle:
+            while True:
+                known = shard.outcome(series)
+                if known is not None:
+                    return str(known["outcome"])
+                last = read_run(shard.runs()[-1]) if shard.runs() else None
+                resumed = last is not None and not refused and _goes_on(last, here)
+                if not shard.left() and not resumed:
+                    return end(shard, series, "complete")
+                if (judged := judge(shard, series)) is not None:
+                    return judged
+                place, words = _attempt(shard, last, resumed)
+                _note_start(shard, series, place, resumed, fingerprint(here))
+                command = [sys.executable, "-P", "-m", "attnlab", "run", *words]
+                status, said = (carry or run_command)(command, [handle])
+                _note_end(shard, status, said)
+                if status == _INTERRUPTED:
+                    return "interrupted"
+                if status == _REFUSED and not resumed:
+                    return end(shard, series, "refused", said)
+                refused = refused or status == _REFUSED  # the next attempt is a run of its own
+                if status > 0 and status != _REFUSED and not _is_complete(place):
+                    return end(shard, series, "failed", f"exit status {status}: {said}")
     except KeyboardInterrupt:
         return "interrupted"
 
 
-@dataclass
-class _Job:
-    """One job on one shard, on this host, which it holds."""
-
-    sweep: Sweep
-    shard: Shard
-    handle: int
-    carry: Carry
-    #: the environment here
-    here: dict[str, Any]
-    #: whether the last run refused to be gone on with, for what `unchanged` does not see
-    refused: bool = False
-
-    def work(self) -> str:
-        series = self.sweep.told.series
-        while True:
-            known = self.shard.outcome(series)
-            if known is not None:
-                return str(known["outcome"])
-            runs = [read_run(one) for one in self.shard.runs()]
-            last = runs[-1] if runs else None
-            left = self.shard.left()
-            if not left and (last is None or last.complete or not self._goes_on(last)):
-                return self._end("complete")
-            judged = judge(self.shard, series)
-            if judged is not None:
-                return judged
-            ended = self._attempt(last)
-            if ended is not None:
-                return ended
-
-    def _goes_on(self, last: Run) -> bool:
-        """Whether that run can be gone on with here."""
-        if last.complete or self.refused:
-            return False
-        before = {name: one for name, one in last.environment.items() if name != "contenders"}
-        try:
-            unchanged(before, self.here)
-        except ValueError:
-            return False
-        return True
-
-    def _attempt(self, last: Run | None) -> str | None:
-        """One run of ``attnlab run``, or one more part of it; the outcome where there is one."""
-        resumed = last is not None and self._goes_on(last)
-        place = last.folder if last is not None and resumed else self._new_run(last)
-        words = (
-            ["--resume", str(place)] if resumed else ["--plan", str(self._plan(place)), "--out", str(place)]
-        )
-        command = [sys.executable, "-P", "-m", "attnlab", "run", *words]
-        self._note_start(place, resumed)
-        status, said = self.carry(command, [self.handle])
-        note_end(self.shard, status, said)
-        if status == _INTERRUPTED:
-            return "interrupted"
-        if status == _REFUSED and resumed:
-            self.refused = True  # the next attempt is a run of its own
-        elif status == _REFUSED:
-            return self._end("refused", said)
-        elif status > 0 and not _is_complete(place):
-            return self._end("failed", f"exit status {status}: {said}")
-        return None
-
-    def _new_run(self, last: Run | None) -> Path:
-        """The folder of a new run; what was cut off in the `last` one is set aside there, and nothing doubled."""
-        if last is not None and not last.complete:
-            with held(last.folder, wait=True):
-                results_file.set_aside(last.folder, results_file.read(last.folder), last.whole())
-        return self.shard.next_run()
-
-    def _plan(self, place: Path) -> Path:
-        """The file of the plan for a new run: the shard's, or one of the workloads that are left."""
-        left, whole = self.shard.left(), self.shard.plan
-        if len(left) == len(whole.workloads):
-            return self.shard.folder / PLAN_FILE
-        kept = dict(zip(whole.workloads, whole.origins or ("",) * len(whole.workloads), strict=True))
-        origins = tuple(kept[one] for one in left) if whole.origins else ()
-        file = self.shard.folder / f"plan-{place.name.removeprefix('run-')}.toml"
-        file.write_text(plan_text(replace(whole, workloads=tuple(left), origins=origins)), encoding="utf-8")
-        return file
-
-    def _note_start(self, place: Path, resumed: bool) -> None:
-        journal = self.shard.folder / JOURNAL
-        journal.touch()
-        os.utime(journal)
-        now = time.time()
-        self.shard.note(
-            "started",
-            series=self.sweep.told.series,
-            run=place.name,
-            resumed=resumed,
-            host=platform.node(),
-            node=os.environ.get("SLURMD_NODENAME"),
-            machine=fingerprint(self.here),
-            time=now,
-            clock_s=journal.stat().st_mtime - now,
-            done=_done(self.shard),
-        )
-
-    def _end(self, outcome: str, reason: str | None = None) -> str:
-        return end(self.shard, self.sweep.told.series, outcome, reason)
+def _goes_on(last: Run, here: Mapping[str, Any]) -> bool:
+    """Whether that run can be gone on with in this environment."""
+    try:
+        unchanged({name: one for name, one in last.environment.items() if name != "contenders"}, dict(here))
+    except ValueError:
+        return False
+    return not last.complete
 
 
-def refuse(folder: Path | str, number: int, reason: str) -> str:
-    """Note that a job could not even begin with the shard, on which host and why: the outcome ``refused``."""
-    sweep = read_sweep(folder)
-    return end(sweep.shard(number), sweep.told.series, "refused", f"on {platform.node()}: {reason}")
+def _attempt(shard: Shard, last: Run | None, resumed: bool) -> tuple[Path, list[str]]:
+    """The folder and the words of the next run; what was cut off in the `last` one is set aside, nothing doubled."""
+    if last is not None and resumed:
+        return last.folder, ["--resume", str(last.folder)]
+    if last is not None and not last.complete:
+        with held(last.folder, wait=True):
+            results_file.set_aside(last.folder, results_file.read(last.folder), last.whole())
+    number = 1
+    while (place := shard.folder / f"run-{number}").exists():
+        number += 1
+    plan, left = shard.folder / PLAN_FILE, shard.left()
+    if len(left) < len(shard.plan.workloads):
+        plan = shard.folder / f"plan-{number}.toml"
+        plan.write_text(plan_text(only(shard.plan, left, chapter=True)), encoding="utf-8")
+    return place, ["--plan", str(plan), "--out", str(place)]
 
 
-def note_end(shard: Shard, status: int, said: str) -> None:
-    """Note that an attempt ended with that exit status, and what it said last."""
+def _note_start(shard: Shard, series: int, place: Path, resumed: bool, machine: str) -> None:
+    journal = shard.folder / JOURNAL
+    journal.touch()
+    os.utime(journal)
+    now = time.time()
+    shard.note(
+        "started",
+        series=series,
+        run=place.name,
+        resumed=resumed,
+        host=platform.node(),
+        node=os.environ.get("SLURMD_NODENAME"),
+        machine=machine,
+        time=now,
+        clock_s=journal.stat().st_mtime - now,
+        done=_done(shard),
+    )
+
+
+def _note_end(shard: Shard, status: int, said: str) -> None:
     shard.note("ended", status=status, said=one_line(said), done=_done(shard), time=time.time())
 
 
@@ -171,9 +127,14 @@ def _done(shard: Shard) -> int:
 
 def end(shard: Shard, series: int, outcome: str, reason: str | None = None) -> str:
     """Note the outcome of `shard`, and return it."""
-    told = None if reason is None else one_line(reason)
-    shard.note("outcome", outcome=outcome, series=series, reason=told)
+    shard.note("outcome", outcome=outcome, series=series, reason=None if reason is None else one_line(reason))
     return outcome
+
+
+def refuse(folder: Path | str, number: int, reason: str) -> str:
+    """Note that a job could not even begin with the shard, on which host and why: the outcome ``refused``."""
+    sweep = read_sweep(folder)
+    return end(sweep.shard(number), sweep.told.series, "refused", f"on {platform.node()}: {reason}")
 
 
 def judge(shard: Shard, series: int) -> str | None:
@@ -252,7 +213,7 @@ def stop(folder: Path | str, number: int) -> None:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     shard = read_sweep(folder).shard(number)
     if [one["event"] for one in shard.journal()][-1:] == ["started"]:
-        note_end(shard, _INTERRUPTED, "")
+        _note_end(shard, _INTERRUPTED, "")
 
 
 def _is_complete(place: Path) -> bool:

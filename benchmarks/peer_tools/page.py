@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.figures import drawing
+from attnlab import figures
 from peer_tools.pairs import Pair, reference_ratio
 from peer_tools.scoring import RULES, Rule, Score, quantile, score
 
@@ -178,8 +178,8 @@ def draw(store: Mapping[str, Any], pairs: Sequence[Pair], tools: Sequence[str], 
     trials = judged(store, pairs)
     shown = [tool for tool in tools if of(trials, tool=tool)]
     conditions = [one for one in CONDITIONS if of(trials, condition=one)]
-    figure, (left, right) = drawing.new_figure(2, width=10.4, height=0.62 * len(shown) + 1.7, sharey=True)
-    colours = {"idle": drawing.BLUE, "hog": drawing.ORANGE}
+    figure, (left, right) = figures.new_figure(2, width=10.4, height=0.62 * len(shown) + 1.7, sharey=True)
+    colours = {"idle": figures.BLUE, "hog": figures.ORANGE}
     for index, condition in enumerate(conditions):
         shift = (index - (len(conditions) - 1) / 2) * 0.34
         for row, tool in enumerate(shown):
@@ -196,13 +196,13 @@ def draw(store: Mapping[str, Any], pairs: Sequence[Pair], tools: Sequence[str], 
     ticks = [one for one in (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0) if low <= one <= high]
     right.set_xticks(ticks, [f"{one * 100:g} %" for one in ticks])
     right.minorticks_off()
-    drawing.entitle(left, "A backend against itself: false claims", "share of A/A comparisons")
-    drawing.entitle(right, "How far the ratio is off the truth", "median, and line to the 95th percentile")
+    figures.entitle(left, "A backend against itself: false claims", "share of A/A comparisons")
+    figures.entitle(right, "How far the ratio is off the truth", "median, and line to the 95th percentile")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     folder.mkdir(parents=True, exist_ok=True)
     vector = folder / "peers.svg"
     figure.savefig(vector, metadata={"Date": None})
-    return [vector, drawing.save(figure, folder / "peers.png")]
+    return [vector, figures.save(figure, folder / "peers.png")]
 
 
 def _false_claims(axes: Any, one: Score, place: float, colour: str, label: str | None) -> None:
@@ -210,7 +210,7 @@ def _false_claims(axes: Any, one: Score, place: float, colour: str, label: str |
     axes.barh(place, 0 if math.isnan(one.false_share) else one.false_share, 0.3, color=colour, label=label)
     if one.aa:
         text = f"{one.false_claims} of {one.aa}"
-        axes.text(one.false_share + 0.02, place, text, va="center", fontsize=drawing.SIZE - 2.5, color=colour)
+        axes.text(one.false_share + 0.02, place, text, va="center", fontsize=figures.SIZE - 2.5, color=colour)
 
 
 def _errors(axes: Any, trials: Trials, place: float, colour: str) -> None:

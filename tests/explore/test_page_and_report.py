@@ -8,10 +8,10 @@ import pytest
 from opened_page import Make, Open
 
 from attnlab import units
-from attnlab.judge.winner import Sure, Winner
+from attnlab.judge.analysis import choose
+from attnlab.judge.ranking import Sure, Winner
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
-from attnlab.report.winners import choose, every_place
 
 TWINS = ("torch_sdpa_flash", "torch_sdpa")
 RACES: dict[str, dict[str, Any]] = {
@@ -42,12 +42,12 @@ def test_report_and_page_say_the_same_of_the_first_place(race: str, made: Make, 
     """Who it is, how sure, how far ahead, and whom to choose where one is to do for all."""
     run = made(heads=(4,), **RACES[race])
     analysis, found = analyse(run), opened(run)
-    chosen = choose(analysis, every_place(analysis))
-    assert chosen is not None and chosen.name_in_code in answer_of(analysis).line
+    chosen = choose(analysis.won, analysis.names)
+    assert chosen is not None and f"`{chosen.name}`" in answer_of(analysis).line
     assert found.page.locator("#answer .card >> nth=0 >> .big").inner_text() == chosen.name
     found.pick("The number says how many times as fast as", "next")
     found.page.locator("#view .chart").first.focus()
-    for one in every_place(analysis):
+    for one in analysis.won:
         found.page.keyboard.press("ArrowRight")
         names, texts = (found.page.locator(f"#tip {tag}").all_inner_texts() for tag in ("dt", "dd"))
         told = dict(zip(names, texts, strict=True))

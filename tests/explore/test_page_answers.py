@@ -9,10 +9,9 @@ import pytest
 from opened_page import Make, Open
 
 from attnlab import units
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure
 from attnlab.problem.result import Outcome
 from attnlab.report.analysis import analyse
-from attnlab.report.winners import every_place
 from attnlab.runs.store import Run
 
 
@@ -22,16 +21,19 @@ def test_the_first_screen_answers(made: Make, opened: Open) -> None:
     analysis, found = analyse(run), opened(run)
     text = found.text("#answer")
     cells = analysis.cells
-    decided = sum(one.won.sure is Sure.DECIDED for one in every_place(analysis))
+    decided = sum(one.won.sure is Sure.DECIDED for one in analysis.won)
     assert "torch_sdpa" in text and f"{decided} of {len(cells)} decided" in text
     largest = max(cells, key=lambda cell: (cell.workload.keys, cell.workload.heads))
     assert units.bytes_text(largest.measured["torch_sdpa"].peak_bytes or 0) in text
-    leads = [one.won.ahead for one in every_place(analysis) if one.won.sure is Sure.DECIDED]
+    leads = [one.won.ahead for one in analysis.won if one.won.sure is Sure.DECIDED]
     ratios = [lead.ratio for lead in leads if lead is not None]
-    assert f"{units.figures(min(ratios))} to {units.figures(max(ratios))} ×" in text
-    over = analysis.won[largest.workload].over_baseline
+    assert f"{units.number_text(min(ratios))} to {units.number_text(max(ratios))} ×" in text
+    over = largest.won.over_baseline
     assert over is not None and over.low is not None and over.high is not None
-    assert f"{units.figures(over.ratio)} [{units.figures(over.low)}, {units.figures(over.high)}] ×" in text
+    assert (
+        f"{units.number_text(over.ratio)} [{units.number_text(over.low)}, {units.number_text(over.high)}] ×"
+        in text
+    )
     box = found.page.locator("#answer").bounding_box()
     assert box["y"] + box["height"] < 800
 

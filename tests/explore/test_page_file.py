@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_blocks import block, data_of, unpacked
 
-from attnlab import units
+from attnlab import figures, units
 from attnlab.errors import NotStored
-from attnlab.figures import palette
 from attnlab.problem.result import Result
 from attnlab.report import page_data as data_module
 from attnlab.report.analysis import Analysis, analyse
@@ -99,7 +98,7 @@ def test_colours_are_those_of_the_figures(made: Make) -> None:
     data = data_of(render([made()]))
     names = [one["name"] for one in data["contenders"]]
     assert {one["name"]: one["colour"] for one in data["contenders"]} == {
-        name: style.colour for name, style in palette.styles(names).items()
+        name: style.colour for name, style in figures.styles(names).items()
     }
 
 

@@ -288,16 +288,14 @@ def test_a_stored_run_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_to_show_a_run_it_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That takes longest of all, of a large run."""
-    from attnlab.report import analysis
-
     judged: list[Run] = []
-    judge = analysis.judge
+    judge = Run.judged
 
     def counted(run: Run) -> object:
         judged.append(run)
         return judge(run)
 
-    monkeypatch.setattr(analysis, "judge", counted)
+    monkeypatch.setattr(Run, "judged", counted)
     synthetic(tmp_path, lengths=(64, 128), heads=(4,))
     assert status("show", str(tmp_path)) == 0
     assert len(judged) == 1

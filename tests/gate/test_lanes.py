@@ -38,7 +38,7 @@ def held(
 ) -> Checked:
     """`check` of a NumPy backend that does something extra."""
     (folder / "mine.py").write_text(MINE.format(extra=extra))
-    return check("mine", [str(folder)], dtypes=DTYPES, lanes=lanes, on_event=on_event)
+    return check("mine", [str(folder)], dtypes=DTYPES, lanes=lanes, on_event=on_event, everything=True)
 
 
 def in_(dtype: str, fault: str) -> str:
@@ -72,7 +72,7 @@ def test_what_every_lane_asks_is_told_here(tmp_path: Path) -> None:
     )
     told: list[list[str]] = [[], []]
     alone, together = (
-        check("shy", [str(tmp_path)], dtypes=DTYPES, lanes=lanes, on_event=texts.append)
+        check("shy", [str(tmp_path)], dtypes=DTYPES, lanes=lanes, on_event=texts.append, everything=True)
         for lanes, texts in enumerate(told, 1)
     )
     assert alone == together

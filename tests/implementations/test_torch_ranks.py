@@ -21,7 +21,6 @@ from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.workload import Workload
 from attnlab.race.instruments import PEAK_MEMORY
-from attnlab.race.pace import Pace
 from attnlab.race.probe import Probe
 from attnlab.race.worker_process import Refused, WorkerProcess
 
@@ -124,21 +123,12 @@ def test_a_part_without_weight_takes_no_digit_however_large_its_values(over_rank
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gate_finds_nothing_wrong(over_ranks: Backend, dtype: str) -> None:
-    probe, pace = Probe(over_ranks), Pace()
+    probe = Probe(over_ranks)
 
     def ask(question: Question) -> Answers:
-        layouts = question.layout, question.gradient_layout
-        return pace.timed(lambda: probe.answer(question.problem, question.workload(), *layouts))
+        return probe.answer(question.problem, question.workload(), question.layout, question.gradient_layout)
 
-    found = examine(
-        ask,
-        dtype,
-        seed=0,
-        directions=EVERYTHING,
-        clock=lambda: pace.seconds,
-        setup=lambda: pace.setup,
-        parts=over_ranks.parts,
-    )
+    found = examine(ask, dtype, seed=0, directions=EVERYTHING, parts=over_ranks.parts)
     assert found.fault is None
     assert found.asked > 20 or found.refusal
 

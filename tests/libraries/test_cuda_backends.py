@@ -22,7 +22,6 @@ from attnlab.errors import Unavailable
 from attnlab.gate.gate import Answers, examine
 from attnlab.gate.questions import Question
 from attnlab.libraries import cuda_kernels
-from attnlab.libraries.host import LastMade
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 
@@ -162,25 +161,6 @@ def test_flashinfer_plans_when_a_workload_is_bound(loaded: Loaded) -> None:
     before = file._planned.cache_info().misses
     call()
     assert file._planned.cache_info().misses == before == 1
-
-
-def test_a_bias_is_made_for_xformers_once_an_array(loaded: Loaded) -> None:
-    backend, file = loaded("xformers")
-    call = on_the_cpu(backend, file).bind(HALF.with_(device="cpu", mask="random(0.5)", keys=19))
-    call()
-    made = file._BIAS._made
-    call()
-    assert made is not None and file._BIAS._made is made
-    del call
-    assert file._BIAS._made is None, "it is given back with the array"
-
-
-def test_a_tensor_that_was_changed_in_place_is_made_anew() -> None:
-    """By PyTorch's own count of its changes."""
-    doubled, tensor = LastMade(lambda one: one * 2), torch.ones(3)
-    assert doubled.of(tensor) is doubled.of(tensor)
-    tensor += 1
-    assert doubled.of(tensor).tolist() == [4, 4, 4]
 
 
 def test_an_old_version_is_unavailable(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:

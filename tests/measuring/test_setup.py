@@ -7,7 +7,7 @@ import math
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, race
 
-from attnlab.judge.set_up import pay_off
+from attnlab.judge.verdicts import pay_off
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.worker import Worker

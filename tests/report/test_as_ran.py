@@ -16,7 +16,6 @@ from attnlab.race.invariance import Invariance
 from attnlab.report import as_ran, page, sentences, tables
 from attnlab.report.analysis import analyse
 from attnlab.report.lower_precision import lower_precision
-from attnlab.report.winners import every_place
 from attnlab.runs.store import Run, read_run
 
 LOW = "quick[precision=bf16]"
@@ -49,7 +48,7 @@ def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> Non
         assert cell.ranking is not None and cell.ranking.best.contender == "steady"
         assert cell.ranking.of(LOW) is None
         assert cell.standing(LOW) is not None
-    assert all(LOW not in one.won.first for one in every_place(analysis))
+    assert all(LOW not in one.won.first for one in analysis.won)
     (said,) = lower_precision(analysis, group)
     assert said.startswith(
         f"**`{LOW}` computes in bfloat16**, not in its inputs' float32, and is ranked apart."
@@ -80,7 +79,7 @@ def test_tables_show_it_with_its_precision(tmp_path: Path) -> None:
 def test_alone_it_is_ranked_and_said_to_be_without_rival(tmp_path: Path) -> None:
     analysis = analyse(run_of(tmp_path, (LOW,), baseline=LOW))
     (group,) = analysis.groups
-    assert group.ranked
+    assert group.won
     (said,) = lower_precision(analysis, group)
     assert said.endswith("nothing in float32 was measured beside it to compare it with.")
 

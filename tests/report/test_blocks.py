@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.judge import processes
+from attnlab.judge import replication
+from attnlab.judge.growth import Fitting
 from attnlab.problem.result import Measurement, Result
 from attnlab.problem.workload import Workload
 from attnlab.report import blocks, page
 from attnlab.report.analysis import analyse
 from attnlab.report.data_tables import tables
-from attnlab.report.growths import Fitting
 from attnlab.runs.store import Run
 
 BLOCK = {"d_model": 768, "head_dim": None, "value_dim": None, "scale": None}
@@ -150,14 +150,14 @@ def test_an_estimate_covers_its_mean_as_often_as_it_says() -> None:
     rng = np.random.default_rng(1)
     hits = 0
     for _ in range(2000):
-        found = processes.estimate(list(rng.normal(3.0, 0.5, 5)))
+        found = replication.estimate(list(rng.normal(3.0, 0.5, 5)))
         hits += found.low <= 3.0 <= found.high
     assert 0.935 < hits / 2000 < 0.965
-    assert np.isnan(processes.estimate([1.0]).low)
+    assert np.isnan(replication.estimate([1.0]).low)
     only_disturbed = Measurement("block_parts", "s", (2.0,), {"output_s": (1.0,), "waited": (0.5,)})
-    assert processes.share(only_disturbed, "output_s", most_waited=0.02) is None
+    assert replication.share(only_disturbed, "output_s", most_waited=0.02) is None
     with pytest.raises(ValueError, match="at least one process"):
-        processes.estimate([])
+        replication.estimate([])
 
 
 def test_a_ratio_of_two_workloads_pairs_the_processes(made: Callable[..., Run]) -> None:
@@ -169,6 +169,6 @@ def test_a_ratio_of_two_workloads_pairs_the_processes(made: Callable[..., Run]) 
         return Measurement("latency", "s", tuple(seconds), plain)
 
     one, other = latency([1.0, 2.0, 4.0], [0, 1, 2]), latency([3.0, 6.0, 12.0], [0, 1, 2])
-    found = processes.time_ratio(one, other)
+    found = replication.seconds(other, one)
     assert found is not None and (found.low, found.value, found.high) == pytest.approx((3.0, 3.0, 3.0))
-    assert processes.time_ratio(one, latency([1.0], [7])) is None
+    assert replication.seconds(latency([1.0], [7]), one) is None

@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from attnlab.figures.drawing import Drawn, new_figure
-from attnlab.report import growths, page, write
+from attnlab.figures import Drawn, new_figure
+from attnlab.judge import growth
+from attnlab.report import page, write
 from attnlab.report.figure_files import Writing
 from attnlab.runs.store import Run
 
@@ -31,9 +32,9 @@ def test_the_report_of_a_large_run_is_that_of_a_small_one(
     """Its fits and figures come from processes of their own, of which none is left."""
     run = made(lengths=(64, 128, 256, 512, 1024), heads=(1, 4), variants=({}, {"dtype": "float64"}))
     here = write(run, tmp_path / "here")
-    monkeypatch.setattr(growths, "MANY", 1)
+    monkeypatch.setattr(growth, "MANY", 1)
     monkeypatch.setattr(page, "LARGE", 1)
-    for module in (growths, page):
+    for module in (growth, page):
         monkeypatch.setattr(module, "cores", lambda: 2)
     aside = write(run, tmp_path / "aside")
     assert psutil.Process().children() == []

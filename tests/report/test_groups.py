@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from attnlab.judge.crossover import find_crossovers
+from attnlab.judge.groups import conditions
 from attnlab.problem.workload import Workload
-from attnlab.report.analysis import analyse, conditions
+from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
-from attnlab.report.crossings import find_crossovers
 from attnlab.report.page import content_of, render
 from attnlab.report.speed_figures import latency
 

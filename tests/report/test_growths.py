@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from attnlab.judge import growth
+from attnlab.judge.growth import Fitting
 from attnlab.report import growths
 from attnlab.report.analysis import analyse
 from attnlab.report.page import content_of, render
@@ -28,24 +30,24 @@ def rows(run):
 def sentences(run):
     analysis = analyse(run)
     (group,) = analysis.groups
-    return growths.sentences(group, growths.Fitting(analysis).found[0])
+    return growths.sentences(group, Fitting(analysis).found[0])
 
 
 def test_fits_in_a_process_of_their_own_are_those_made_here(made, monkeypatch):
     """Of every group; a length that one contender lacks is one that its fits lack."""
     run = made(costs=QUADRATIC, ceiling_flops=1e15, variants=({}, {"dtype": "float64"}), **SIZES)
     run.results.pop()
-    here = growths.Fitting(analyse(run)).found
+    here = Fitting(analyse(run)).found
     began = []
 
     def aside(function, part):
         began.append(len(part))
         return Aside(function, part)
 
-    monkeypatch.setattr(growths, "MANY", 1)
-    monkeypatch.setattr(growths, "Aside", aside)
-    monkeypatch.setattr(growths, "cores", lambda: 2)
-    assert growths.Fitting(analyse(run)).found == here
+    monkeypatch.setattr(growth, "MANY", 1)
+    monkeypatch.setattr(growth, "Aside", aside)
+    monkeypatch.setattr(growth, "cores", lambda: 2)
+    assert Fitting(analyse(run)).found == here
     assert began == [8] and sum(map(len, here)) == 8
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from attnlab.judge.growth import Fitting
 from attnlab.problem.workload import Workload
 from attnlab.report import storages
 from attnlab.report.analysis import analyse
 from attnlab.report.data_tables import tables
-from attnlab.report.growths import Fitting
 from attnlab.report.page import content_of, render
 from attnlab.runs.plan import Plan
 

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import synthetic
 
+from attnlab.judge.analysis import choose
+from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.pairing import LOOK_ALPHA, half_width
-from attnlab.judge.winner import Sure
+from attnlab.judge.ranking import Sure
 from attnlab.problem.result import Outcome
 from attnlab.report import tables, verdict_figures, verdict_text
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import MOST, answer_of
-from attnlab.report.crossings import find_crossovers
 from attnlab.report.readable import MOST_HEADS, MOST_LENGTHS, readable
-from attnlab.report.winners import choose, every_place
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 B_WINS, EQUAL = {"a": SLOW, "b": FAST}, {"a": FAST, "b": FAST}
@@ -52,7 +52,7 @@ def test_the_ratio_and_interval_in_the_table_are_those_of_the_samples(made):
 
 def test_the_range_in_a_sentence_covers_every_workload(made):
     run = made(costs=B_WINS, **SIZES)
-    ratios = [one.won.ahead.ratio for one in every_place(analyse(run))]
+    ratios = [one.won.ahead.ratio for one in analyse(run).won]
     line, how_sure, *_ = said(run)
     assert line == "**Use `b`**: nothing is decidedly faster at any of 8 sizes."
     found = re.search(r"fastest at all 8 sizes, ([\d.]+) to ([\d.]+) times as fast as the next\.$", how_sure)
@@ -89,18 +89,18 @@ def test_equals_are_a_tie_and_nobody_wins(made):
     line, how_sure, *_ = said(run)
     assert line == "**No single winner.** Use `torch_sdpa`: at all 8 sizes it is tied for first."
     assert how_sure.startswith("`torch_sdpa` is tied for first at all 8 sizes, with `torch_eager`:")
-    assert {one.won.sure for one in every_place(analyse(run))} == {Sure.TIE}
+    assert {one.won.sure for one in analyse(run).won} == {Sure.TIE}
 
 
 def test_two_names_for_one_kernel_are_no_rivals(made):
     costs = {"torch_one": FAST, "torch_two": FAST, "other": SLOW}
     kernels = {"torch_one": "flash_attention", "torch_two": "flash_attention", "other": "some BLAS"}
     run = made(costs=costs, kernels=kernels, baseline="other", **SIZES)
-    for one in every_place(analyse(run)):
+    for one in analyse(run).won:
         assert one.won.first == ("torch_one",)
         assert one.won.sure is Sure.DECIDED
         assert one.won.ahead.over == one.won.over_baseline.over == "other"
-        assert one.shares_first("torch_two")
+        assert "torch_two" in one.first
     assert said(run)[0].startswith("**Use `torch_one`**")
 
 
@@ -161,7 +161,7 @@ def test_one_process_gives_no_verdict(made):
         "nobody could be compared with the fastest: an interval needs two processes of each" in one
         for one in rest
     )
-    (place,) = every_place(analyse(run))
+    (place,) = analyse(run).won
     assert place.won.sure is Sure.NO_INTERVAL and place.won.ahead.low is None
 
 
@@ -169,7 +169,7 @@ def test_a_single_contender_is_compared_with_nothing(made):
     run = made(costs={"a": FAST}, **SIZES)
     line, *_ = said(run)
     assert line.startswith("**Only `a` has a time**: there is nothing to compare it with.")
-    assert {one.won.sure for one in every_place(analyse(run))} == {Sure.ALONE}
+    assert {one.won.sure for one in analyse(run).won} == {Sure.ALONE}
 
 
 def disturbed(run, part, names=("a", "b")):
@@ -216,7 +216,7 @@ def test_one_that_could_not_be_compared_is_named(made):
     """It is neither tied nor beaten, and a reader must know that."""
     costs = {"a": SLOW, "b": FAST, "c": lambda w: 1.3 * FAST(w)}
     run = disturbed(made(costs=costs, rounds=30, lengths=(64,), heads=(1,)), 0.9, ("c",))
-    (place,) = every_place(analyse(run))
+    (place,) = analyse(run).won
     assert place.won.sure is Sure.DECIDED and place.won.not_compared == ("c",)
     assert any(one.startswith("Somewhere `c` could not be compared") for one in said(run))
 
@@ -254,7 +254,7 @@ def test_a_broken_self_test_is_told_and_widens_the_margin(made):
     assert "differed from itself by up to 6." in text
     assert "Smaller differences on these workloads are called ties below" in text
     # 4 % is below what this machine tells apart
-    assert {one.won.sure for one in every_place(analysis)} == {Sure.TIE}
+    assert {one.won.sure for one in analysis.won} == {Sure.TIE}
 
 
 def test_a_self_test_that_fails_on_one_workload_widens_the_margin_there_alone(made):
@@ -321,17 +321,13 @@ def test_a_verdict_stays_short_whatever_was_measured(tmp_path_factory, speeds, h
     found = answer_of(analysis)
     assert len(found.sentences) <= MOST
     assert all(len(one) <= 260 for one in (found.line, *found.sentences))
-    places = every_place(analysis)
-    chosen = choose(analysis, places)
+    places = analysis.won
+    chosen = choose(places, analysis.names)
     for name in analysis.names:
-        assert sum(one.shares_first(name) for one in places) <= sum(
-            one.shares_first(chosen.name) for one in places
-        )
+        assert sum(name in one.first for one in places) <= sum(chosen.name in one.first for one in places)
     everywhere = [*chosen.won, *chosen.tied, *chosen.behind, *chosen.absent]
     alone = [
-        one
-        for one in places
-        if one.won.sure not in (Sure.DECIDED, Sure.TIE) and one.shares_first(chosen.name)
+        one for one in places if one.won.sure not in (Sure.DECIDED, Sure.TIE) and chosen.name in one.first
     ]
     assert len(everywhere) + len(alone) == len(places)
     assert {one.outcome for one in run.results} <= {Outcome.MEASURED, Outcome.WRONG, Outcome.OVER_BUDGET}

@@ -22,8 +22,8 @@ import attnlab
 from attnlab.backends.backend import Backend
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
-from attnlab.report.wording import counted
 from attnlab.routing.dispatch import Fastest
+from attnlab.text import counted
 
 
 @pytest.mark.parametrize("name", TENSORS)

@@ -13,9 +13,9 @@ from strategies import workloads
 from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.runs.plan import Plan, read_plan
-from attnlab.runs.plan_file import plan_text
-from attnlab.runs.sweep_cutting import cut, joined, shards_of, side_by_side
-from attnlab.runs.sweep_folder import new_sweep, read_sweep
+from attnlab.runs.sweep_folder import cut, joined, new_sweep, plan_text, read_sweep
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def many(count: int, **fields: object) -> Plan:
@@ -31,41 +31,24 @@ def many(count: int, **fields: object) -> Plan:
 def test_every_workload_is_in_one_shard(data: st.DataObject) -> None:
     """Whatever they cost; no shard is empty, and none is longer than an equal part by more than a workload."""
     plan = many(data.draw(st.integers(1, 40)))
-    count = data.draw(st.integers(1, 50))
-    costs = data.draw(
-        st.lists(st.floats(1e-3, 1e3), min_size=len(plan.workloads), max_size=len(plan.workloads))
-    )
+    count, size = data.draw(st.integers(1, 50)), len(plan.workloads)
+    costs = data.draw(st.lists(st.floats(1e-3, 1e3), min_size=size, max_size=size))
     parts = cut(plan, count, costs)
-    assert sorted(one.label for part in parts for one in part.workloads) == sorted(
-        one.label for one in plan.workloads
-    )
+    spread = [one.label for part in parts for one in part.workloads]
+    assert sorted(spread) == sorted(one.label for one in plan.workloads)
     assert 1 <= len(parts) <= count
     cost = dict(zip(plan.workloads, costs, strict=True))
     for part in parts:
         spent = [cost[one] for one in part.workloads]
-        assert sum(spent) <= (sum(costs) / count + max(costs)) * (1 + 1e-9)
+        assert 0 < sum(spent) <= (sum(costs) / count + max(costs)) * (1 + 1e-9)
         assert part.contenders == plan.contenders
 
 
-def test_equal_workloads_make_as_many_shards_as_are_asked_for() -> None:
-    """Sizes differ by one at most."""
-    for count in range(1, 11):
-        sizes = [len(one.workloads) for one in cut(many(10), count)]
-        assert len(sizes) == count and max(sizes) - min(sizes) <= 1
-
-
-def test_lengths_of_one_kind_stand_together() -> None:
+def test_lengths_of_one_kind_and_origins_stay_together_and_the_chapter_is_done_once() -> None:
     """So that growth with length is seen on one machine."""
-    plan = many(10)
-    heads = [plan.workloads[place].heads for place in side_by_side(plan.workloads)]
-    assert heads == [1] * 5 + [2] * 5
-    assert all(len({one.heads for one in part.workloads}) == 1 for part in cut(plan, 2))
-
-
-def test_the_numerical_chapter_is_done_once() -> None:
-    """By the first shard; origins go with their workloads."""
-    plan = many(4, experiments=("formula",), origins=("a", "b", "c", "d"))
+    plan = many(10, experiments=("formula",), origins=tuple("abcdefghij"))
     parts = cut(plan, 2)
+    assert [{one.heads for one in part.workloads} for part in parts] == [{1}, {2}]
     assert [one.experiments for one in parts] == [("formula",), ()]
     origin = dict(zip(plan.workloads, plan.origins, strict=True))
     assert all(part.origins == tuple(origin[one] for one in part.workloads) for part in parts)
@@ -74,71 +57,39 @@ def test_the_numerical_chapter_is_done_once() -> None:
 def test_several_plans_make_one_of_all_their_workloads() -> None:
     """Each once, with what asks for it; whatever else differs is named."""
     forward, twice = many(4), many(6, origins=tuple("abcdef"))
-    training = dataclasses.replace(
-        forward, workloads=tuple(dataclasses.replace(one, direction="training") for one in forward.workloads)
-    )
     assert joined({"a": forward}) == forward
-    both = joined({"a": forward, "b": training, "c": twice})
-    assert both.workloads == (*forward.workloads, *training.workloads, *twice.workloads[4:])
-    assert both.origins == ("",) * 8 + ("e", "f") and both.contenders == forward.contenders
+    both = joined({"a": forward, "c": twice})
+    assert both.workloads == (*forward.workloads, *twice.workloads[4:])
+    assert both.origins == ("",) * 4 + ("e", "f") and both.contenders == forward.contenders
     with pytest.raises(ValueError, match="and b has other contenders than a: make them alike, or two sweeps"):
         joined({"a": forward, "b": many(4, contenders=("torch_sdpa",))})
-
-
-def test_what_cannot_be_cut_is_refused() -> None:
-    """With what was expected."""
-    with pytest.raises(ValueError, match="one shard or more, got 0"):
-        cut(many(4), 0)
-    with pytest.raises(ValueError, match="seconds must be 4 numbers above 0"):
-        cut(many(4), 2, [1.0, 2.0])
-    with pytest.raises(ValueError, match="--hours-per-shard must be above 0, got 0"):
-        shards_of([1.0], 0)
-    assert shards_of([3600.0] * 10, 2.5) == 4
+    files = (DOCS / "sweeps" / f"{one}.toml" for one in ("plan", "training"))
+    assert len(joined({str(one): Plan.grid(**read_plan(one)) for one in files}).workloads) == 72
 
 
 @given(st.lists(workloads(), min_size=1, max_size=4, unique=True), st.data())
 def test_a_plan_survives_as_a_plan_file(
     tmp_path_factory: pytest.TempPathFactory, found: list[Workload], data: st.DataObject
 ) -> None:
-    """Every field of every workload, whatever it holds."""
+    """Every field of every workload, whatever it holds, and every setting of the plan."""
     plan = Plan(
         workloads=tuple(found),
         origins=tuple(data.draw(st.text(st.characters(exclude_categories=["Cs"]))) for _ in found),
         contenders=("numpy_vectorized[OMP_NUM_THREADS=1]", "torch_sdpa"),
         baseline="torch_sdpa",
         folders=("/somewhere/my backends",),
+        self_test=data.draw(st.booleans()),
         memory=data.draw(st.booleans()),
+        ceilings=data.draw(st.booleans()),
         experiments=data.draw(st.sampled_from([(), ("formula",)])),
         limits=Limits(workload_seconds=data.draw(st.floats(1e-3, 1e3)), processes=3),
     )
+    usual = {one.name: one.default for one in dataclasses.fields(Plan)}
+    told = usual.keys() - {"experiments", "self_test", "memory", "ceilings"}
+    assert all(getattr(plan, name) != usual[name] for name in told), "a field that is added is written too"
     file = tmp_path_factory.mktemp("plan") / "plan.toml"
     file.write_text(plan_text(plan), encoding="utf-8")
     assert Plan.grid(**read_plan(file)) == plan
-
-
-def test_a_plan_of_a_great_sweep_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Of more than a megabyte: whoever has the sweep's plan can repeat it."""
-    plan, file = many(20_000), tmp_path / "plan.toml"
-    file.write_text(plan_text(plan), encoding="utf-8")
-    assert file.stat().st_size > 2**20
-    assert Plan.grid(**read_plan(file)) == plan
-
-
-def test_a_listed_plan_has_no_grid_beside_it(tmp_path: Path) -> None:
-    """What is meant twice is refused, as is a workload that is none."""
-    listed = plan_text(many(2))
-    for line, message in (
-        ("lengths = [8]\n", "takes no lengths beside them"),
-        ('preset = "gpt2"\n', "takes no preset beside them"),
-        ("head_dim = 8\n", "takes no head_dim beside them"),
-    ):
-        file = tmp_path / "plan.toml"
-        file.write_text(line + listed, encoding="utf-8")
-        with pytest.raises(ValueError, match=message):
-            Plan.grid(**read_plan(file))
-    file.write_text(listed.replace("queries", "querys"), encoding="utf-8")
-    with pytest.raises(ValueError, match="unknown workload field 'querys'"):
-        Plan.grid(**read_plan(file))
 
 
 def test_a_sweep_is_read_back_as_it_was_cut(tmp_path: Path) -> None:
@@ -152,27 +103,31 @@ def test_a_sweep_is_read_back_as_it_was_cut(tmp_path: Path) -> None:
     assert whole.workloads == many(10).workloads
 
 
-def test_folders_that_are_no_sweep_or_not_empty_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, r"holds no sweep: there is no sweep\.json in it"),
+        ("[", "cannot be read"),
+        ("{", "cannot be read"),
+        ('{"format": 9}', "not of format 1"),
+        ('{"format": 1}', r"sweep\.json"),
+    ],
+)
+def test_a_folder_that_is_no_sweep_is_refused(text: str | None, said: str, tmp_path: Path) -> None:
     """One line with the mend."""
-    with pytest.raises(ValueError, match=r"holds no sweep: there is no sweep\.json in it"):
+    if text is not None:
+        (tmp_path / "sweep.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=said):
         read_sweep(tmp_path)
+
+
+def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one shard or more, got 0"):
+        cut(many(4), 0)
+    with pytest.raises(ValueError, match="seconds must be 4 numbers above 0"):
+        cut(many(4), 2, [1.0, 2.0])
     new_sweep(many(2), tmp_path / "sweep", 1)
     with pytest.raises(ValueError, match="already holds something; go on with --resume"):
         new_sweep(many(2), tmp_path / "sweep", 1)
-    file = tmp_path / "sweep" / "sweep.json"
-    for text, message in (
-        ("{", "cannot be read"),
-        ('{"format": 9}', "not of format 1"),
-        ('{"format": 1}', "sweep.json"),
-    ):
-        file.write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=message):
-            read_sweep(tmp_path / "sweep")
     with pytest.raises(ValueError, match="has shards 0 to 0, got 1"):
-        new_sweep(many(2), tmp_path / "other", 1).shard(1)
-
-
-def test_every_setting_of_a_plan_stands_in_its_file() -> None:
-    """A field that is added to a plan must be written too."""
-    known = {"workloads", "origins", "contenders", "baseline", "folders", "self_test", "memory", "ceilings"}
-    assert {one.name for one in dataclasses.fields(Plan)} == known | {"experiments", "limits"}
+        read_sweep(tmp_path / "sweep").shard(1)

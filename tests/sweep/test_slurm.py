@@ -11,24 +11,17 @@ from pathlib import Path
 
 import pytest
 from slurm import Slurm, reason_to_skip, wait_until
-from sweeping import PLAN, cells, plan_file
+from sweeping import PLAN, cells, cells_of, plan_file
 
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
 from attnlab.runs.sweep_folder import read_sweep
-from attnlab.runs.sweep_merging import results
 from attnlab.runs.sweep_progress import status
 
 _REASON = reason_to_skip()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
 pytest.importorskip("submitit", reason="submitit is not installed; pip install 'attnlab[sweep]'")
-
-
-@pytest.fixture(autouse=True)
-def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock of the host that nobody else waits for; jobs have the environment that they are submitted in."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +57,7 @@ def test_a_job_array_gives_the_same_set_of_results_as_one_run(slurm: Slurm, tmp_
     assert "6 of 6 workloads; shards: 3 complete" in found.stdout
     sweep = read_sweep(out)
     unbroken = run(Plan.grid(**read_plan(file)), tmp_path / "unbroken")
-    assert cells(results(sweep)) == cells(unbroken.results)
+    assert cells_of(sweep) == cells(unbroken.results)
     journals = [shard.journal() for shard in sweep.shards]
     nodes = {one["node"] for journal in journals for one in journal if one["event"] == "started"}
     assert nodes == {"node1", "node2"}
@@ -92,7 +85,7 @@ def test_a_cancelled_job_keeps_what_it_has_and_another_goes_on(slurm: Slurm, tmp
     assert status(sweep).states[0].state in ("stopped", "complete")
     found = attnlab(slurm, "sweep", "--resume", "--cluster", "slurm", "--out", str(out))
     assert found.returncode == 0, found.stderr + found.stdout
-    there = cells(results(sweep))
+    there = cells_of(sweep)
     assert len(there) == there.total() == 12
     assert shard.lines() >= kept and len(shard.runs()) == 1
 
@@ -110,25 +103,8 @@ def test_a_slurmd_that_dies_loses_nothing(slurm: Slurm, tmp_path: Path) -> None:
         slurm.start("node1")
         told = process.communicate(timeout=300)[0].decode()
     assert process.returncode == 0, told
-    there = cells(results(read_sweep(out)))
+    there = cells_of(read_sweep(out))
     assert len(there) == there.total() == 12
-
-
-def test_what_slurm_refuses_is_one_line_and_nothing_is_lost(slurm: Slurm, tmp_path: Path) -> None:
-    """A partition and a feature that do not exist; the same sweep then goes on with the right one."""
-    out = tmp_path / "sweep"
-    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--out", str(out)]
-    found = attnlab(slurm, *words, "--partition", "nowhere")
-    _, line = found.stderr.splitlines()
-    assert found.returncode == 2 and "invalid partition specified: nowhere" in line
-    assert "Traceback" not in found.stderr
-    again = ["sweep", "--resume", "--cluster", "slurm", "--out", str(out)]
-    found = attnlab(slurm, *again, "--constraint", "gpu")
-    assert found.returncode == 2 and "Invalid feature specification" in found.stderr
-    found = attnlab(slurm, *again, "--detach")
-    assert found.returncode == 0, found.stderr
-    subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
-    wait_until(lambda: not slurm.queue(), "the job has ended")
 
 
 def test_a_job_whose_time_is_over_stops_in_order_and_is_begun_again(slurm: Slurm, tmp_path: Path) -> None:

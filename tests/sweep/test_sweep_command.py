@@ -10,38 +10,22 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from page_blocks import data_of
 from slurm import wait_until
-from sweeping import PLAN, cells, plan_file
+from sweeping import HERE, PLAN, Fake, cells_of, needs_submitit, plan_file
 
 from attnlab.__main__ import main
 from attnlab.problem.result import Result
 from attnlab.runs import dataset
 from attnlab.runs import sweep_folder as folder
 from attnlab.runs import sweep_jobs as cluster
-from attnlab.runs.execute import resolve, run
+from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import Run
-from attnlab.runs.sweep_folder import read_sweep
-from attnlab.runs.sweep_following import summary
-from attnlab.runs.sweep_merging import results
-from attnlab.runs.sweep_progress import State, Status, status
-
-needs_submitit = pytest.mark.skipif(
-    importlib.util.find_spec("submitit") is None,
-    reason="submitit is not installed; pip install 'attnlab[sweep]'",
-)
-
-
-@pytest.fixture(autouse=True)
-def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock of the host that nobody else waits for: two tests may run side by side."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+from attnlab.runs.sweep_folder import append_line, new_sweep, read_sweep
+from attnlab.runs.sweep_progress import status
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
@@ -52,92 +36,66 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, lis
     return int(end.value.code or 0), told.out, told.err.splitlines()
 
 
-@needs_submitit
-def test_a_sweep_here_ends_with_a_report_and_the_results_of_one_run(tmp_path: Path) -> None:
-    """Shard after shard, because one measures at a time."""
-    file, out = plan_file(tmp_path), tmp_path / "sweep"
-    command = [sys.executable, "-P", "-m", "attnlab", "sweep", str(file), "--shards", "2", "--out", str(out)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines()[-1] == "6 of 6 workloads; shards: 2 complete"
-    ends_with_all_that_is_read(out, found.stdout)
-    unbroken = run(Plan.grid(**read_plan(file)), tmp_path / "unbroken")
-    assert cells(results(read_sweep(out))) == cells(unbroken.results)
-    (report,) = (out / "machines").glob("*/report.md")
-    text = report.read_text(encoding="utf-8")
-    assert "on 6 workloads" in text and f"\nattnlab sweep {out / 'plan.toml'} --shards 2\n" in text
-    assert {one.relative_to(out).as_posix() for one in read_sweep(out).runs()} == {
-        "shards/0000/run-1",
-        "shards/0001/run-1",
-    }
-
-
-def ends_with_all_that_is_read(out: Path, printed: str) -> None:
-    """A report for the machine, a page with every race in it, and a dataset with every result, each said where."""
-    (report,) = (out / "machines").glob("*/report.md")
-    assert f"The report of machine {report.parent.name}: {report}" in printed
-    page = (out / "explore.html").read_text(encoding="utf-8")
-    assert f"The page to explore: {out / 'explore.html'}" in printed
-    assert len(data_of(page)["workloads"]["label"]) == 6
-    if importlib.util.find_spec("pyarrow") is None:
-        assert "No dataset: pyarrow is not installed" in printed
-        return
-    assert f"The dataset: {out / 'dataset'} (6 workloads added)" in printed
-    stored = Counter(
-        line for run in dataset.runs(out / "dataset") for line in map(Result.to_json, run.results)
+def attnlab(*words: str) -> subprocess.Popen[str]:
+    """The command in a process group of its own, which hears Ctrl-C also where this process ignores it."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "attnlab", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert stored == Counter(map(Result.to_json, results(read_sweep(out))))
 
 
 @needs_submitit
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    """Sent to the whole group, as a terminal does; then it is gone on with."""
-    longer = PLAN.replace("max_rounds = 2", "max_rounds = 300").replace(
-        "turn_seconds = 0.0001", "turn_seconds = 0.02"
-    )
-    file, out = plan_file(tmp_path, longer), tmp_path / "sweep"
-    command = [sys.executable, "-P", "-m", "attnlab", "sweep", str(file), "--shards", "1", "--out", str(out)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+def test_a_sweep_that_is_interrupted_and_gone_on_with_ends_with_a_report(tmp_path: Path) -> None:
+    """Interrupted as a terminal does it, by the whole group; what is done is kept, and no process is left."""
+    longer = PLAN.replace("max_rounds = 2", "max_rounds = 300").replace("[8, 16, 32]", "[8, 16]")
+    file, out = plan_file(tmp_path, longer.replace("= 0.0001", "= 0.02")), tmp_path / "sweep"
+    with attnlab("sweep", str(file), "--shards", "2", "--out", str(out)) as process:
         try:
             wait_until((out / "shards" / "0000" / "run-1" / "results.jsonl").exists, "a workload is done")
         finally:
-            os.killpg(process.pid, number)
-        printed, errors = process.communicate(timeout=300)
+            os.killpg(process.pid, signal.SIGINT)
+        printed, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "Go on with: attnlab sweep --resume --out" in errors and "Traceback" not in errors
-    (state,) = status(read_sweep(out)).states
-    assert 1 <= state.done < state.size and state.state == "stopped", (printed, state)
-    kept = set((out / "shards" / "0000" / "run-1" / "results.jsonl").read_bytes().splitlines())
-    again = subprocess.run(
-        [*command[:5], "--resume", "--out", str(out)], capture_output=True, text=True, check=False
-    )
-    assert again.returncode == 0, again.stderr
-    there = cells(results(read_sweep(out)))
-    assert len(there) == there.total() == 12
-    assert kept <= set((out / "shards" / "0000" / "run-1" / "results.jsonl").read_bytes().splitlines())
+    sweep = read_sweep(out)
+    assert status(sweep).done < 4 and not status(sweep).over, printed
+    kept = cells_of(sweep)
+    with attnlab("sweep", "--resume", "--out", str(out)) as process:
+        printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert printed.splitlines()[-1] == "4 of 4 workloads; shards: 2 complete"
+    assert kept <= cells_of(sweep) and len(cells_of(sweep)) == cells_of(sweep).total() == 8
+    (report,) = (out / "machines").glob("*/report.md")
+    assert f"The report of machine {report.parent.name}: {report}" in printed
+    assert f"\nattnlab sweep {out / 'plan.toml'} --shards 2\n" in report.read_text(encoding="utf-8")
+    assert f"The page to explore: {out / 'explore.html'}" in printed and (out / "explore.html").is_file()
+    if importlib.util.find_spec("pyarrow") is None:
+        assert "No dataset: pyarrow is not installed" in printed
+        return
+    assert f"The dataset: {out / 'dataset'} (4 workloads added)" in printed
+    stored = [Result.to_json(one) for run in dataset.runs(out / "dataset") for one in run.results]
+    there = [Result.to_json(one) for shard in sweep.shards for one in shard.results()]
+    assert Counter(stored) == Counter(there)
 
 
-def test_a_plan_is_cut_and_a_shard_done_without_a_cluster(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What CI, Kubernetes and a shell do: cut, then each shard by its number."""
+def test_a_plan_is_cut_and_its_shards_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As for CI, Kubernetes and a shell: each shard is then done by its number."""
     out = tmp_path / "sweep"
-    few = PLAN.replace("lengths = [8, 16, 32]", "lengths = [8]")
-    exit_status, _, errors = said(
-        capsys, "sweep", str(plan_file(tmp_path, few)), "--shards", "2", "--cut", "--out", str(out)
+    words = ["sweep", str(plan_file(tmp_path)), "--shards", "2", "--cut", "--out", str(out)]
+    assert said(capsys, *words) == (0, "", [f"6 workloads in 2 shards: {out}"])
+    shard = read_sweep(out).shard(1)
+    Fake(dict(HERE), (None, 0))(
+        ["", "", "", "", "run", "--plan", f"{shard.folder}/plan.toml", "", f"{shard.folder}/run-1"], []
     )
-    assert exit_status == 0 and errors == [f"2 workloads in 2 shards: {out}"]
-    command = [sys.executable, "-P", "-m", "attnlab", "sweep", "--out", str(out), "--shard", "1"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, "shard 1: complete"), found.stderr
+    shard.note("outcome", outcome="complete", series=1)
+    assert said(capsys, "sweep", "--out", str(out), "--shard", "1")[:2] == (0, "shard 1: complete\n")
     exit_status, told, _ = said(capsys, "sweep", "--status", "--json", "--out", str(out))
     states = json.loads(told)
-    assert exit_status == 0 and (states["done"], states["size"]) == (1, 2) and states["seconds_left"] > 0
+    assert exit_status == 0 and (states["done"], states["size"]) == (3, 6)
     assert [one["state"] for one in states["shards"]] == ["open", "complete"]
 
 
@@ -149,16 +107,14 @@ def test_a_plan_is_cut_and_a_shard_done_without_a_cluster(
         (["{plan}", "--cluster", "pbs"], "--cluster must be one of slurm, local, got 'pbs'"),
         (["{plan}", "--partition", "gpu"], "--partition is for Slurm: give --cluster slurm too"),
         (["{plan}", "--shards", "0"], "--shards must be above 0, got 0"),
-        (["{plan}", "--shards", "2", "--hours-per-shard", "1", "--from", "{out}"], "holds no run"),
+        (["{plan}", "--shards", "2", "--hours-per-shard", "1", "--from", "{out}"], "give one of them"),
+        (["{plan}", "--hours-per-shard", "0", "--from", "{out}"], "--hours-per-shard must be above 0, got 0"),
         (["{plan}", "--job-hours", "0"], "--job-hours must be above 0, got 0"),
         (["{plan}", "--at-once", "0"], "--at-once must be above 0, got 0"),
         (["{plan}", "--machines", "3"], "--machines and --price-per-hour are for --estimate"),
         (["{plan}", "--estimate", "--machines", "0"], "--machines must be above 0, got 0"),
         (["{plan}", "--estimate", "--price-per-hour", "nan"], "--price-per-hour must be above 0, got nan"),
-        (
-            ["{plan}", "--estimate", "--sample", "4"],
-            "needs 5 races or more, got a sample of 4 of a plan of 6",
-        ),
+        (["{plan}", "--estimate", "--sample", "4"], "5 races or more, got a sample of 4 of a plan of 6"),
         (["{plan}", "--sbatch", "qos"], "--sbatch takes NAME=VALUE"),
         (["{plan}", "--estimate", "--from", "{out}"], "holds no run"),
         (["{plan}", "--status"], "which holds its plan: give none"),
@@ -191,26 +147,15 @@ def test_a_slip_is_one_line_and_writes_nothing(
 
 
 @needs_submitit
-def test_without_slurm_one_line_says_so_and_the_cut_sweep_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It can be gone on with where Slurm is."""
-    monkeypatch.setattr(cluster.shutil, "which", lambda name: None)
-    out = tmp_path / "sweep"
-    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--out", str(out)]
-    exit_status, _, errors = said(capsys, *words)
-    assert exit_status == 2
-    assert errors[-1] == (
-        "attnlab: no Slurm here: there is no sbatch; run this where sbatch works, or give --cluster local"
-    )
-    assert read_sweep(out).told.sizes == (6,)
-
-
-@needs_submitit
 def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the same cluster: without --cluster slurm the sweep would go on on the host of whoever reads it."""
+    """On the same cluster; and where there is no Slurm at all. The sweep that was cut is kept."""
+    out = tmp_path / "sweep"
+    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--partition", "no", "--out", str(out)]
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    missing = "no Slurm here: there is no sbatch; run this where sbatch works, or give --cluster local"
+    assert said(capsys, *words)[2][-1] == f"attnlab: {missing}"
     for name in ("sbatch", "srun", "squeue", "scancel"):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
@@ -218,14 +163,14 @@ def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
             "#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n", encoding="utf-8"
         )
         program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    out = tmp_path / "sweep"
-    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--partition", "no", "--out", str(out)]
-    exit_status, printed, (cut, line) = said(capsys, *words)
-    assert (exit_status, printed, cut) == (2, "", f"6 workloads in 1 shard: {out}")
-    assert line == (
-        "attnlab: Slurm takes no such job: sbatch: error: no such partition; nothing is lost, "
-        f"go on with: attnlab sweep --resume --cluster slurm --out {out}"
+    again = ["sweep", "--resume", "--cluster", "slurm", "--out", str(out)]
+    assert said(capsys, *again) == (
+        2,
+        "",
+        [
+            "attnlab: Slurm takes no such job: sbatch: error: no such partition; nothing is lost, "
+            f"go on with: attnlab sweep --resume --cluster slurm --out {out}"
+        ],
     )
 
 
@@ -238,7 +183,7 @@ def test_a_disk_that_is_full_is_one_line(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "a file"))
 
-    monkeypatch.setattr(cluster.Cluster, "_submit", full)
+    monkeypatch.setattr(cluster.Jobs, "submit", full)
     out = tmp_path / "sweep"
     exit_status, printed, errors = said(capsys, "sweep", str(plan_file(tmp_path)), "--out", str(out))
     assert (exit_status, printed) == (1, "")
@@ -247,6 +192,16 @@ def test_a_disk_that_is_full_is_one_line(
         "--resume goes on"
     ]
     assert read_sweep(out).told.sizes == (6,)
+
+
+@needs_submitit
+def test_a_list_of_jobs_that_was_cut_off_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    """A disk may be full while it is written."""
+    sweep = new_sweep(Plan.grid(**read_plan(plan_file(tmp_path))), tmp_path / "sweep", 3)
+    jobs = sweep.folder / cluster.SUBMITTED
+    jobs.write_text('[0, "17_0"]\n[1, "17', encoding="utf-8")
+    append_line(jobs, '[2, "18"]')
+    assert cluster.Jobs(sweep, cluster.Asked()).submitted() == {0: "17_0", 2: "18"}
 
 
 def test_to_go_on_is_said_with_the_options_that_were_given() -> None:
@@ -271,32 +226,22 @@ def test_a_sample_of_another_plan_is_not_learned_from(
     words = ["sweep", str(plan_file(tmp_path)), "--estimate", "--out", str(tmp_path / "out")]
     exit_status, printed, (line,) = said(capsys, *words)
     assert (exit_status, printed) == (2, "")
-    assert (
-        "out-sample holds a sample of another plan: give another --out, or learn from it with --from" in line
-    )
+    assert "out-sample holds a sample of another plan: give another --out, or learn from it" in line
 
 
-def test_a_sweep_whose_races_are_all_done_says_what_it_waits_for() -> None:
-    """A run measures ceilings and writes its report after its last race: that is not no time."""
-    running = State(number=0, size=6, done=6, state="running", seconds=60.0)
-    assert summary(Status((running,))) == (
-        "6 of 6 workloads; shards: 1 running; all is raced, the last runs are ending"
-    )
-    stopped = replace(running, state="stopped")
-    assert summary(Status((stopped,))).endswith("1 stopped; all is raced, the last runs have yet to end")
-    half = replace(running, done=3)
-    assert summary(Status((half,))) == "3 of 6 workloads; shards: 1 running; about 60 s left"
-
-
-def test_shards_that_ended_for_one_reason_are_one_line() -> None:
-    """A fleet with a wrong version has thousands."""
-    many = [State(number=one, size=4, done=1, state="refused", reason="why") for one in range(7)]
-    other = State(number=9, size=4, done=2, state="killed", reason="3 jobs ended there")
-    assert Status((*many, other)).reasons() == [
-        "7 shards (0, 1, 2, 3, 4, ...) refused with 7 of 28 workloads: why",
-        "shard 9 killed with 2 of 4 workloads: 3 jobs ended there",
-    ]
-    assert Status(tuple(many[:2])).reasons() == ["2 shards (0, 1) refused with 2 of 8 workloads: why"]
+def test_an_estimate_is_learned_from_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hours, money, the time on so many machines, and how far such sums are off."""
+    file, run = plan_file(tmp_path), tmp_path / "run"
+    Fake(dict(HERE), (None, 0))(["", "", "", "", "run", "--plan", str(file), "", str(run)], [])
+    lines = (run / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = [json.dumps({**json.loads(line), "race_seconds": 30.0}) for line in lines]
+    (run / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = ["sweep", str(file), "--estimate", "--from", str(run), "--price-per-hour", "2", "--shards", "3"]
+    exit_status, printed, _ = said(capsys, *words)
+    assert exit_status == 0 and "6 workloads in 3 shards: 0.05 machine hours, which cost 0.1 at 2" in printed
+    found = json.loads(said(capsys, *words, "--json")[1])
+    assert found["hours"] == pytest.approx(0.05) and found["wall_hours"] == pytest.approx(0.05 / 3)
+    assert len(found["seconds"]) == 6 and len(found["shard_seconds"]) == found["machines"] == 3
 
 
 def test_another_version_is_refused_with_both(
@@ -312,14 +257,3 @@ def test_another_version_is_refused_with_both(
         assert exit_status == 2 and f"is of attnlab {here}, and this is attnlab 99.0" in line
     exit_status, told, _ = said(capsys, "sweep", "--status", "--out", str(out))
     assert exit_status == 0 and told.startswith("0 of 6 workloads; shards: 1 open")
-
-
-def test_submitit_is_asked_for_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where it is missing; the plan is cut all the same."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    exit_status, _, errors = said(capsys, "sweep", str(plan_file(tmp_path)), "--out", str(tmp_path / "sweep"))
-    assert (
-        exit_status == 2 and errors[-1] == "attnlab: submitit is not installed; pip install 'attnlab[sweep]'"
-    )

@@ -1,1 +1,0 @@
-"""One look for every figure."""

@@ -1,0 +1,337 @@
+"""Faults of the contract's parts: mask, bias, groups of heads, cap, sinks, scale and empty rows.
+
+Most are another problem, answered instead of the one that was put: each is a fault of the forward pass, and one of the
+way back alone, where the output is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from attnlab.problem.mask_parts import ALIGNMENTS, Causal, Given, KeyLengths, Part, Prefix, Window
+from attnlab.problem.masks import EVERYTHING, Mask
+from attnlab.problem.problem import Problem
+
+from .fault import BACKWARD, Change, Fault, both, each, then
+from .parts import DK, DQ, Answers, Array, capped, composed, full, hide, parted, summed, visible, with_sink
+
+
+def mask_of(change: Callable[[Part, Problem], Part | None]) -> Change:
+    """Each part of the mask replaced, or left out where there is none instead."""
+
+    def changed(problem: Problem) -> Problem:
+        parts = (change(part, problem) for part in problem.mask.parts)
+        return problem.with_(mask=Mask(tuple(part for part in parts if part is not None)))
+
+    return changed
+
+
+def without(*kinds: type[Part]) -> Change:
+    """A mask without these conditions."""
+    return mask_of(lambda part, problem: None if isinstance(part, kinds) else part)
+
+
+def only(kind: type[Part], change: Callable[..., Part]) -> Change:
+    """Conditions of one kind replaced by change(part, problem)."""
+    return mask_of(lambda part, problem: change(part, problem) if isinstance(part, kind) else part)
+
+
+def other_corner(part: Causal | Window, problem: Problem) -> Part:
+    return replace(part, alignment=ALIGNMENTS[1 - ALIGNMENTS.index(part.alignment)])
+
+
+def wider(left: int, right: int) -> Callable[[Window, Problem], Part]:
+    def change(part: Window, problem: Problem) -> Part:
+        sides = [
+            None if side is None else max(0, side + more)
+            for side, more in ((part.left, left), (part.right, right))
+        ]
+        return Window(sides[0], sides[1], part.alignment)
+
+    return change
+
+
+def diagonal(offset: int) -> Callable[[Causal, Problem], Part]:
+    """A causal mask that is so many keys off."""
+
+    def change(part: Causal, problem: Problem) -> Part:
+        shape = problem.shape
+        own = shape.keys - shape.queries if part.alignment == "bottom_right" else 0
+        return Given(np.tri(shape.queries, shape.keys, own + offset, dtype=bool))
+
+    return change
+
+
+def hiding(hidden: Callable[[Problem], Array | None]) -> Change:
+    """Keys hidden beside those that the mask hides: hidden(problem), broadcastable to the scores."""
+
+    def change(problem: Problem) -> Problem:
+        more = hidden(problem)
+        return problem if more is None else problem.with_(mask=problem.mask & Mask((Given(~more),)))
+
+    return change
+
+
+def key(j: int) -> Callable[[Problem], Array | None]:
+    """Key j, where there are several."""
+    return lambda p: None if p.shape.keys == 1 else np.arange(p.shape.keys) == j % p.shape.keys
+
+
+def block_edges(problem: Problem) -> Problem:
+    """Under a causal mask the next key is seen at every 32nd row."""
+    seen = problem.mask.array(problem.shape)
+    if seen is None or not any(isinstance(part, Causal) for part in problem.mask.parts):
+        return problem
+    seen = np.broadcast_to(seen, np.broadcast_shapes(seen.shape, problem.shape[2:])).copy()
+    rows = np.arange(31, min(problem.shape.queries, problem.shape.keys - 1), 32)
+    seen[..., rows, rows + 1] = True
+    return problem.with_(mask=Mask((Given(seen),)))
+
+
+def array_of(axis: int) -> Callable[[Given, Problem], Part]:
+    """A boolean array of which the first on `axis` (from the end) stands for all."""
+
+    def change(part: Given, problem: Problem) -> Part:
+        if part.array.ndim < -axis:
+            return part
+        return Given(np.take(part.array, [0], axis=axis))
+
+    return change
+
+
+def bias(change: Callable[[Array, Problem], Array]) -> Change:
+    """The bias replaced by change(bias on the whole score matrix, problem)."""
+
+    def changed(problem: Problem) -> Problem:
+        added = full(problem.bias_array, problem)
+        return problem if added is None else problem.with_(bias=change(np.array(added), problem))
+
+    return changed
+
+
+def of_the_first(axis: int) -> Change:
+    return bias(lambda added, problem: np.broadcast_to(np.take(added, [0], axis=axis), added.shape))
+
+
+def heads_as_batches(added: Array, problem: Problem) -> Array:
+    """The bias of head h taken for batch element h: an axis of one put on the wrong side."""
+    batch, heads = problem.shape[:2]
+    return np.stack([np.stack([added[0, b % heads]] * heads) for b in range(batch)])
+
+
+def along_queries(added: Array, problem: Problem) -> Array:
+    """What is the same for all queries taken for what is the same for all keys."""
+    same = (added == added[:, :, :1]).all()
+    short = min(problem.shape.queries, problem.shape.keys)
+    column = np.zeros((*added.shape[:3], 1), added.dtype)
+    column[:, :, :short, 0] = added[:, :, 0, :short]
+    return np.broadcast_to(column, added.shape) if same and problem.shape.queries > 1 else added
+
+
+def distances(sign: float, slope: float, corner: bool) -> Change:
+    """ALiBi: another sign, another slope, or distances counted from the other corner."""
+
+    def change(problem: Problem) -> Problem:
+        if problem.bias is None or isinstance(problem.bias, np.ndarray):
+            return problem
+        shape, slopes = problem.shape, np.asarray(problem.bias.slopes) * slope
+        own = np.arange(shape.queries)[:, None] + (0 if corner else shape.keys - shape.queries)
+        apart = np.abs(own - np.arange(shape.keys))
+        return problem.with_(bias=-sign * slopes[None, :, None, None] * apart)
+
+    return change
+
+
+def heads_of(change: Callable[[Array, Problem], Array], names: tuple[str, ...] = ("key", "value")) -> Change:
+    """Another head of key and value for each query head: change(query heads, problem) are their numbers."""
+
+    def changed(problem: Problem) -> Problem:
+        if problem.group == 1:
+            return problem
+        # in the shapes that were given, so that gradients keep theirs: the query heads are put in another order
+        taken = change(np.arange(problem.shape.heads), problem)
+        wrong = {name: getattr(problem, name)[:, taken[:: problem.group]] for name in names}
+        return problem.with_(**wrong)
+
+    return changed
+
+
+def tiled(x: Array, group: int) -> Array:
+    """Heads of key and value in turn, not each for successive query heads."""
+    return np.tile(x, (1, group, 1, 1))
+
+
+def summed_as_tiled(x: Array, group: int) -> Array:
+    return np.asarray(x.reshape(x.shape[0], group, -1, *x.shape[2:]).sum(axis=1))
+
+
+def cap_after_bias(s: Array, problem: Problem) -> Array:
+    added = problem.bias_array
+    return capped(s if added is None else (s + added).astype(s.dtype), problem.softcap)
+
+
+def cap_after_mask(s: Array, problem: Problem) -> Array:
+    """Hidden keys keep a score of −c."""
+    cap = problem.softcap
+    if cap is None:
+        return composed(s, problem)
+    return hide(composed(s, problem), visible(problem), -cap)
+
+
+def clipped(s: Array, problem: Problem) -> Array:
+    cap = problem.softcap
+    return composed(s if cap is None else np.clip(s, -cap, cap), problem.with_(softcap=None))
+
+
+def sink_times(count: Callable[[Problem], float]) -> Callable[[Array, Problem], Array]:
+    """The sink enters the sum so many times."""
+
+    def sink(s: Array, problem: Problem) -> Array:
+        found = with_sink(s, problem)
+        if problem.sinks is not None:
+            found[..., -1] += s.dtype.type(np.log(count(problem)))
+        return found
+
+    return sink
+
+
+def sink_row(problem: Problem) -> Problem:
+    """The sink of the neighbouring head."""
+    return problem if problem.sinks is None else problem.with_(sinks=np.roll(problem.sinks, 1))
+
+
+def mean_of_values(found: Answers, problem: Problem) -> None:
+    """What softmax makes of rows of which every score is the same large negative number."""
+    rows = problem.mask.empty_rows(problem.shape)
+    if rows is not None:
+        mean = np.repeat(problem.value.mean(axis=2, keepdims=True), problem.group, axis=1)
+        empty = np.broadcast_to(rows, problem.shape[:3])[..., None]
+        found["output"][...] = np.where(empty, mean, found["output"])
+
+
+def keep(p: Array, seen: Array | None) -> Array:
+    """NaN stays."""
+    return p
+
+
+def nan_in_empty(name: str) -> Callable[[Answers, Problem], None]:
+    def spoil(found: Answers, problem: Problem) -> None:
+        rows = problem.mask.empty_rows(problem.shape)
+        if rows is not None and name in found:
+            found[name][np.broadcast_to(rows, problem.shape[:3])] = np.nan
+
+    return spoil
+
+
+def unseen_keys(value: float) -> Callable[[Answers, Problem], None]:
+    """Gradients of keys that no query sees hold what was in memory."""
+
+    def spoil(found: Answers, problem: Problem) -> None:
+        seen = visible(problem)
+        if seen is not None and DK in found:
+            unseen = ~summed(seen.any(axis=2).astype(int)[..., None], problem.group)[..., 0].astype(bool)
+            found[DK][unseen] = value
+
+    return spoil
+
+
+def scaled(scale: Callable[[Problem], float]) -> Change:
+    return lambda problem: problem.with_(scale=scale(problem))
+
+
+_CHANGES: dict[str, Change] = {
+    "scale 1 % large": scaled(lambda p: 1.01 * p.scale),
+    "scale 0.3 % small": scaled(lambda p: p.scale / 1.003),
+    "scale left out": scaled(lambda p: 1.0),
+    "always the default scale": scaled(lambda p: p.query.shape[-1] ** -0.5),
+    "sign of the scale lost": scaled(lambda p: abs(p.scale)),
+    "scale of a padded head_dim": scaled(
+        lambda p: p.scale * (p.query.shape[-1] / (-(-p.query.shape[-1] // 32) * 32)) ** 0.5
+    ),
+    "causal: ignored": without(Causal),
+    "causal: one key too many": only(Causal, diagonal(1)),
+    "causal: one key too few": only(Causal, diagonal(-1)),
+    "causal: from the other corner": only(Causal, other_corner),
+    "causal: a leak at block edges": block_edges,
+    "window: ignored": without(Window),
+    "window: one more on the left": only(Window, wider(1, 0)),
+    "window: one less on the left": only(Window, wider(-1, 0)),
+    "window: one more on the right": only(Window, wider(0, 1)),
+    "window: sides swapped": only(Window, lambda part, p: Window(part.right, part.left, part.alignment)),
+    "window: from the other corner": only(Window, other_corner),
+    "window: ignored under a causal mask": lambda p: (
+        without(Window)(p) if any(isinstance(one, Causal) for one in p.mask.parts) else p
+    ),
+    "key lengths: ignored": without(KeyLengths),
+    "key lengths: one short": only(
+        KeyLengths, lambda part, p: KeyLengths(tuple(max(0, one - 1) for one in part.lengths))
+    ),
+    "key lengths: of the neighbour": only(
+        KeyLengths, lambda part, p: KeyLengths((*part.lengths[1:], part.lengths[0]))
+    ),
+    "key lengths: up to a multiple of 8": only(
+        KeyLengths,
+        lambda part, p: KeyLengths(tuple(min(p.shape.keys, -(-one // 8) * 8) for one in part.lengths)),
+    ),
+    "prefix: ignored": only(Prefix, lambda part, p: Prefix(0)),
+    "prefix: one short": only(Prefix, lambda part, p: Prefix(max(0, part.length - 1))),
+    "array: ignored": without(Given),
+    "array: that of the first batch": only(Given, array_of(-4)),
+    "array: that of the first head": only(Given, array_of(-3)),
+    "array: that of the first query": only(Given, array_of(-2)),
+    "first key dropped": hiding(key(0)),
+    "last key dropped": hiding(key(-1)),
+    "bias: ignored": bias(lambda added, p: np.zeros_like(added)),
+    "bias: scaled with the scores": bias(lambda added, p: added * p.scale),
+    "bias: subtracted": bias(lambda added, p: -added),
+    "bias: that of the first head": of_the_first(1),
+    "bias: that of the first batch": of_the_first(0),
+    "bias: that of the first query": of_the_first(2),
+    "bias: heads taken for batches": bias(heads_as_batches),
+    "bias: keys taken for queries": bias(along_queries),
+    "ALiBi: from the first key": distances(1.0, 1.0, corner=True),
+    "ALiBi: of the wrong sign": distances(-1.0, 1.0, corner=False),
+    "ALiBi: slopes of one more head": distances(1.0, 2.0**-0.5, corner=False),
+    "cap: ignored": lambda p: p.with_(softcap=None),
+    "cap: 5 % large": lambda p: p if p.softcap is None else p.with_(softcap=1.05 * p.softcap),
+    "sinks: ignored": lambda p: p.with_(sinks=None),
+    "sinks: of another head": sink_row,
+    "sinks: scaled": lambda p: p if p.sinks is None else p.with_(sinks=p.sinks * p.scale),
+    "groups: first head of keys for all": heads_of(lambda h, p: 0 * h),
+    "groups: neighbouring head of keys": heads_of(lambda h, p: (h // p.group + 1) % p.kv_heads),
+    "mask ignored where there is a bias": lambda p: p if p.bias is None else p.with_(mask=EVERYTHING),
+    "bias ignored where there are groups": lambda p: p if p.group == 1 else p.with_(bias=None),
+    "window ignored where there are groups": lambda p: p if p.group == 1 else without(Window)(p),
+}
+
+FAULTS = (
+    *(fault for name, change in _CHANGES.items() for fault in both(name, change)),
+    Fault("groups: heads tiled", parted(spread=tiled)),
+    Fault("groups: heads tiled, gradients", parted(spread=tiled, gather=summed_as_tiled), BACKWARD),
+    Fault("groups: gradients summed as if tiled", parted(gather=summed_as_tiled), BACKWARD),
+    Fault("groups: gradients of the last head only", parted(gather=lambda x, g: x[:, g - 1 :: g]), BACKWARD),
+    Fault("groups: gradients averaged", parted(gather=lambda x, g: summed(x, g) / g), BACKWARD),
+    Fault("cap: after the bias", parted(compose=cap_after_bias)),
+    Fault("cap: after the mask", parted(compose=cap_after_mask, hidden=-1e30, seen_by=lambda p: None)),
+    Fault("cap: clipped", parted(compose=clipped)),
+    Fault("cap: no derivative", parted(cap_slope=lambda s, cap: 1.0), BACKWARD),
+    Fault(
+        "cap: derivative without the square",
+        parted(cap_slope=lambda s, cap: 1.0 if cap is None else 1 - np.abs(np.tanh(s / cap))),
+        BACKWARD,
+    ),
+    Fault("sinks: one for each key", parted(sink=sink_times(lambda p: p.shape.keys))),
+    Fault("sinks: one for each block of 16", parted(sink=sink_times(lambda p: -(-p.shape.keys // 16)))),
+    Fault("sinks: one for each block of 16, gradients", parted(sink=sink_times(lambda p: 2)), BACKWARD),
+    Fault("empty rows: NaN", parted(empty=keep)),
+    Fault("empty rows: NaN in the gradients", parted(empty=keep), BACKWARD),
+    Fault("empty rows: NaN in dq alone", then(nan_in_empty(DQ)), BACKWARD),
+    Fault("empty rows: mean of the values", then(mean_of_values)),
+    Fault("unseen keys: dk holds 1e-3", then(unseen_keys(1e-3)), BACKWARD),
+    Fault("unseen keys: dk holds NaN", then(unseen_keys(np.nan)), BACKWARD),
+    Fault("hidden scores are -10000", parted(hidden=-1e4)),
+    Fault("dk: wrong sign", each(lambda x: -x, DK), BACKWARD),
+)

@@ -1,0 +1,159 @@
+"""Rankings and ceilings on samples whose truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attnlab.judge.analysis import rate
+from attnlab.judge.pairing import Kind
+from attnlab.judge.ranking import implementation_of, rank, self_test
+from attnlab.problem.result import Ceiling, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+
+WORKLOAD = Workload(heads=4, queries=256, keys=256)
+
+
+def measured(name, samples, kernel=None, workload=WORKLOAD, library="torch"):
+    rounds = range(len(samples))
+    columns = {
+        "round": tuple(rounds),
+        "process": tuple(index // 6 for index in rounds),
+        "calibration_s": (1e-3,) * len(samples),
+    }
+    latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
+    return Result(name, workload, Outcome.MEASURED, kernel=kernel, measurements=(latency,), library=library)
+
+
+def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty():
+    """Six contenders that differ by less than the noise: the hardest case for choosing a winner."""
+    generator = np.random.default_rng(1)
+    truth = 1e-3 * np.exp(0.004 * np.arange(6))
+    lost = 0
+    for _ in range(300):
+        samples = truth[:, None] * np.exp(generator.normal(0, 0.02, (6, 31)))
+        ranking = rank({f"c{i}": measured(f"c{i}", row) for i, row in enumerate(samples)}, baseline="c5")
+        lost += "c0" not in {one.contender for one in ranking.first}
+    assert lost / 300 <= 0.05
+
+
+def test_a_clear_winner_stands_alone_and_the_rest_follow_in_order():
+    generator = np.random.default_rng(2)
+    samples = {f"c{i}": (1 + i) * 1e-3 * np.exp(generator.normal(0, 0.01, 31)) for i in range(3)}
+    ranking = rank({name: measured(name, row) for name, row in samples.items()}, baseline="c2")
+    assert [one.contender for one in ranking.standings] == ["c0", "c1", "c2"]
+    assert [one.contender for one in ranking.first] == ["c0"]
+    assert ranking.runner_up.contender == "c1"
+    assert ranking.of("c0").against_baseline.kind is Kind.FASTER
+    assert ranking.of("c2").against_baseline is None
+
+
+def test_a_contender_with_one_process_is_neither_first_nor_runner_up():
+    samples = {"a": [1.0] * 31, "b": [2.0] * 31, "few": [9.0] * 3}
+    ranking = rank({name: measured(name, row) for name, row in samples.items()}, baseline="a")
+    assert [one.contender for one in ranking.first] == ["a"]
+    assert ranking.runner_up.contender == "b"
+    assert ranking.of("few").against_best is None
+
+
+def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_another():
+    def ran(name, kernel="flash_attention", library="torch"):
+        return implementation_of(measured(name, [1.0], kernel, library=library))
+
+    # a user's file may have any name: what counts is the library that it is written for
+    assert ran("torch_a") == ran("my_sdpa") == ran("torch_a#2")
+    assert ran("torch_a") != ran("torch_b", library="jax")
+    assert ran("torch_a") != ran("torch_a[threads=1]")
+    assert ran("torch_a", "openblas Haswell") != ran("torch_b", "openblas Haswell")
+    assert ran("torch_a", None) != ran("torch_b", None)
+    # two ways to spread one kernel over ranks send different parts
+    assert ran("torch_ring[processes=2]", library="torch_ranks") != ran(
+        "torch_ulysses[processes=2]", library="torch_ranks"
+    )
+    # stored before libraries were: each backend is an implementation of its own
+    assert ran("torch_a", library=None) != ran("torch_b", library=None)
+
+
+@pytest.mark.parametrize(
+    ("flops", "copy", "binds"), [(1.0, 9.0, "compute"), (9, 1, "bandwidth"), (9, 9, "overhead")]
+)
+def test_the_ceiling_that_explains_the_time_limits_it(flops, copy, binds):
+    ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * flops, "x", WORKLOAD.least_bytes * copy, "x")
+    assert rate(WORKLOAD, 1.0, ceiling, cold=False).limited_by == binds
+
+
+def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
+    ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * 2.0, "x", WORKLOAD.least_bytes * 0.5, "x")
+    # a better kernel than the libraries' product: OpenVINO's attention ran at three times the rate of NumPy's
+    assert rate(WORKLOAD, 0.16, ceiling, cold=False).fault is None
+    assert rate(WORKLOAD, 0.05, ceiling, cold=False).fault.startswith(
+        "1000% of the best matrix-multiply rate"
+    )
+    on_cuda = replace(ceiling, device="cuda")
+    assert rate(WORKLOAD, 0.4, on_cuda, cold=False).fault.startswith("125% of the best matrix-multiply rate")
+    assert rate(WORKLOAD, 1.0, ceiling, cold=False).fault is None
+    assert rate(WORKLOAD, 1.0, ceiling, cold=True).fault.startswith("200% of the copy bandwidth")
+
+
+def twins(workload, samples):
+    """A contender of 1 s, and its second entry."""
+    return {
+        "a": measured("a", [1.0] * len(samples), workload=workload),
+        "a#2": measured("a#2", samples, workload=workload),
+    }
+
+
+def test_one_wild_twin_does_not_silence_the_other_workloads():
+    workloads = [WORKLOAD, WORKLOAD.with_(heads=8)]
+    wild = [1.02 + 0.001 * (index // 6 % 2) for index in range(30)]
+    found = self_test(
+        {workloads[0]: twins(workloads[0], wild), workloads[1]: twins(workloads[1], [1.0] * 30)}
+    )
+    (failed,) = found.failures
+    assert failed.workload == workloads[0]
+    assert failed.deviation == pytest.approx(0.0204, abs=1e-4)
+    assert found.floor(workloads[0]) == pytest.approx(0.021)  # rounded up
+    assert found.floor(workloads[1]) == found.margin == 0.01
+
+
+def test_a_twin_that_cannot_be_told_apart_raises_no_floor():
+    noisy = [(0.9, 1.2)[index // 6 % 2] for index in range(30)]
+    found = self_test({WORKLOAD: twins(WORKLOAD, noisy)})
+    assert not found.failures
+    assert found.floor(WORKLOAD) == self_test({}).floor(WORKLOAD) == found.margin
+
+
+def test_the_scatter_between_processes_is_half_the_variance_of_their_pairs():
+    logs = [0.01, -0.01] * 3
+    (twin,) = self_test({WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6)))}).twins
+    assert twin.between == pytest.approx(np.std(logs, ddof=1) / np.sqrt(2))
+    one_process = self_test({WORKLOAD: twins(WORKLOAD, [1.0] * 6)})
+    assert one_process.between is None
+    both = self_test(
+        {
+            WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6))),
+            WORKLOAD.with_(heads=8): twins(WORKLOAD, [1.0] * 30),
+        }
+    )
+    assert twin.between is not None and both.between == pytest.approx(twin.between / 2)
+
+
+def test_a_ranking_counts_turns_that_do_not_count_and_shows_two_speeds():
+    samples = ([1.0] * 6 + [1.5] * 6) * 3
+    ranking = rank({"a": flagged("a", [0.5] * 36, {3, 4}), "b": flagged("b", samples, {5})}, baseline="a")
+    assert (ranking.turns, ranking.disturbed) == (72, 3)
+    assert [one.rounds for one in ranking.standings] == [34, 35]
+    assert [len(one.speeds) for one in ranking.standings] == [1, 2]
+    assert ranking.of("b").speeds[1].seconds == 1.5
+
+
+def flagged(name, samples, disturbed):
+    result = measured(name, samples)
+    (latency,) = result.measurements
+    columns = {
+        **latency.columns,
+        "disturbed": tuple(float(index in disturbed) for index in range(len(samples))),
+    }
+    return replace(result, measurements=(replace(latency, columns=columns),))
