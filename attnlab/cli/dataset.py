@@ -124,8 +124,8 @@ def _table(answer: Answer) -> None:
 
 
 def _markdown(answer: Answer) -> None:
+    from attnlab.report.analysis import neutral_text
     from attnlab.report.layout import markdown
-    from attnlab.report.neutral import neutral_text
 
     names = [neutral_text(one).replace("|", "\\|") for one in answer.columns]
     rows = [list(map(neutral_text, row)) for row in _shown(answer)]
