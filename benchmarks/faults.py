@@ -22,10 +22,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "gate"))
 
 from black_box import asked
-from zoo import FAULTS
-from zoo.fault import DTYPES as FAULT_DTYPES
-from zoo.paths import held_out
-from zoo.right import RIGHT
+from mutants import FAULTS
+from mutants.fault import DTYPES as FAULT_DTYPES
+from mutants.paths import held_out
+from mutants.right import RIGHT
 
 from attnlab.backends.discovery import backends, load
 from attnlab.errors import Unavailable

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from attnlab.cli.stored import stored_runs
-from attnlab.garbage_collection import without_garbage_collection
+from attnlab.system import without_garbage_collection
 
 
 @click.command()

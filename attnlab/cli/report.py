@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from attnlab.cli.stored import stored_runs
-from attnlab.garbage_collection import without_garbage_collection
+from attnlab.system import without_garbage_collection
 
 if TYPE_CHECKING:
     from attnlab.runs.store import Run

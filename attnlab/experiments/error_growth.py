@@ -24,7 +24,7 @@ from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.figures import BLACK, entitle, new_figure, powers_of_two
 from attnlab.problem.dtypes import round_to
 from attnlab.theory import ErrorBudget, classify, precision_classes
-from attnlab.theory.precision_class import CLASSES
+from attnlab.theory.error_budget import CLASSES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from attnlab.gate.reference import Reference
 from attnlab.problem.directions import OUTPUT
 from attnlab.problem.result import Accuracy
-from attnlab.theory.error_budget import ErrorBudget
-from attnlab.theory.floating_point import float_format
-from attnlab.theory.precision_class import SCORES, classify
+from attnlab.theory.error_budget import SCORES, ErrorBudget, classify
+from attnlab.theory.numbers import float_format
 
 Array = NDArray[np.float64]
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.gate import exact_inputs
-from attnlab.problem.mask_kinds import Given
-from attnlab.problem.mask_part import Shape
+from attnlab.problem.mask_parts import Given, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
 

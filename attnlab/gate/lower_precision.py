@@ -13,7 +13,7 @@ from attnlab.gate.reference import Reference, refer
 from attnlab.problem.directions import OUTPUT
 from attnlab.problem.dtypes import lower
 from attnlab.problem.problem import Problem
-from attnlab.theory.floating_point import float_format
+from attnlab.theory.numbers import float_format
 
 #: by increasing roundoff, as a person knows them. TF32 rounds the inputs of products as float16 does
 _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfloat16"}

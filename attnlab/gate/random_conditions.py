@@ -13,7 +13,7 @@ import numpy as np
 
 from attnlab.gate.form import Form
 from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.mask_part import Part, Shape
+from attnlab.problem.mask_parts import Part, Shape
 
 #: conditions a dtype, for outputs and for gradients
 FORWARD_COUNT, BACKWARD_COUNT = 24, 12

@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
-from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import places
+from attnlab.problem.problem import Problem, places
 from attnlab.theory.block_budget import block_classes
-from attnlab.theory.error_budget import ErrorBudget
+from attnlab.theory.error_budget import CLASSES, FULL, SCORES, ErrorBudget, precision_classes
 from attnlab.theory.exact_attention import Rows, Softmax
-from attnlab.theory.floating_point import ONE_MANTISSA, float_format
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES, gradient_budgets
 from attnlab.theory.log_sum_budget import log_sum_budget, merged_budget, merging_slack
-from attnlab.theory.precision_class import CLASSES, FULL, SCORES, precision_classes
+from attnlab.theory.numbers import ONE_MANTISSA, float_format
 from attnlab.theory.roundings import largest_logarithm_error
 
 Array = NDArray[np.float64]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from attnlab import free_memory as memory
+from attnlab import system as memory
 from attnlab.backends.contender import Contender
 from attnlab.problem.result import Outcome
 from attnlab.race.worker_process import Died, Hung, NoAnswer, WorkerProcess

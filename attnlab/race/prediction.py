@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from attnlab.backends.storage import STORED
 from attnlab.problem.dtypes import ITEM_BYTES, carrier
-from attnlab.problem.mask_part import Part, Shape
+from attnlab.problem.mask_parts import Part, Shape
 from attnlab.problem.masks import Mask
-from attnlab.problem.storage import CONTIGUOUS, Storage
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.workload import CONTIGUOUS, GIVEN, Workload
 
 #: a call this much smaller (in FLOPs and in scores) than the one asked for still predicts it
 REACH = 16
@@ -202,7 +201,7 @@ def least_peak_bytes(workload: Workload) -> int:
     further = 0
     if workload.storage != CONTIGUOUS:
         of_keys = workload.kv_heads * workload.keys * (workload.head_dim + workload.value_dim)
-        further = (Storage.kinds[workload.storage].copies - 1) * workload.batch * of_keys
+        further = (STORED[workload.storage].copies - 1) * workload.batch * of_keys
     return workload.input_bytes + workload.output_bytes + further * ITEM_BYTES[workload.dtype]
 
 

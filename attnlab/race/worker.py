@@ -27,8 +27,7 @@ from attnlab.backends.library import Library, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
 from attnlab.problem.inputs import checked_problem, problem_of
-from attnlab.problem.packing import digest, pack, unpack
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
 from attnlab.race import ceilings, protocol
 from attnlab.race.disturbance import run_delay_seconds

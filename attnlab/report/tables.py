@@ -14,7 +14,7 @@ from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.problem.result import Accuracy, Ceiling, Measurement
-from attnlab.problem.storage import CONTIGUOUS, STORAGES
+from attnlab.problem.workload import CONTIGUOUS, STORAGES
 from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
@@ -308,7 +308,7 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
     """What the form of keys and values costs: a token against the length of a cache, one form beside another."""
     rows = sorted(
         data_tables.storages(analysis),
-        key=lambda row: (row["heads"], row["n"], STORAGES.index(row["storage"])),
+        key=lambda row: (row["heads"], row["n"], list(STORAGES).index(row["storage"])),
     )
 
     def beside(row: Row) -> str:

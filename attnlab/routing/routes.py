@@ -25,7 +25,7 @@ from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.routing.question import Kind, Sizes, kind_of, sizes_of
 from attnlab.runs.store import Run
-from attnlab.theory.precision_class import SCORES
+from attnlab.theory.error_budget import SCORES
 
 #: the backend that is PyTorch's own function, as it chooses its kernel itself
 OWN = "torch_sdpa"

@@ -26,7 +26,7 @@ from attnlab.gate.questions import (
 )
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
-from attnlab.problem.packing import pack
+from attnlab.problem.problem import pack
 from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import Enough, work_in_lanes

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from attnlab.garbage_collection import without_garbage_collection
 from attnlab.libraries.host import required
 from attnlab.race.environment import fingerprint
 from attnlab.runs.dataset_folder import (
@@ -27,6 +26,7 @@ from attnlab.runs.dataset_judging import verdicts
 from attnlab.runs.dataset_rows import race_columns, race_id, row_of, run_id
 from attnlab.runs.dataset_schema import arrow
 from attnlab.runs.store import Run, read_run
+from attnlab.system import without_garbage_collection
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,24 @@
 NumPy alone is imported here; SciPy loads with the first formula that needs it.
 """
 
-from .dot_product import DotProductMoments, dot_product_moments
-from .error_budget import ErrorBudget, error_budget
-from .exact_gradients import exact_gradients
-from .floating_point import (
+from .error_budget import ErrorBudget, classify, error_budget, precision_classes
+from .exact_attention import exact_gradients
+from .gradient_budget import GRADIENT_CLASSES, GradientBudgets, gradient_budgets
+from .identities import (
+    Bounds,
+    initial_logit_variance,
+    jacobian_norm_squared,
+    largest_possible_weight,
+    log_partition_bounds,
+    output_response,
+    required_gap,
+    scalable_softmax_beta,
+    scalable_softmax_freezing_length,
+    scaled_log_partition_bounds,
+    soft_cap_largest_weight,
+)
+from .log_sum_budget import LogSums, log_sum_budget, log_sums, merged_budget
+from .numbers import (
     ROUNDING_RMS,
     FloatFormat,
     float_format,
@@ -14,11 +28,9 @@ from .floating_point import (
     underflow_threshold,
     unit_roundoff,
 )
-from .gradient_budget import GRADIENT_CLASSES, GradientBudgets, gradient_budgets
-from .log_sum_budget import LogSums, log_sum_budget, log_sums, merged_budget
-from .precision_class import classify, precision_classes
 from .random_energy import (
     RandomEnergy,
+    attention_under_random_inputs,
     critical_beta,
     extreme_level,
     freezing_head_dim,
@@ -26,23 +38,7 @@ from .random_energy import (
     random_energy_frozen,
     random_energy_high_temperature,
 )
-from .random_inputs import attention_under_random_inputs
-from .scalings import (
-    initial_logit_variance,
-    largest_possible_weight,
-    required_gap,
-    scalable_softmax_beta,
-    scalable_softmax_freezing_length,
-    soft_cap_largest_weight,
-)
-from .score_law import score_cdf, score_characteristic_function
-from .softmax_identities import (
-    Bounds,
-    jacobian_norm_squared,
-    log_partition_bounds,
-    output_response,
-    scaled_log_partition_bounds,
-)
+from .scores import DotProductMoments, dot_product_moments, score_cdf, score_characteristic_function
 
 __all__ = [
     "GRADIENT_CLASSES",

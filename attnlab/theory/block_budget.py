@@ -1,4 +1,4 @@
-"""Requirement: the error a correct multi-head block may have, from where it rounds: projections, core, projection.
+"""The error a correct multi-head block may have, from where it rounds: projections, core, projection.
 
 Every component of q, k and v is a sum of d_model products with a bias added. To first order, with the terms a = x_t w_t
 of the sum y₀ = Σa and y = y₀ + b, it has the variance of a chain of N = d_model additions at the inner unit roundoff
@@ -36,7 +36,7 @@ tanh(η/2), as in `error_budget`, the values' errors by their largest; and |δy|
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +45,10 @@ from numpy.typing import ArrayLike
 from attnlab.problem.block import Block, angles
 from attnlab.problem.problem import Problem
 
-from .checks import Array
-from .error_budget import SCATTER, ErrorBudget, energy, moved
+from .error_budget import CLASSES, SCORES, ErrorBudget, Tally, energy, moved, precision_classes
 from .exact_attention import Rows, Softmax, at_rows, chosen_rows, turned
-from .precision_class import CLASSES, SCORES, precision_classes
-from .roundings import Roundings, chain_variance, checked_roundings, mean_square, rounding_variance
+from .numbers import Array
+from .roundings import Roundings, chain_variance, mean_square, rounding_variance
 
 #: to which sources of `error_budget` σ² and σ₊² are added
 _SOURCES = ("inner", "scores")
@@ -72,7 +71,7 @@ def block_classes(problem: Problem, rows: ArrayLike | None = None) -> dict[str, 
     """
     block = problem.block
     assert block is not None, "a problem without a block has its budgets from precision_classes"
-    rounded = checked_roundings(problem.dtype)
+    rounded = Roundings.of(problem.dtype)
     index = chosen_rows(rows, problem.shape.queries)
     inputs = _inputs(block, index, rounded)
     exact = {name: one.value for name, one in zip(("query", "key", "value"), inputs, strict=True)}
@@ -90,13 +89,13 @@ def _linear(x: Array, weight: Array, bias: Array, rounded: Roundings) -> Project
     value = product + bias
     # a variance needs no more than float32, which takes half the time
     squares = (x * x).astype(np.float32) @ (weight * weight).T.astype(np.float32)
-    chain = chain_variance(rounded.chain(terms), squares.astype(np.float64), product)
+    chain = chain_variance(terms, squares.astype(np.float64), product)
     variance = rounded.inner_variance * (chain + value**2)
-    variance += rounding_variance(np.maximum(np.abs(product), np.abs(value)), rounded.output)
-    u = rounded.inner_roundoff + rounded.output.unit_roundoff
+    variance += rounding_variance(np.maximum(np.abs(product), np.abs(value)), rounded.form)
+    u = rounded.inner_roundoff + rounded.form.unit_roundoff
     bound = (terms + 1) * rounded.inner_roundoff * np.sqrt(terms * squares.astype(np.float64))
-    bound += u * (np.abs(product) + np.abs(value)) + rounded.output.smallest_subnormal
-    return Projected(value, variance, rounding_variance(value, rounded.output), bound)
+    bound += u * (np.abs(product) + np.abs(value)) + rounded.form.smallest_subnormal
+    return Projected(value, variance, rounding_variance(value, rounded.form), bound)
 
 
 def _inputs(
@@ -131,77 +130,66 @@ def _turned(one: Projected, by: Array, rounded: Roundings) -> Projected:
         return np.concatenate([first * c + sign * second * s, second * c + first * s], axis=-1)
 
     value = pairs(one.value, cos, sin, -1.0)
-    unit = mean_square(rounded.output)
+    unit = mean_square(rounded.form)
     products = pairs(one.value**2, cos**2, sin**2, 1.0)
     variance, again = (pairs(each, cos**2, sin**2, 1.0) for each in (one.variance, one.again))
     variance += unit * (2 * products + value**2)
     size = pairs(np.abs(one.value), np.abs(cos), np.abs(sin), 1.0)
-    bound = pairs(one.bound, np.abs(cos), np.abs(sin), 1.0) + 4 * rounded.output.unit_roundoff * size
+    bound = pairs(one.bound, np.abs(cos), np.abs(sin), 1.0) + 4 * rounded.form.unit_roundoff * size
     return Projected(value, variance, again, bound)
 
 
-@dataclass
 class _Propagation:
-    """What the errors of query, key and value do to the core's output, filled in block by block of its rows."""
+    """What the errors of query, key and value do to the core's output, filled in block by block of its rows.
 
-    core: Problem
-    inputs: tuple[Projected, Projected, Projected]
-    #: of σ² and of σ₊²
-    variances: tuple[Array, Array] = field(init=False)
-    bound: Array = field(init=False)
-    #: of ‖δo‖²: the errors of values and keys are shared by all rows, those of keys and query by all components
-    scatters: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    exponent: float = 0.0
+    The variances of `found` are those from σ² and from σ₊², under the sources that they are added to.
+    """
 
-    def __post_init__(self) -> None:
-        shape = self.core.output_shape
-        self.variances, self.bound = (np.zeros(shape), np.zeros(shape)), np.zeros(shape)
+    def __init__(self, core: Problem, inputs: tuple[Projected, Projected, Projected]) -> None:
+        self.inputs, self.found = inputs, Tally(core.output_shape, _SOURCES)
 
     def take(self, part: Rows, soft: Softmax, extremes: tuple[Array, Array]) -> None:
         """One block of rows."""
         query, key, value = self.inputs
-        p, scale2, spread = soft.weights, part.scale**2, np.zeros(1)
+        p, scale2, spread, noises = soft.weights, part.scale**2, np.zeros(1), {}
         of_queries = query.variance[part.at], query.again[part.at]
-        of_keys = (self._of_keys(part, one) for one in (key.variance, key.again))
+        of_keys = (_of_keys(part, one) for one in (key.variance, key.again))
         by_values = (
-            p**2 @ self._of_keys(part, value.variance),
-            (p @ np.sqrt(self._of_keys(part, value.again))) ** 2,
+            p**2 @ _of_keys(part, value.variance),
+            (p @ np.sqrt(_of_keys(part, value.again))) ** 2,
         )
         by_queries = _by_query(part, soft, of_queries)
-        for kind, (of_query, of_key) in enumerate(zip(of_queries, of_keys, strict=True)):
+        # of ‖δo‖²: the errors of values and keys are shared by all rows, those of keys and query by all components
+        for source, of_query, of_key, of_value, own in zip(
+            _SOURCES, of_queries, of_keys, by_values, by_queries, strict=True
+        ):
             of_scores = soft.through(scale2 * ((part.q**2) @ turned(of_key)), 2)
             by_keys = moved(p**2 * of_scores, part.v, part.v**2, soft.output)
-            self.variances[kind][part.at] = by_values[kind] + by_keys + by_queries[kind]
-            self.scatters[kind] += SCATTER * (
-                energy(by_values[kind].sum(axis=2))
-                + energy(by_keys.sum(axis=(2, 3)))
-                + energy(by_queries[kind].sum(axis=3))
+            scatter = (
+                energy(of_value.sum(axis=2)) + energy(by_keys.sum(axis=(2, 3))) + energy(own.sum(axis=3))
             )
+            noises[source] = of_value + by_keys + own, scatter
             spread = spread + of_scores + soft.through(scale2 * (of_query @ turned(part.k**2)), 2)
-        self.exponent = max(self.exponent, float((p * spread).sum(axis=-1).max()))
-        self._bound(part, extremes)
+        largest = float((p * spread).sum(axis=-1).max())
+        self.found.exponent_error = max(self.found.exponent_error, math.sqrt(largest))
+        self.found.add(part.at, noises, bound=self._bound(part, extremes))
 
-    def _bound(self, part: Rows, extremes: tuple[Array, Array]) -> None:
+    def _bound(self, part: Rows, extremes: tuple[Array, Array]) -> Array:
         query, key, value = self.inputs
-        of_query, of_key = query.bound[part.at], self._of_keys(part, key.bound)
+        of_query, of_key = query.bound[part.at], _of_keys(part, key.bound)
         q, k = np.abs(part.q), np.abs(part.k)
-        eta = abs(part.scale) * (of_query @ turned(k + of_key) + q @ turned(of_key)).max(
-            axis=-1, keepdims=True
-        )
+        moved_by = of_query @ turned(k + of_key) + q @ turned(of_key)
+        eta = abs(part.scale) * moved_by.max(axis=-1, keepdims=True)
         low, high = extremes
-        largest = self._of_keys(part, value.bound).max(axis=-2, keepdims=True)
-        self.bound[part.at] = (high - low) * np.tanh(eta / 2) + largest
-
-    def _of_keys(self, part: Rows, array: Array) -> Array:
-        """What belongs to the keys of this block, once for every query head; 0 for a sink, which nobody projected."""
-        found = np.repeat(array[part.at_keys], part.q.shape[1] // _key_heads(part), axis=1)
-        if part.sink:
-            found = np.concatenate([found, np.zeros_like(found[:, :, :1])], axis=2)
-        return found
+        largest = _of_keys(part, value.bound).max(axis=-2, keepdims=True)
+        return np.asarray((high - low) * np.tanh(eta / 2) + largest)
 
 
-def _key_heads(part: Rows) -> int:
-    return int(part.at_keys[1].stop - part.at_keys[1].start)
+def _of_keys(part: Rows, array: Array) -> Array:
+    """What belongs to the keys of this block, once for every query head; 0 for a sink, which nobody projected."""
+    key_heads = part.at_keys[1].stop - part.at_keys[1].start
+    found = np.repeat(array[part.at_keys], part.q.shape[1] // key_heads, axis=1)
+    return np.concatenate([found, np.zeros_like(found[:, :, :1])], axis=2) if part.sink else found
 
 
 def _by_query(part: Rows, soft: Softmax, of_queries: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -228,22 +216,23 @@ def _output(block: Block, through: _Propagation, core: ErrorBudget, rounded: Rou
         return np.asarray((_joined(x) @ w.T)[:, None])
 
     assert core.worst_case is not None
-    before, scatters = dict(core.variances), dict(core.scatters)
+    found, before, scatters = through.found, dict(core.variances), dict(core.scatters)
     # a bias added after the sum was stored is what the least precise of honest blocks does
-    for source, variance, scatter in zip(_SOURCES, through.variances, through.scatters, strict=True):
-        before[source], scatters[source] = before[source] + variance, scatters[source] + scatter
+    for source in _SOURCES:
+        before[source] = before[source] + found.variances[source]
+        scatters[source] += found.scatters[source]
     after = {source: projected(variance, weight**2) for source, variance in before.items()}
     kept = {source: _kept(scatters[source], before[source], after[source]) for source in before}
     for source, variance in zip(_SOURCES, (own.variance, own.again), strict=True):
         after[source] = after[source] + variance[:, None]
-        kept[source] += SCATTER * energy(variance)
+        kept[source] += energy(variance)
     return replace(
         core,
         output=own.value[:, None],
         variances=after,
         scatters=kept,
-        worst_case=projected(core.worst_case + through.bound, np.abs(weight)) + own.bound[:, None],
-        exponent_error=math.hypot(core.exponent_error, math.sqrt(through.exponent)),
+        worst_case=projected(core.worst_case + found.bound, np.abs(weight)) + own.bound[:, None],
+        exponent_error=math.hypot(core.exponent_error, found.exponent_error),
         tilt=projected(core.tilt, weight),
     )
 

@@ -1,4 +1,4 @@
-"""Requirement: the error a correct attention may have, derived from its roundings and not chosen.
+"""The error a correct attention call may have, derived from where it rounds and not chosen; and classes of precision.
 
 To first order a perturbation δ_j of the scores moves the output by Σ p_j(v_j − o)δ_j, and one rounding to
 nearest has the relative rms c·u, c = 1/√(8 ln 2). Independent roundings add in squares:
@@ -8,11 +8,11 @@ nearest has the relative rms c·u, c = 1/√(8 ln 2). Independent roundings add 
 u_O, u_P, u_S : unit roundoff at which output, weights and scores are stored; r : roundings of the scores.
 
 The inner term is a bound: the error of arithmetic at u_i whose sums are chains of N additions, each partial sum
-rounded (in order, one term after another: N = d or n; in blocks of b: N = b + n/b). A sum in order is honest, so
-its error has to be allowed. Kernels that sum in 8 to 64 lanes have less of it, far less where the terms of a sum share
-a sign (with means of 3 at d = 64 some 5 %): to be far below this bound is nothing that tells against a kernel, and to
-be near it nothing that its lanes explain. For terms a_t with total A the squares of N partial sums add to (N/2)Σa² by
-scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
+rounded, one term after another: N = d or n. A sum in order is honest, so its error has to be allowed. Kernels that
+sum in 8 to 64 lanes have less of it, far less where the terms of a sum share a sign (with means of 3 at d = 64 some 5
+%): to be far below this bound is nothing that tells against a kernel, and to be near it nothing that its lanes
+explain. For terms a_t with total A the squares of N partial sums add to (N/2)Σa² by scatter and (N/3)A² by drift,
+hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
 
     score s_j = scale Σ_c q_c k_jc :  σ_j² = scale²[(1 + N_d/2) Σ_c q_c²k_jc²] + (1 + N_d/3) s_j²
     exponent and exp               :  σ_j² += 2(s_j − m)² + 2, m the largest score of the row
@@ -24,8 +24,8 @@ scatter and (N/3)A² by drift, hence the variance (c u_i)²[(1 + N/2)Σa² + (N/
 
 A two-pass softmax may take exp(s_j − ln Z), and parts of the keys may be merged by their ln Z (split-k decoding);
 where logits are large the rounding of ln Z is then the largest, and all weights of the row share it. Its 1/(3c²) is
-that of the worst mantissa, since the ln Z of a call are alike. Beside an m of few bits, which float32 holds, no more is
-lost than ln l itself: (u_i ln Z)²/3 is (ln l)² at most.
+that of the worst mantissa, since the ln Z of a call are alike. Beside an m of few bits, which float32 holds, no more
+is lost than ln l itself: (u_i ln Z)²/3 is (ln l)² at most.
 
 The last term is a loss and no scatter: of a sum that has grown, what is below half a unit is lost whole. How much of
 λ comes after that is between none and all of it, a third in mean square. It counts over 10^5 keys in float32.
@@ -34,22 +34,24 @@ truth has the same error, and the term counts twice.
 
 The worst case, first order in the unit roundoffs outside tanh:
 
-    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j|/l + τ_O,
+    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j| + τ_O,
 
-η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku), l = Σe^{s−m},
-L = u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is ln l at most), ε_exp = 4u_i (an exp
+η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku), l = Σe^{s−m}, L =
+u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is ln l at most), ε_exp = 4u_i (an exp
 good to 2u_i, in numerator and denominator), 2n for the two sums over keys, τ half the smallest subnormal of the
-weights' and the output's format; for normalised weights stored in a low precision τ_P Σ|v_j|, without the division by
-l. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed softmax. With any_unfused it has 3u_P,
-2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m| more. What a soft cap and a bias add says
-`roundings.largest_score_error`.
+weights' and the output's format. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed
+softmax. With any_unfused it has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m|
+more. What a soft cap and a bias add says `roundings.largest_score_error`.
 
-What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, say `score_variance` and
-`stored_score_variance` in `roundings`. A sink is one more key whose value is 0.
+What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, say `score_variance`
+and `stored_score_variance` in `roundings`. A sink is one more key whose value is 0.
+
+Three budgets of one call nest: full precision inside (output rounded only), weights rounded, scores rounded. The
+tightest that covers a measured error is the implementation's class.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -59,7 +61,6 @@ from numpy.typing import ArrayLike
 
 from attnlab.problem.problem import Problem
 
-from .checks import Array, one_of
 from .exact_attention import (
     Rows,
     Softmax,
@@ -71,9 +72,9 @@ from .exact_attention import (
     turned,
     visible_extremes,
 )
+from .numbers import Array, one_of, real
 from .roundings import (
     Roundings,
-    checked_roundings,
     largest_logarithm_error,
     largest_score_error,
     logarithm_variance,
@@ -81,12 +82,19 @@ from .roundings import (
     rounding_variance,
     score_variance,
     stored_score_variance,
-    stored_sum_variance,
 )
 
 SOURCES = ("output", "weights", "scores", "inner")
+FULL, WEIGHTS, SCORES = "full precision inside", "weights rounded", "scores rounded"
+CLASSES = {
+    FULL: ("output", "inner"),
+    WEIGHTS: ("output", "inner", "weights"),
+    SCORES: ("output", "inner", "weights", "scores"),
+}
 # Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
 SCATTER = 2.0
+#: of one block: by source the variances of its components, and the variance of their ‖error‖²
+Noises = Mapping[str, tuple[Array, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,128 +157,164 @@ class ErrorBudget:
         return float(sum(variance.sum() for variance in self.variances.values()))
 
 
+class Tally:
+    """The budget of one result, added up over the blocks of query rows."""
+
+    def __init__(self, shape: Sequence[int], sources: Sequence[str] = SOURCES) -> None:
+        self.exact, self.tilt, self.bound = (np.zeros(shape) for _ in range(3))
+        self.variances = {source: np.zeros(shape) for source in sources}
+        self.scatters = dict.fromkeys(sources, 0.0)
+        self.exponent_error = 0.0
+
+    def add(
+        self,
+        place: tuple[slice, ...],
+        noises: Noises,
+        *,
+        exact: Array | float = 0.0,
+        tilt: Array | float = 0.0,
+        bound: Array | float = 0.0,
+        onto: Callable[[Any], Any] = lambda x: x,
+    ) -> None:
+        """What one block gives to the components at `place`; onto : sums over the heads that share them."""
+        for total, more in ((self.exact, exact), (self.tilt, tilt), (self.bound, bound)):
+            total[place] += onto(more)
+        for source, (variance, scatter) in noises.items():
+            self.variances[source][place] += onto(variance)
+            self.scatters[source] += float(scatter)
+
+    def budget(self, worst_case: bool = True) -> ErrorBudget:
+        """Of all that was added."""
+        bound = self.bound if worst_case else None
+        return ErrorBudget(self.exact, self.variances, self.scatters, bound, self.exponent_error, self.tilt)
+
+
 @takes_problem
 def error_budget(
     problem: Problem,
     *,
     rows: ArrayLike | None = None,
     worst_case: bool = False,
+    score_roundings: int = 2,
+    any_unfused: bool = False,
     on_block: Callable[[Rows, Softmax, tuple[Array, Array]], None] = lambda part, soft, extremes: None,
-    **roundings: Any,
 ) -> ErrorBudget:
-    """The exact output of `problem` and the error that its roundings predict.
+    """The exact output of `problem` and the error that rounding output, weights and scores to its dtype predicts.
 
-    Also as `error_budget(q, k, v, **keywords of Problem.of, **keywords of this)`. The arrays hold the inputs *as cast*:
-    bfloat16 values in float32 arrays.
+    Also as `error_budget(q, k, v, dtype=..., **keywords of Problem.of, **keywords of this)`. The arrays hold the inputs
+    *as cast*: bfloat16 values in float32 arrays. `ErrorBudget.restricted_to` gives the budget of who rounds less.
 
     rows : indexes of the query rows to judge; None for all.
     worst_case : also compute the bound that every correct implementation meets, some 60 % more work.
-    on_block : told of each block of rows, with its least and greatest values, where the bound is computed.
-
-    `roundings` are where an implementation rounds:
-
-    output_dtype, weights_dtype, scores_dtype : where the result, the weights and the scores are stored, as
-        "float16", "bfloat16", "float32" or "float64"; the problem's for the output unless given, and none for
-        weights and scores, which then never leave the inner precision.
-    score_roundings : r, how many roundings of scale · q·k to scores_dtype: 0 fused, 1 eager with a power-of-two
-        scale, else 2.
-    inner_dtype : precision of the arithmetic; None: float64 for a float64 output, else float32.
-    weights_stored : "normalised" p, or "unnormalised" p/max p as a fused kernel does; it matters only
-        where float16 weights are subnormal.
-    summation_block : b, for blocked sums; None for sums in order, which bound them.
+    score_roundings : r, how many roundings of scale · q·k where scores are stored: 1 eager with a power-of-two scale,
+        else 2.
     any_unfused : the scores' part covers whoever stores them, also a q and a k that were stored again after the
         scale's root was folded into both, and a softmax that is written out and stores each step: its r s_j² is
         max(r s_j², 2 scale² Σ_c q_c²k_jc²) + (s_j − m)² + 1, and (c u_S)² o² comes on top.
+    on_block : told of each block of rows, with its least and greatest values, where the bound is computed.
 
     Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa, and too small
     by up to 1.36 where all scores have the same mantissa just above a power of two. Subnormal
     outputs add τ²/3, τ half the smallest subnormal. A row that sees no key has output and error 0. The first
     order assumes that rounding errors of scores differ between keys: where scores are huge and nearly equal
-    (all near +1000, say) with scores_dtype low, they do not, and the budget is of no use.
+    (all near +1000, say) in a low format, they do not, and the budget is of no use.
 
-    float64 throughout, in blocks of rows: memory beyond the results is some 50 MB plus one head.
+    float64 throughout, in blocks of rows: memory beyond the results is some 50 MB plus one head. The inner
+    arithmetic is float32, of float64 inputs float64.
 
-    Raises ValueError for shapes that do not fit, inputs that are not finite, unknown dtypes, and roundings
-    of scores without a scores_dtype.
+    Raises ValueError for shapes that do not fit, inputs that are not finite, and unknown dtypes.
     """
-    rounded = checked_roundings(problem.dtype, **roundings)
+    rounded = Roundings.of(problem.dtype, score_roundings, any_unfused)
     asked = at_rows(finite(problem), rows)
-    output, tilt = np.empty(asked.output_shape), np.empty(asked.output_shape)
-    variances = {source: np.empty(output.shape) for source in SOURCES}
-    scatters = dict.fromkeys(SOURCES, 0.0)
-    bound = np.empty(output.shape) if worst_case else None
-    exponent_error = 0.0
+    found = Tally(asked.output_shape)
     for part in blocks(asked):
         soft = softmax_rows(part)
-        output[part.at] = soft.output
-        tilt[part.at] = (soft.weights * soft.scale_response) @ part.v
-        found, scatter, spread = _variances(part, soft, rounded)
-        exponent_error = max(exponent_error, spread)
-        for source in SOURCES:
-            variances[source][part.at] = found[source]
-            scatters[source] += scatter[source]
-        if bound is not None:
+        noises, spread = _noises(part, soft, rounded)
+        found.exponent_error = max(found.exponent_error, spread)
+        bound: Array | float = 0.0
+        if worst_case:
             extremes = visible_extremes(part)
-            bound[part.at] = _bound(part, soft, extremes, rounded)
+            bound = _bound(part, soft, extremes, rounded)
             on_block(part, soft, extremes)
-    return ErrorBudget(output, variances, scatters, bound, exponent_error, tilt)
+        tilt = (soft.weights * soft.scale_response) @ part.v
+        found.add(part.at, noises, exact=soft.output, tilt=tilt, bound=bound)
+    return found.budget(worst_case)
 
 
-def _variances(
-    part: Rows, soft: Softmax, roundings: Roundings
-) -> tuple[Mapping[str, Array], Mapping[str, float], float]:
-    """Of one block: variances by source, their scatter, and the largest rms error of a score."""
+@takes_problem
+def precision_classes(problem: Problem, **options: Any) -> dict[str, ErrorBudget]:
+    """The three budgets of attention in the problem's dtype, tightest first, from one pass over the inputs.
+
+    Also as `precision_classes(q, k, v, dtype=..., **keywords of Problem.of, **options)`. `options` as for
+    `error_budget`. Any `worst_case` bound is that of scores rounded.
+
+    The classes differ where the inner precision is far above the dtype: float16 and bfloat16. In float32 and
+    float64 the inner term dominates and nearly any correct implementation is "full precision inside".
+    Where rows are saturated the classes meet too, and the tightest name that fits is given.
+
+    Raises ValueError as `error_budget` does.
+    """
+    whole = error_budget(problem, **options)
+    return {name: whole.restricted_to(*sources) for name, sources in CLASSES.items()}
+
+
+def classify(
+    relative_error: float, budgets: Mapping[str, ErrorBudget], slack: float = 1.25, deviations: float = 3.0
+) -> str | None:
+    """The first class whose budget covers the error, or None: outside every budget.
+
+    relative_error : ‖ô − o‖_F/‖o‖_F, measured. It is covered up to slack × relative × (1 + deviations ×
+    relative_scatter); the scatter is negligible but for small or saturated calls. Raises ValueError for a
+    negative or non-finite error or deviations, or slack <= 0.
+    """
+    error = real("relative_error", relative_error, least=0.0)
+    slack = real("slack", slack, above=0.0)
+    deviations = real("deviations", deviations, least=0.0)
+    for name, budget in budgets.items():
+        if error <= slack * budget.relative * (1 + deviations * budget.relative_scatter):
+            return name
+    return None
+
+
+def seen_keys(part: Rows) -> Array | float:
+    """How many keys each row sees, (…, rows, 1)."""
+    return float(part.k.shape[-2]) if part.visible is None else part.visible.sum(axis=-1, keepdims=True)
+
+
+def _noises(part: Rows, soft: Softmax, roundings: Roundings) -> tuple[Noises, float]:
+    """Of one block, and the largest rms error of a score."""
     p, o, v = soft.weights, soft.output, part.v
-    inner = roundings.inner_variance
-    chain_n: float | Array = roundings.chain(part.k.shape[-2])
-    if part.visible is not None:
-        chain_n = np.minimum(part.visible.sum(axis=-1, keepdims=True), chain_n)
+    inner, seen = roundings.inner_variance, seen_keys(part)
     squares, v2 = p * p, v * v
     of_scores = score_variance(part, soft, roundings).scores
+    stored = stored_score_variance(part, soft, roundings).scores
     # the sum of weights and values, that of the exponentials, and the division by it
-    accumulated = roundings.sum_variance(chain_n, squares @ v2, o) + inner * (1 + chain_n / 3) * o * o
+    accumulated = roundings.sum_variance(seen, squares @ v2, o) + inner * (1 + seen / 3) * o * o
     # a factor that all weights of a row share
     shared = logarithm_variance(soft, roundings) + lost_weight(soft, roundings) ** 2 / 3
-    found = {
-        "output": rounding_variance(o, roundings.output),
-        "weights": np.zeros_like(o),
-        "scores": np.zeros_like(o),
-        "inner": moved(squares * of_scores, v, v2, o) + accumulated + shared * o * o,
-    }
+    summed = roundings.stored_sum_variance * o * o
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
-    v_norms = v2.sum(axis=-1)[..., None, :]
-    distance = np.maximum(v_norms - 2 * o @ turned(v) + (o * o).sum(axis=-1, keepdims=True), 0.0)
-    leverage = squares * distance
-    scatter = {
-        "output": SCATTER * energy(found["output"]),
-        "weights": 0.0,
-        "scores": 0.0,
-        "inner": SCATTER
-        * (
-            energy(leverage * of_scores)
-            + energy(accumulated)
-            + energy(shared * (o * o).sum(axis=-1, keepdims=True))
+    v_norms, o_norms = v2.sum(axis=-1)[..., None, :], (o * o).sum(axis=-1, keepdims=True)
+    leverage = squares * np.maximum(v_norms - 2 * o @ turned(v) + o_norms, 0.0)
+    output, weights = rounding_variance(o, roundings.form), rounding_variance(p, roundings.form)
+    found = {
+        "output": (output, energy(output)),
+        "weights": (weights @ v2, energy(weights * v_norms)),
+        "scores": (
+            moved(squares * stored, v, v2, o) + summed,
+            energy(leverage * stored) + energy(summed.sum(axis=-1)),
+        ),
+        "inner": (
+            moved(squares * of_scores, v, v2, o) + accumulated + shared * o * o,
+            energy(leverage * of_scores) + energy(accumulated) + energy(shared * o_norms),
         ),
     }
-    spread = of_scores
-    if roundings.weights is not None:
-        peak = 1.0 if roundings.normalised else p.max(axis=-1, keepdims=True)
-        peak = np.where(peak > 0, peak, 1.0)
-        rounded = rounding_variance(p / peak, roundings.weights) * peak**2
-        found["weights"] = rounded @ v2
-        scatter["weights"] = SCATTER * energy(rounded * v_norms)
-    kept = stored_score_variance(part, soft, roundings)
-    if kept is not None:
-        stored = kept.scores
-        summed = stored_sum_variance(roundings) * o * o
-        found["scores"] = moved(squares * stored, v, v2, o) + summed
-        scatter["scores"] = SCATTER * (energy(leverage * stored) + energy(summed.sum(axis=-1)))
-        spread = spread + stored
-    return found, scatter, math.sqrt(float((p * spread).sum(axis=-1).max()))
+    return found, math.sqrt(float((p * (of_scores + stored)).sum(axis=-1).max()))
 
 
 def energy(x: Array) -> float:
-    return float(np.vdot(x, x))
+    """The variance of ‖error‖² that independent errors of these variances leave."""
+    return SCATTER * float(np.vdot(x, x))
 
 
 def moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
@@ -280,25 +324,15 @@ def moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
 
 
 def _bound(part: Rows, soft: Softmax, extremes: tuple[Array, Array], roundings: Roundings) -> Array:
-    v, u, (low, high) = part.v, roundings.inner_roundoff, extremes
-    shown: Any = True
-    counted: Array | float = float(part.k.shape[-2])
-    if part.visible is None:
-        total = np.abs(v).sum(axis=-2, keepdims=True)
-    else:
-        shown = part.visible.any(axis=-1, keepdims=True)
-        counted, total = part.visible.sum(axis=-1, keepdims=True), part.visible @ np.abs(v)
+    u, form, (low, high), size = roundings.inner_roundoff, roundings.form, extremes, np.abs(part.v)
+    total = size.sum(axis=-2, keepdims=True) if part.visible is None else part.visible @ size
     eta = largest_score_error(part, soft, roundings).scores.max(axis=-1, keepdims=True)
-    stored = roundings.weights or roundings.inner
-    lost = stored.smallest_subnormal / 2 * total
-    if not (roundings.normalised and roundings.weights is not None):
-        lost = lost / np.where(soft.partition > 0, soft.partition, 1.0)
-    relative = roundings.weights_roundoff + (2 * counted + 6) * u + largest_logarithm_error(soft, u)
+    relative = roundings.weights_roundoff + (2 * seen_keys(part) + 6) * u + largest_logarithm_error(soft, u)
     bound = (
         (high - low) * np.tanh(eta / 2)
-        + relative * (soft.weights @ np.abs(v))
-        + roundings.output.unit_roundoff * np.abs(soft.output)
-        + lost
-        + roundings.output.smallest_subnormal / 2
+        + relative * (soft.weights @ size)
+        + form.unit_roundoff * np.abs(soft.output)
+        + form.smallest_subnormal / 2 * total
+        + form.smallest_subnormal / 2
     )
-    return np.where(shown, bound, 0.0)
+    return bound if part.visible is None else np.where(part.visible.any(axis=-1, keepdims=True), bound, 0.0)

@@ -1,4 +1,4 @@
-"""Requirement: attention as `attnlab.problem.problem` says, in float64, in blocks of rows that fit in memory.
+"""Attention as `attnlab.problem.problem` says, and its gradients by the chain rule, in float64, in blocks of rows.
 
 This is the truth that errors are measured against. One head at a time is held in float64, or as many as are small:
 what is done to a block costs some dozen calls however little is in it.
@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.problem.mask_kinds import Given
-from attnlab.problem.mask_part import Place
+from attnlab.problem.mask_parts import Given, Place
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
 
-from .checks import Array
+from .numbers import Array
 
 # Elements of one (query rows × keys) block of float64; some six such blocks are alive at once.
 _BLOCK = 1 << 20
@@ -268,36 +267,121 @@ def visible_extremes(part: Rows) -> tuple[Array, Array]:
     if visible is None:
         low, high = (np.broadcast_to(f(part.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max))
         return low, high
-    count, first = visible.sum(axis=-1), visible.argmax(axis=-1)
-    distance = np.arange(visible.shape[-1]) - first[..., None]
-    one_stretch = np.array_equal((distance >= 0) & (distance < count[..., None]), visible)
+    count = visible.sum(axis=-1, keepdims=True)
     found = []
     for sign in (1, -1):
         values = sign * part.v
-        least = _least_of_stretches(values, first, count) if one_stretch else _least(values, visible)
-        found.append(np.where(count[..., None] > 0, np.broadcast_to(sign * least, shape), 0.0))
+        if np.array_equal(np.arange(visible.shape[-1]) < count, visible):  # as under a causal mask
+            least = np.take_along_axis(np.minimum.accumulate(values, axis=-2), _places(count), axis=-2)
+        else:
+            components = (values[..., None, :, at] for at in range(values.shape[-1]))
+            least = np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)
+        found.append(np.where(count > 0, np.broadcast_to(sign * least, shape), 0.0))
     return found[0], found[1]
 
 
-def _least_of_stretches(v: Array, first: NDArray[np.intp], count: NDArray[np.intp]) -> Array:
-    """Of `count` successive rows of v from `first` on: the less of two overlapping stretches of 2^k rows."""
-    lead = (1,) * (4 - 1 - first.ndim)
-    first, count = (one.reshape(lead + one.shape)[..., None] for one in (first, np.maximum(count, 1)))
-    if not first.any():  # as under a causal mask
-        return np.take_along_axis(np.minimum.accumulate(v, axis=-2), count - 1, axis=-2)
-    powers = np.frexp(count)[1] - 1
-    least, table = np.zeros(1), v
-    for power in range(int(powers.max()) + 1):
-        if power:
-            half = 1 << (power - 1)
-            table = np.minimum(table[..., :-half, :], table[..., half:, :])
-        ends = (np.minimum(at, table.shape[-2] - 1) for at in (first, first + count - (1 << power)))
-        of_power = np.minimum(*(np.take_along_axis(table, np.maximum(at, 0), axis=-2) for at in ends))
-        least = np.where(powers == power, of_power, least)
-    return np.asarray(least)
+def _places(count: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of the last of so many keys, with as many axes as the values have."""
+    return np.maximum(count, 1).reshape((1,) * (4 - count.ndim) + count.shape) - 1
 
 
-def _least(v: Array, visible: NDArray[np.bool_]) -> Array:
-    """Of the visible, a component of the values at a time."""
-    components = (v[..., None, :, at] for at in range(v.shape[-1]))
-    return np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)
+Three = tuple[Array, Array, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """What the chain rule meets on its way back through one block of query rows."""
+
+    part: Rows
+    soft: Softmax
+    g: Array  # (…, rows, value_dim)
+    products: Array  # A, (…, rows, keys)
+    offset: Array  # D, (…, rows, 1)
+    slopes: Array  # T, (…, rows, keys)
+    raw_slopes: Array  # R, (…, rows, keys)
+
+    @functools.cached_property
+    def fall(self) -> Array:
+        """s − m, (…, rows, keys); −inf at masked keys."""
+        visible = self.part.visible
+        return self.soft.fall if visible is None else np.where(visible, self.soft.fall, -np.inf)
+
+    @functools.cached_property
+    def highest(self) -> tuple[Array, Array]:
+        """The largest of `fall` among the keys up to each, and among those from each on."""
+        before = np.maximum.accumulate(self.fall, axis=-1)
+        return before, np.maximum.accumulate(self.fall[..., ::-1], axis=-1)[..., ::-1]
+
+    @property
+    def gradients(self) -> Three:
+        """Of query, (…, rows, head_dim), and this block's share of those of key and value."""
+        return (
+            self.part.scale * self.raw_slopes @ self.part.k,
+            self.part.scale * turned(self.raw_slopes) @ self.part.q,
+            turned(self.soft.weights) @ self.g,
+        )
+
+    @property
+    def tilts(self) -> Three:
+        """d gradients / d ln(scale): dP = P ∘ (ds − Σ P ds) with ds = f' x, and so on through D, T and R."""
+        p, scale, response = self.soft.weights, self.part.scale, self.soft.scale_response
+        offset = (self.slopes * response).sum(axis=-1, keepdims=True)
+        moved = self.soft.through(self.slopes * response - p * offset)
+        if self.part.softcap is not None:
+            moved += self.slopes * cap_curvature(self.part, self.soft) * self.soft.raw
+        moved += self.raw_slopes
+        return (
+            scale * moved @ self.part.k,
+            scale * turned(moved) @ self.part.q,
+            turned(p * response) @ self.g,
+        )
+
+
+def cap_curvature(part: Rows, soft: Softmax) -> Array:
+    """f''(x) = −2 f f'/c²; 0 without a soft cap."""
+    if part.softcap is None:
+        return np.zeros(1)
+    return soft.through(-2 / part.softcap**2 * soft.capped)
+
+
+def backward_rows(part: Rows, output_gradient: NDArray[np.floating]) -> Backward:
+    """The way back through `part`; `output_gradient` is the whole (batch, heads, queries, value_dim)."""
+    soft = softmax_rows(part)
+    g = output_gradient[part.at].astype(np.float64)
+    products = g @ turned(part.v)
+    offset = (soft.weights * products).sum(axis=-1, keepdims=True)
+    slopes = soft.weights * (products - offset)
+    return Backward(part, soft, g, products, offset, slopes, soft.through(slopes))
+
+
+def pulled_rows(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
+    """`problem` at the query rows whose output has a gradient, and which they are: only they have part in any other.
+
+    Raises ValueError without a gradient, and for NaN and infinity.
+    """
+    if problem.output_gradient is None:
+        raise ValueError("the problem must have an output_gradient, got None; Problem.of takes it")
+    rows = np.flatnonzero(finite(problem).output_gradient.any(axis=(0, 1, 3)))  # type: ignore[union-attr]
+    rows = rows if rows.size else np.zeros(1, np.intp)
+    return at_rows(problem, rows), rows
+
+
+@takes_problem
+def exact_gradients(problem: Problem) -> Three:
+    """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂o is the problem's output gradient, each in its input's shape, float64.
+
+    Also as `exact_gradients(q, k, v, output_gradient, **keywords of Problem.of)`. Formulas in the module's docstring.
+
+    Raises ValueError for shapes that do not fit and for NaN or infinity.
+    """
+    asked, rows = pulled_rows(problem)
+    keys = problem.shape.keys
+    query = np.zeros(problem.query.shape)
+    key, value = (np.zeros(one.shape) for one in (asked.without_sinks().key, asked.without_sinks().value))
+    assert asked.output_gradient is not None
+    for part in blocks(asked):
+        found = backward_rows(part, asked.output_gradient).gradients
+        query[(*part.at[:2], rows[part.at[2]])] = found[0]
+        key[part.at_keys] += part.onto_keys(found[1])
+        value[part.at_keys] += part.onto_keys(found[2])
+    return query, key[:, :, :keys], value[:, :, :keys]

@@ -1,4 +1,4 @@
-"""Requirement: the error that a correct backward pass may have, derived from its roundings and not chosen.
+"""The error that a correct backward pass may have, derived from its roundings and not chosen.
 
 Names as in `exact_gradients`, noise as in `gradient_noise`, roundings as in `error_budget`: c u is the rms of one
 rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward pass rounds, by source:
@@ -41,7 +41,7 @@ Sources add in squares, as if independent: an upper model, like that of the forw
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -50,29 +50,35 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.problem.problem import Problem
 
-from .checks import Array
+from .error_budget import FULL, SCORES, WEIGHTS, ErrorBudget, Tally, energy
 from .error_budget import SOURCES as FORWARD
-from .error_budget import ErrorBudget
-from .exact_attention import blocks, chosen_rows, takes_problem, turned
-from .exact_gradients import Backward, backward_rows, cap_curvature, pulled_rows
-from .floating_point import ONE_MANTISSA
-from .gradient_bound import gradient_bounds
+from .exact_attention import (
+    Backward,
+    backward_rows,
+    blocks,
+    cap_curvature,
+    chosen_rows,
+    pulled_rows,
+    takes_problem,
+    turned,
+)
 from .gradient_noise import Noise, Ways
-from .precision_class import FULL, SCORES, WEIGHTS
+from .numbers import ONE_MANTISSA, Array
 from .roundings import (
+    LARGEST_TANH,
     TANH,
     Roundings,
     ScoreErrors,
     chain_variance,
-    checked_roundings,
     growth,
+    largest_logarithm_error,
+    largest_score_error,
     logarithm_variance,
     lost_weight,
     mean_square,
     rounding_variance,
     score_variance,
     stored_score_variance,
-    stored_sum_variance,
 )
 
 SOURCES = (*FORWARD, "sums")
@@ -110,8 +116,8 @@ class _Length(NamedTuple):
     stores: int
 
     def growth(self, roundings: Roundings) -> float:
-        """The largest relative error of the sum, of its terms' absolute values; G in `gradient_bound`."""
-        return growth(self.terms + 4, roundings) + self.stores * roundings.output.unit_roundoff
+        """The largest relative error of the sum, of its terms' absolute values; G in `_bounds`."""
+        return growth(self.terms + 4, roundings) + self.stores * roundings.form.unit_roundoff
 
 
 @takes_problem
@@ -119,18 +125,14 @@ def gradient_budgets(
     problem: Problem,
     *,
     rows: ArrayLike | None = None,
-    score_roundings: int = 2,
-    inner_dtype: str | None = None,
 ) -> GradientBudgets:
     """The exact gradients of `problem` and the error that roundings to its dtype predict.
 
     Also as `gradient_budgets(q, k, v, output_gradient, dtype=..., **keywords of Problem.of, **keywords of this)`. The
     arrays hold values of the dtype as cast.
     rows : indexes of the query rows whose own gradient is judged, None for all; those of key and value are whole.
-    score_roundings : r, how often the scores are rounded where they are stored.
-    inner_dtype : precision of the arithmetic; None: float64 for float64, else float32.
 
-    Each budget has the variances of all sources and its worst-case bound (`gradient_bound`).
+    Each budget has the variances of all sources and its worst-case bound (`_bounds`).
     `ErrorBudget.restricted_to` gives those of less that is stored; `GRADIENT_CLASSES` names them. Formulas in the
     module's docstring; of first order in `exponent_error`. Query rows whose output has no gradient cost nothing: their
     own is 0 without error, and they have no part in the others.
@@ -138,20 +140,12 @@ def gradient_budgets(
     float64 throughout, in blocks of rows. Raises ValueError as `attnlab.theory.error_budget` does, and for a problem
     without an output_gradient.
     """
-    dtype = problem.dtype
-    roundings = checked_roundings(
-        dtype,
-        weights_dtype=dtype,
-        scores_dtype=dtype,
-        score_roundings=score_roundings,
-        inner_dtype=inner_dtype,
-        any_unfused=True,
-    )
+    roundings = Roundings.of(problem.dtype, any_unfused=True)
     asked, pulled = pulled_rows(problem)
     wanted = chosen_rows(rows, problem.shape.queries)
     assert asked.output_gradient is not None
     wider = asked.without_sinks()
-    sums = tuple(_Sum(one.shape) for one in (asked.query, wider.key, wider.value))
+    found = tuple(Tally(one.shape, SOURCES) for one in (asked.query, wider.key, wider.value))
     n, terms, every = wider.shape.keys, pulled.size * problem.group, problem.shape.queries * problem.group
     over_keys, over_queries = _Length(n, stores(n)), _Length(terms, min(stores(every), terms))
     sums_grow = (over_keys.growth(roundings), over_queries.growth(roundings))
@@ -161,29 +155,17 @@ def gradient_budgets(
         noises, spread = _noises(back, over_keys, over_queries, roundings)
         exponent_error = max(exponent_error, spread)
         places = (part.at, part.at_keys, part.at_keys)
-        onto = (_as_it_is, part.onto_keys, part.onto_keys)
-        three = zip(back.gradients, back.tilts, gradient_bounds(back, sums_grow, roundings), strict=True)
-        for total, place, added, (exact, tilt, bound) in zip(sums, places, onto, three, strict=True):
-            total.exact[place] += added(exact)
-            total.tilt[place] += added(tilt)
-            total.bound[place] += added(bound)
-        for source, noise in noises.items():
-            noisy = zip((noise.query, noise.key, noise.value), noise.scatters, strict=True)
-            for total, place, added, (variance, scatter) in zip(sums, places, onto, noisy, strict=True):
-                total.variances[source][place] += added(variance)
-                total.scatters[source] += float(scatter)
-    query, key, value = sums
+        onto = (lambda x: x, part.onto_keys, part.onto_keys)
+        three = zip(back.gradients, back.tilts, _bounds(back, sums_grow, roundings), strict=True)
+        for at, (exact, tilt, bound) in enumerate(three):
+            own = {source: (noise[at], noise.scatters[at]) for source, noise in noises.items()}
+            found[at].add(places[at], own, exact=exact, tilt=tilt, bound=bound, onto=onto[at])
+    query, *others = found
+    keys = problem.shape.keys
     return GradientBudgets(
-        _rows_of(query.budget(over_keys, exponent_error, roundings), pulled, wanted),
-        *(
-            one.first(problem.shape.keys).budget(over_queries, exponent_error, roundings)
-            for one in (key, value)
-        ),
+        _rows_of(_stored(query.budget(), over_keys, exponent_error, roundings), pulled, wanted),
+        *(_stored(_cut(one.budget(), keys), over_queries, exponent_error, roundings) for one in others),
     )
-
-
-def _as_it_is(x: Array) -> Array:
-    return x
 
 
 def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], wanted: NDArray[np.intp]) -> ErrorBudget:
@@ -198,53 +180,50 @@ def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], wanted: NDArray[np.int
         found[:, :, none] = 0.0
         return found
 
-    assert budget.worst_case is not None
-    variances = {source: taken(one) for source, one in budget.variances.items()}
+    cut = _each(budget, taken)
     scatters = {
-        source: scatter * float(variances[source].sum() / max(budget.variances[source].sum(), 1e-300))
+        source: scatter * float(cut.variances[source].sum() / max(budget.variances[source].sum(), 1e-300))
         for source, scatter in budget.scatters.items()
     }
+    return replace(cut, scatters=scatters)
+
+
+def _each(budget: ErrorBudget, change: Callable[[Array], Array]) -> ErrorBudget:
+    """Every array of it changed alike."""
+    assert budget.worst_case is not None
     return replace(
         budget,
-        output=taken(budget.output),
-        variances=variances,
-        scatters=scatters,
-        worst_case=taken(budget.worst_case),
-        tilt=taken(budget.tilt),
+        output=change(budget.output),
+        variances={source: change(one) for source, one in budget.variances.items()},
+        worst_case=change(budget.worst_case),
+        tilt=change(budget.tilt),
     )
 
 
-class _Sum:
-    """What the blocks of rows add up to, for one of the gradients."""
+def _cut(budget: ErrorBudget, keys: int) -> ErrorBudget:
+    """Of so many keys: without that of a sink."""
+    return _each(budget, lambda x: x[:, :, :keys])
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.exact, self.bound, self.tilt = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        self.variances = {source: np.zeros(shape) for source in SOURCES}
-        self.scatters = dict.fromkeys(SOURCES, 0.0)
 
-    def first(self, keys: int) -> "_Sum":
-        """Of so many keys: without that of a sink."""
-        self.exact, self.bound, self.tilt = (x[:, :, :keys] for x in (self.exact, self.bound, self.tilt))
-        self.variances = {source: x[:, :, :keys] for source, x in self.variances.items()}
-        return self
-
-    def budget(self, length: _Length, exponent_error: float, roundings: Roundings) -> ErrorBudget:
-        """With what depends on the whole sum: its drift and the rounding when it is stored."""
-        squared = self.exact**2
-        drift = roundings.inner_variance * (roundings.chain(length.terms) / 3 + _LAST) * squared
-        form = roundings.output
-        summed = mean_square(form) * length.stores / 3 * squared
-        stored = rounding_variance(self.exact, roundings.output)
-        self.variances["inner"] += drift
-        self.variances["sums"] += summed
-        self.variances["output"] += stored
-        self.scatters["output"] += 2 * float((stored**2).sum())
-        self.scatters["sums"] += 2 * float((summed**2).sum())
-        # stored once more where the scale's root multiplies it: two halves of the smallest subnormal
-        bound = self.bound + form.unit_roundoff * (np.abs(self.exact) + self.bound) + form.smallest_subnormal
-        # a key that no query sees gets the gradient 0, to the bit
-        bound[(self.exact == 0) & (self.bound == 0)] = 0.0
-        return ErrorBudget(self.exact, self.variances, self.scatters, bound, exponent_error, self.tilt)
+def _stored(budget: ErrorBudget, length: _Length, exponent_error: float, roundings: Roundings) -> ErrorBudget:
+    """With what depends on the whole sum: its drift and the rounding when it is stored."""
+    exact, form, bound = budget.output, roundings.form, budget.worst_case
+    assert bound is not None
+    summed = mean_square(form) * length.stores / 3 * exact**2
+    more = {
+        "inner": roundings.inner_variance * (length.terms / 3 + _LAST) * exact**2,
+        "sums": summed,
+        "output": rounding_variance(exact, form),
+    }
+    for source, variance in more.items():
+        budget.variances[source][...] += variance
+    for source in ("output", "sums"):
+        budget.scatters[source] += energy(more[source])
+    # stored once more where the scale's root multiplies it: two halves of the smallest subnormal
+    loose = bound + form.unit_roundoff * (np.abs(exact) + bound) + form.smallest_subnormal
+    # a key that no query sees gets the gradient 0, to the bit
+    loose[(exact == 0) & (bound == 0)] = 0.0
+    return replace(budget, worst_case=loose, exponent_error=exponent_error)
 
 
 def _noises(
@@ -254,8 +233,7 @@ def _noises(
     ways, p = Ways(back), back.soft.weights
     scores = score_variance(back.part, back.soft, roundings)
     stored = stored_score_variance(back.part, back.soft, roundings)
-    assert stored is not None
-    unit = mean_square(roundings.output) / 2
+    unit = mean_square(roundings.form) / 2
     in_query, in_key = unit * over_keys.stores, unit * over_queries.stores
     found = {
         "inner": _inner(back, ways, scores, over_queries.terms, roundings),
@@ -313,13 +291,12 @@ def _largest(back: Backward, variance: Array) -> Array:
 
 def _weights(back: Backward, ways: Ways, roundings: Roundings) -> Noise:
     """What a fused kernel stores."""
-    assert roundings.weights is not None
-    of_p = rounding_variance(back.soft.weights, roundings.weights)
-    of_o = rounding_variance(back.soft.output, roundings.output)
+    of_p = rounding_variance(back.soft.weights, roundings.form)
+    of_o = rounding_variance(back.soft.output, roundings.form)
     offsets = (of_p * back.products**2).sum(axis=-1) + (of_o * back.g**2).sum(axis=-1)
     return (
         ways.from_weights(of_p)
-        + ways.from_raw_slopes(rounding_variance(back.raw_slopes, roundings.weights))
+        + ways.from_raw_slopes(rounding_variance(back.raw_slopes, roundings.form))
         + ways.from_offsets(offsets[..., None])
     )
 
@@ -327,31 +304,30 @@ def _weights(back: Backward, ways: Ways, roundings: Roundings) -> Noise:
 def _scores(back: Backward, ways: Ways, stored: ScoreErrors, roundings: Roundings) -> Noise:
     """What an unfused one stores as well. `stored` : variance of the scores by it."""
     p, scale = back.soft.weights, back.part.scale
-    assert roundings.weights is not None and roundings.scores is not None
     of_p, of_products = (
-        rounding_variance(p, roundings.weights),
-        rounding_variance(back.products, roundings.scores),
+        rounding_variance(p, roundings.form),
+        rounding_variance(back.products, roundings.form),
     )
     squares = ((p * back.products) ** 2).sum(axis=-1, keepdims=True)
     # who writes softmax out adds D up in one go: its terms, their weights and the result are rounded, no partial sum.
     # But A/l − D/l is rounded alike in all keys whose A/l has one exponent, D/l being one number: half of that adds up
-    unit = mean_square(roundings.scores)
+    unit = mean_square(roundings.form)
     alike = (p * np.minimum(math.sqrt(unit) * np.abs(back.products), np.abs(back.offset))).sum(
         axis=-1, keepdims=True
     )
     excess = 2 * unit * (squares + back.offset**2) + alike**2 / 2
     # tile by tile, with more than the dtype inside, A alone is stored: weights that are may have their gradient stored
     tile_by_tile = _excess(back, stored.scores, p**2 * of_products, alike**2 / 2)
-    summed = unit * chain_variance(roundings.chain(p.shape[-1]), squares, back.offset)
+    summed = unit * chain_variance(p.shape[-1], squares, back.offset)
     raw = back.raw_slopes
-    again = rounding_variance(raw * scale, roundings.scores) / scale**2 if scale else np.zeros_like(raw)
+    again = rounding_variance(raw * scale, roundings.form) / scale**2 if scale else np.zeros_like(raw)
     centred = (back.products - back.offset) ** 2
     slopes = (of_p + unit * p**2) * centred + p**2 * of_products
     bent = again + _of_cap(back, stored, unit, 1, 3)
     at_once = _largest(back, stored.scores) * ((slopes + again).sum(axis=-1, keepdims=True) + excess)
     return (
         ways.from_scores(stored.scores)
-        + ways.from_factors(np.full_like(back.offset, stored_sum_variance(roundings)))
+        + ways.from_factors(np.full_like(back.offset, roundings.stored_sum_variance))
         + ways.from_products(of_products)
         + ways.from_raw_slopes(back.soft.through(slopes, 2) + bent)
         + ways.from_offsets(summed)
@@ -367,14 +343,13 @@ def stores(terms: int) -> int:
 def _inner(back: Backward, ways: Ways, errors: ScoreErrors, queries: int, roundings: Roundings) -> Noise:
     part, p, t, g2, scores = back.part, back.soft.weights, back.slopes, back.g**2, errors.scores
     n, dim_v = part.v.shape[-2:]
-    keys, values = roundings.chain(n), roundings.chain(dim_v)
-    products = roundings.sum_variance(values, g2 @ turned(part.v**2), back.products)
+    products = roundings.sum_variance(dim_v, g2 @ turned(part.v**2), back.products)
     offset = back.offset
     offsets = roundings.sum_variance(
-        keys, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset
-    ) + roundings.sum_variance(values, (g2 * back.soft.output**2).sum(axis=-1, keepdims=True), offset)
+        n, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset
+    ) + roundings.sum_variance(dim_v, (g2 * back.soft.output**2).sum(axis=-1, keepdims=True), offset)
     unit = roundings.inner_variance
-    in_query, in_key = (unit * (1 + chain / 2) for chain in (keys, roundings.chain(queries)))
+    in_query, in_key = (unit * (1 + chain / 2) for chain in (n, queries))
     alike = unit * ONE_MANTISSA**2
     with np.errstate(divide="ignore"):
         exponents = alike * np.where(p > 0, np.log(p), 0.0) ** 2
@@ -393,3 +368,113 @@ def _inner(back: Backward, ways: Ways, errors: ScoreErrors, queries: int, roundi
         )
         + ways.from_sums(in_query, in_key, in_key)
     )
+
+
+# -- the worst case
+
+# e^{2η} need not be known beyond this: tanh(η/2) is the smaller by then
+_LARGEST_ETA = 100.0
+
+
+class _Bounds(NamedTuple):
+    """Of one block: query (…, rows, head_dim); its share of key (…, keys, head_dim), value (…, keys, value_dim)."""
+
+    query: Array
+    key: Array
+    value: Array
+
+
+#: |f''| <= 4/(3√3 c)
+_CURVATURE = 4 / 27**0.5
+
+
+def _bounds(back: Backward, sums: tuple[float, float], roundings: Roundings) -> _Bounds:
+    """How far roundings may carry the gradients of one block at the very most, before these are stored themselves.
+
+    Per row, with η, γ, τ and L as in `error_budget`, A, D and T as in `exact_gradients`, and |g||v|ᵀ = B:
+
+        |δp_j| <= b_j = min(p_j(e^{2η} − 1), tanh(η/2)) + (3u_P + (2n + 6)u_i + L) p_j + τ_P
+        |δA_j| <= α_j = (γ_{d_v+2} + 2u_S) B_j
+        |δD|   <= Σ_j (b_j B_j + p_j α_j) + γ_{n+d_v+4} Σ_j (p_j + b_j)B_j + u_O Σ_c|g_c o_c| + τ_O Σ_c|g_c|
+        |δt_j| <= θ_j = b_j|A_j − D| + (p_j + b_j)(α_j + δD + 4u_i|A_j − D|),
+                  and u(|t_j| + θ_j) + τ(1 + 1/scale) for each time that T is stored; and Σ_lθ_l more where
+                  s_j >= max_{l<=j} s_l − 2η, or max_{l>=j} s_l − 2η: for who differentiates m too, what the sum of T
+                  is off comes to lie on its key, and on those of the maxima on the way where there were any
+        |δr_j| <= ρ_j = θ_j; with a soft cap f'_j θ_j + (|t_j| + θ_j)φ_j and what storing r adds, φ_j >= |δf'_j|
+        |δ∂L/∂q| <= scale [Σ_j ρ_j|k_j| + G_n Σ_j(|r_j| + ρ_j)|k_j|], and likewise for k over queries,
+        |δ∂L/∂v_j| <= Σ_i (b_ij + G_{n_q}(p_ij + b_ij))|g_i|,
+
+    G_n = γ_{n+4}(u_i) + N u_O for a sum of n terms that is stored N times before it is whole, and each with u_O of
+    itself and τ_O on top. tanh(η/2) bounds how far any single weight can move, e^{2η} how much.
+
+    sums : G_n, of a sum over keys, and G_{n_q}, of one over all queries.
+    """
+    part, p = back.part, back.soft.weights
+    dim_v, scale = part.v.shape[-1], abs(part.scale)
+    shown = True if part.visible is None else part.visible
+    absolute = np.abs(back.g) @ turned(np.abs(part.v))
+    moved = largest_score_error(part, back.soft, roundings)
+    eta = moved.scores.max(axis=-1, keepdims=True)
+    b = _of_weights(back, eta, roundings) * shown
+    alpha = (growth(dim_v + 2, roundings) + 2 * roundings.form.unit_roundoff) * absolute
+    theta = (
+        _when_stored(_of_slopes(back, b, alpha, absolute, roundings), back.slopes, scale, roundings) * shown
+    )
+    highest_so_far = back.fall + 2 * eta >= np.minimum(*back.highest)
+    theta += shown * highest_so_far * theta.sum(axis=-1, keepdims=True)
+    if part.softcap is not None:
+        bent = back.soft.through(theta) + (np.abs(back.slopes) + theta) * _bound_of_cap(
+            back, moved.raw, roundings
+        )
+        theta = _when_stored(bent, back.raw_slopes, scale, roundings) * shown
+    reach = np.abs(back.raw_slopes) + theta
+    over_keys, over_queries = sums
+    in_query = theta + over_keys * reach
+    in_key = theta + over_queries * reach
+    in_value = b + over_queries * (p + b)
+    return _Bounds(
+        scale * in_query @ np.abs(part.k),
+        scale * turned(in_key) @ np.abs(part.q),
+        turned(in_value) @ np.abs(back.g),
+    )
+
+
+def _when_stored(error: Array, exact: Array, scale: float, roundings: Roundings) -> Array:
+    """The bound of `error` after `exact` is stored as weights and as scores are, and scaled."""
+    form = roundings.form
+    for _ in ("as weights", "as scores"):
+        error = error + form.unit_roundoff * (np.abs(exact) + error)
+        error += form.smallest_subnormal / 2 * (1 + 1 / max(scale, 1e-300))
+    return error
+
+
+def _bound_of_cap(back: Backward, raw: Array, roundings: Roundings) -> Array:
+    """φ: of f' = 1 − y², y = f/c, for errors `raw` of x, a rounded y and roundings of y², of f' and of its products."""
+    softcap, u = back.part.softcap, roundings.inner_roundoff + roundings.form.unit_roundoff
+    assert softcap is not None and back.soft.slope is not None
+    squares = (back.soft.capped / softcap) ** 2
+    own = u * ((2 * LARGEST_TANH + 1) * squares + 4 * back.soft.slope)
+    return np.asarray(np.minimum(_CURVATURE / softcap * raw, 1.0) + own)
+
+
+def _of_weights(back: Backward, eta: Array, roundings: Roundings) -> Array:
+    """b."""
+    soft, u = back.soft, roundings.inner_roundoff
+    eta = np.minimum(eta, _LARGEST_ETA)
+    moved = np.minimum(soft.weights * np.expm1(2 * eta), np.tanh(eta / 2))
+    relative = (2 * soft.weights.shape[-1] + 6) * u + largest_logarithm_error(soft, u)
+    relative = relative + roundings.weights_roundoff
+    return np.asarray(moved + relative * soft.weights + roundings.form.smallest_subnormal / 2)
+
+
+def _of_slopes(back: Backward, b: Array, alpha: Array, absolute: Array, roundings: Roundings) -> Array:
+    """θ before T is stored."""
+    part, p, u = back.part, back.soft.weights, roundings.inner_roundoff
+    n, dim_v = part.v.shape[-2:]
+    g, o = np.abs(back.g), np.abs(back.soft.output)
+    offset = (b * absolute + p * alpha).sum(axis=-1, keepdims=True)
+    offset += growth(n + dim_v + 4, roundings) * ((p + b) * absolute).sum(axis=-1, keepdims=True)
+    offset += roundings.form.unit_roundoff * (g * o).sum(axis=-1, keepdims=True)
+    offset += roundings.form.smallest_subnormal / 2 * g.sum(axis=-1, keepdims=True)
+    centred = np.abs(back.products - back.offset)
+    return np.asarray(b * centred + (p + b) * (alpha + offset + 4 * u * centred))

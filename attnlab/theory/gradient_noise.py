@@ -1,4 +1,4 @@
-"""Requirement: how noise at one place of the backward pass reaches the gradients of q, k and v.
+"""How noise at one place of the backward pass reaches the gradients of q, k and v.
 
 Names as in `exact_gradients`: P, A, D, T per row i, and k̄ = Σ_j p_j k_j, t̄ = Σ_j t_j k_j. To first order
 
@@ -19,12 +19,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .checks import Array
-from .exact_attention import turned
-from .exact_gradients import Backward
+from .error_budget import SCATTER, energy
+from .exact_attention import Backward, turned
+from .numbers import Array
 
-# Variance of a squared error over its squared mean, as in error_budget
-_SCATTER = 2.0
 # Rows that are enough to tell it
 _SAMPLED = 16
 
@@ -55,25 +53,16 @@ class Noise:
             self.scatters + other.scatters,
         )
 
-    @property
-    def query(self) -> Array:
-        found = self.in_query @ self.ways.k2 if isinstance(self.in_query, np.ndarray) else self.in_query
-        return _at_least_0(found + self.rest, self.ways.q)
-
-    @property
-    def key(self) -> Array:
-        found = turned(self.in_key) @ self.ways.q2 if isinstance(self.in_key, np.ndarray) else self.in_key
-        return _at_least_0(found, self.ways.k)
-
-    @property
-    def value(self) -> Array:
-        found = turned(self.in_value) @ self.ways.g2 if isinstance(self.in_value, np.ndarray) else 0.0
-        return _at_least_0(found, self.ways.v)
-
-
-def _at_least_0(found: Array | float, like: Array) -> Array:
-    """Expansions cancel; where nothing is found, zeros."""
-    return np.maximum(found, 0.0) if isinstance(found, np.ndarray) else np.zeros_like(like)
+    def __getitem__(self, at: int) -> Array:
+        """The variances of the query's, the key's or the value's gradient. Expansions cancel: none is below 0."""
+        ways = self.ways
+        if at == 0:
+            found = self.in_query @ ways.k2 if isinstance(self.in_query, np.ndarray) else self.in_query
+            return np.maximum(found + self.rest, np.zeros_like(ways.q))
+        by_pair, times = ((self.in_key, ways.q2), (self.in_value, ways.g2))[at - 1]
+        if isinstance(by_pair, np.ndarray):
+            return np.maximum(turned(by_pair) @ times, 0.0)
+        return np.zeros_like((ways.k, ways.v)[at - 1])
 
 
 class Ways:
@@ -215,7 +204,7 @@ class Ways:
         *energies: Array,
     ) -> Noise:
         """With ‖·‖² that each single noise gives to the query's, the key's and, where it has any, the value's."""
-        found = [_SCATTER * float(np.vdot(one, one)) for one in energies]
+        found = [energy(one) for one in energies]
         return Noise(self, in_query, in_key, in_value, rest, np.array([*found, 0.0][:3]))
 
     @cached_property
@@ -239,11 +228,6 @@ class _Vectors:
         self.x = x
 
     @cached_property
-    def _products(self) -> Array:
-        """x_j x_jᵀ, (…, n, dim²)."""
-        return (self.x[..., :, None] * self.x[..., None, :]).reshape(*self.x.shape[:-1], -1)
-
-    @cached_property
     def _squared(self) -> Array:
         """(x_j·x_l)², (…, n, n)."""
         return np.asarray((self.x @ turned(self.x)) ** 2)
@@ -259,9 +243,7 @@ class _Vectors:
         rows = variance.shape[-2]
         if n * (dim + rows) <= 2 * rows * dim**2:
             found = ((variance @ self._squared) * variance).sum()
-        elif dim <= rows:
-            found = ((variance @ self._products) ** 2).sum()
-        else:  # few rows of long vectors: one after another
+        else:
             across = turned(self.x)
             found = sum((((across * variance[..., i, None, :]) @ self.x) ** 2).sum() for i in range(rows))
-        return float(_SCATTER * every / rows * found)
+        return float(SCATTER * every / rows * found)

@@ -1,4 +1,4 @@
-"""Requirement: the error that a correct ln Z may have, and what cutting the keys into parts adds to ln Z and output.
+"""The error that a correct ln Z may have, and what cutting the keys into parts adds to ln Z and output.
 
 z = ln Σ_j e^{s_j} = m + ln l, l = Σ_j e^{s_j − m}. To first order errors δ_j of the scores move it by Σ_j p_j δ_j, and
 a relative error of l by itself. With the symbols of `error_budget`, and u_z the roundoff of ln Z's own format, float32
@@ -12,7 +12,7 @@ softmax is written out; ln Z itself is never stored there. The worst case:
 
     |ẑ − z| <= max_j η_j + u_P + (n + 4) u_i + u_i (2|z| + |m| + ln l)
 
-Merging parts s of the keys (`attnlab.problem.splitting`) is attention over as many keys as there are parts, whose
+Merging parts s of the keys (`Problem.parts`) is attention over as many keys as there are parts, whose
 scores are their z_s and whose values are their outputs o_s. With w_s = e^{z_s − z} it adds
 
     to o:  Σ w_s² (c u_O o_s)²                                                  each part's output is rounded
@@ -32,25 +32,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import parts
 
-from .checks import Array
-from .error_budget import SOURCES, ErrorBudget
+from .error_budget import ErrorBudget, Tally, energy, seen_keys
 from .exact_attention import Rows, Softmax, at_rows, blocks, finite, softmax_rows
-from .floating_point import ONE_MANTISSA
+from .numbers import ONE_MANTISSA, Array
 from .roundings import (
     Roundings,
-    checked_roundings,
     largest_score_error,
     lost_weight,
     rounding_variance,
     score_variance,
     stored_score_variance,
-    stored_sum_variance,
 )
-
-#: variance of a squared error over its squared mean, as in `error_budget`
-_SCATTER = 2.0
 
 
 class LogSums(NamedTuple):
@@ -83,29 +76,28 @@ def log_sum_budget(
 
     Raises ValueError as `error_budget` does.
     """
-    asked, dtype = at_rows(finite(problem), rows), problem.dtype
-    rounded = checked_roundings(
-        dtype, weights_dtype=dtype, scores_dtype=dtype, score_roundings=2, any_unfused=True
-    )
-    shape = (*asked.output_shape[:3], 1)
-    exact, tilt, bound = np.empty(shape), np.empty(shape), np.empty(shape)
-    empty = np.zeros(shape, bool)
-    variances = {source: np.empty(shape) for source in SOURCES}
-    spread = 0.0
+    asked = at_rows(finite(problem), rows)
+    rounded = Roundings.of(problem.dtype, any_unfused=True)
+    found = Tally((*asked.output_shape[:3], 1))
+    empty = np.zeros(found.exact.shape, bool)
     for part in blocks(asked):
         soft = softmax_rows(part)
         empty[part.at] = none = soft.partition == 0
-        exact[part.at] = soft.log_partition
-        tilt[part.at] = (soft.weights * soft.through(soft.raw)).sum(axis=-1, keepdims=True)
-        found, score_error = _variances(part, soft, rounded)
-        for source in SOURCES:
-            variances[source][part.at] = np.where(none, 0.0, found[source])
-        bound[part.at] = np.where(none, 0.0, _bound(part, soft, rounded))
-        spread = max(spread, score_error)
-    scatters = {source: _SCATTER * _energy(one) for source, one in variances.items()}
-    budget = ErrorBudget(exact, variances, scatters, bound, spread, tilt)
+        variances, spread = _variances(part, soft, rounded)
+        found.exponent_error = max(found.exponent_error, spread)
+        found.add(
+            part.at,
+            {name: (np.where(none, 0.0, one), 0.0) for name, one in variances.items()},
+            exact=soft.log_partition,
+            tilt=(soft.weights * soft.through(soft.raw)).sum(axis=-1, keepdims=True),
+            bound=np.where(none, 0.0, _bound(part, soft, rounded)),
+        )
+    found.scatters = {source: energy(one) for source, one in found.variances.items()}
+    budget = found.budget()
     if cuts:
-        budget = _with_merging(budget, _merging(asked, cuts, rounded))
+        merging = _merging(asked, cuts, rounded)
+        added = {"inner": merging.of_log_sum}
+        budget = _added(budget, added, {"inner": energy(merging.of_log_sum)}, merging.log_sum_bound)
     return budget, empty
 
 
@@ -120,15 +112,15 @@ def merged_budget(
     Raises ValueError for inputs that are not finite.
     """
     asked = at_rows(finite(problem), rows)
-    merging = _merging(asked, cuts, checked_roundings(problem.dtype))
+    merging = _merging(asked, cuts, Roundings.of(problem.dtype))
     found = {"output": merging.stored, "inner": merging.of_output}
     return _added(whole, found, merging.scatters, merging.output_bound)
 
 
 def merging_slack(dtype: str, splits: int) -> float:
     """How far beyond the values that a row sees, relative to them, storing and merging so many parts may carry."""
-    rounded = checked_roundings(dtype)
-    return rounded.output.unit_roundoff + (splits + 8) * rounded.inner_roundoff
+    rounded = Roundings.of(dtype)
+    return rounded.form.unit_roundoff + (splits + 8) * rounded.inner_roundoff
 
 
 class _Merging(NamedTuple):
@@ -143,7 +135,7 @@ class _Merging(NamedTuple):
 
 
 def _merging(asked: Problem, cuts: Sequence[int], rounded: Roundings) -> _Merging:
-    pieces = [(at.stop - at.start, log_sums(part)) for at, part in parts(asked, cuts)]
+    pieces = [(at.stop - at.start, log_sums(part)) for at, part in asked.parts(cuts)]
     z = np.stack([one.log_sum for _, one in pieces])
     o = np.stack([one.output for _, one in pieces])
     counts = np.array([count for count, _ in pieces], float).reshape(-1, 1, 1, 1, 1)
@@ -159,28 +151,23 @@ def _merging(asked: Problem, cuts: Sequence[int], rounded: Roundings) -> _Mergin
     unit, u, number = rounded.inner_variance, rounded.inner_roundoff, len(pieces)
     tau = ONE_MANTISSA**2 * unit * z**2 + unit * (2 * fall**2 + 2)
     apart = o - whole
-    stored = (w**2 * rounding_variance(o, rounded.output)).sum(axis=0)
+    stored = (w**2 * rounding_variance(o, rounded.form)).sum(axis=0)
     summed = unit * (((2 + number / 2 + counts / 3) * (w * o) ** 2).sum(axis=0) + 2 * number / 3 * whole**2)
     leverage = w**2 * tau * (apart**2).sum(axis=-1, keepdims=True)
     eta = np.where(seen, u * (np.abs(z) - fall + 4), 0.0)
-    of_parts = rounded.output.unit_roundoff + (number + 6) * u
+    of_parts = rounded.form.unit_roundoff + (number + 6) * u
     return _Merging(
         stored=stored,
         of_output=(w**2 * tau * apart**2).sum(axis=0) + summed,
         scatters={
-            "output": _SCATTER * _energy(stored),
-            "inner": _SCATTER * (_energy(leverage) + _energy(summed)),
+            "output": energy(stored),
+            "inner": energy(leverage) + energy(summed),
         },
         output_bound=(w * (of_parts * np.abs(o) + 2 * np.expm1(eta) * np.abs(apart))).sum(axis=0)
-        + number * rounded.output.smallest_subnormal / 2,
+        + number * rounded.form.smallest_subnormal / 2,
         of_log_sum=(w**2 * tau).sum(axis=0) + unit * (number / 3 + 1) * (total > 0),
         log_sum_bound=np.where(total > 0, eta.max(axis=0) + (number + 4) * u, 0.0),
     )
-
-
-def _with_merging(budget: ErrorBudget, merging: _Merging) -> ErrorBudget:
-    found = {"inner": merging.of_log_sum}
-    return _added(budget, found, {"inner": _SCATTER * _energy(found["inner"])}, merging.log_sum_bound)
 
 
 def _added(
@@ -198,43 +185,26 @@ def _added(
 
 def _variances(part: Rows, soft: Softmax, rounded: Roundings) -> tuple[dict[str, Array], float]:
     """By source, (..., rows, 1), and the largest rms error of a score."""
-    p, unit = soft.weights, rounded.inner_variance
+    p, alike = soft.weights, rounded.inner_variance * ONE_MANTISSA**2
     squares = p * p
-    chain: float | Array = rounded.chain(part.k.shape[-2])
-    if part.visible is not None:
-        chain = np.minimum(part.visible.sum(axis=-1, keepdims=True), chain)
     of_scores = score_variance(part, soft, rounded).scores
-    alike = unit * ONE_MANTISSA**2
-    peak = np.where(soft.partition > 0, p.max(axis=-1, keepdims=True), 1.0)
+    stored = stored_score_variance(part, soft, rounded).scores
     summed = squares.sum(axis=-1, keepdims=True)
+    peak = np.where(soft.partition > 0, p.max(axis=-1, keepdims=True), 1.0)
+    lost = rounding_variance(p / peak, rounded.form) * peak**2
     found = {
         "output": alike * (soft.log_partition**2 + soft.log_sum**2),
-        "weights": np.zeros_like(summed),
-        "scores": np.zeros_like(summed),
+        "weights": lost.sum(axis=-1, keepdims=True),
+        "scores": (squares * stored).sum(axis=-1, keepdims=True) + rounded.stored_sum_variance,
         "inner": (squares * of_scores).sum(axis=-1, keepdims=True)
-        + rounded.sum_variance(chain, summed, np.ones_like(summed))
+        + rounded.sum_variance(seen_keys(part), summed, np.ones_like(summed))
         + lost_weight(soft, rounded) ** 2 / 3,
     }
-    spread = of_scores
-    if rounded.weights is not None:
-        lost = rounding_variance(p / peak, rounded.weights) * peak**2
-        found["weights"] = lost.sum(axis=-1, keepdims=True)
-    kept = stored_score_variance(part, soft, rounded)
-    if kept is not None:
-        found["scores"] = (squares * kept.scores).sum(axis=-1, keepdims=True) + stored_sum_variance(rounded)
-        spread = spread + kept.scores
-    return found, math.sqrt(float((p * spread).sum(axis=-1).max()))
+    return found, math.sqrt(float((p * (of_scores + stored)).sum(axis=-1).max()))
 
 
 def _bound(part: Rows, soft: Softmax, rounded: Roundings) -> Array:
     u = rounded.inner_roundoff
-    counted: float | Array = float(part.k.shape[-2])
-    if part.visible is not None:
-        counted = part.visible.sum(axis=-1, keepdims=True)
     eta = largest_score_error(part, soft, rounded).scores.max(axis=-1, keepdims=True)
     size = 2 * np.abs(soft.log_partition) + np.abs(soft.top) + soft.log_sum
-    return np.asarray(eta + rounded.weights_roundoff + (counted + 4) * u + u * size)
-
-
-def _energy(x: Array) -> float:
-    return float(np.vdot(x, x))
+    return np.asarray(eta + rounded.weights_roundoff + (seen_keys(part) + 4) * u + u * size)

@@ -1,4 +1,4 @@
-"""Requirement: softmax over n iid N(0, β²) logits, exactly, at any n from 2 to 10^7 and β from 0 to 64.
+"""Softmax over n iid N(0, β²) logits, exactly, at any n from 2 to 10^7 and β from 0 to 64; and over random q and k.
 
 This is Derrida's Random Energy Model. With t = e^τ, w = t e^{βx} and x ~ N(0, 1) let
 
@@ -16,6 +16,10 @@ All expectations are then one-dimensional integrals over τ of smooth functions 
 The trapezoid rule on the whole line converges exponentially for such functions, in x as in τ, and its
 error is read off by halving the spacing. The spacing follows the narrowest feature: the step of
 e^{−w}, of width 1/β in x, and the largest of n normals, of width about 1/b_n.
+
+With independent normal queries and keys a row's logits are, given the query, exactly iid N(0, β²), β = ‖q‖ σ_k scale:
+every expectation is the average over ‖q‖/σ_q ~ χ_d. The Gauss rule of the χ_d density itself is used: the expectations
+are smooth in β >= 0, but not in β², where E p_max has a root at 0 (so Gauss–Laguerre fails).
 """
 
 import math
@@ -25,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .checks import Array, real, whole
+from .numbers import Array, real, whole
 
 # Discarded probability of a tail, before multiplication by n where n copies share it.
 _TAIL = 1e-18
@@ -66,6 +70,7 @@ class RandomEnergy:
         return self.log_partition - self.entropy
 
 
+FIELDS = ("log_partition", "entropy", "participation", "largest_weight", "jacobian_norm_squared")
 # E ln Z, E Σp², 1 − E Σp², E Σp³, E (Σp²)² and E p_max
 _Integrals = tuple[float, float, float, float, float, float]
 
@@ -103,16 +108,11 @@ def extreme_level(n: int) -> float:
 
     It tends to √(2 ln n) slowly; at real n it is the better scale. Raises ValueError unless n >= 2.
     """
+    from scipy.special import lambertw
+
     n = whole("n", n, 2)
-    level = math.sqrt(2 * math.log(n)) if n > 4 else 0.6
-    for _ in range(60):
-        # Newton on ln n − b²/2 − ½ ln 2π − ln b, which is concave and decreasing in ln b
-        value = math.log(n) - level * level / 2 - 0.5 * math.log(2 * math.pi) - math.log(level)
-        step = value / (level + 1 / level)
-        level = max(level + step, level / 4)
-        if abs(step) < 1e-14 * level:
-            break
-    return level
+    # b² e^{b²} = n²/2π
+    return math.sqrt(float(lambertw(n * n / (2 * math.pi)).real))
 
 
 @lru_cache(maxsize=4096)
@@ -158,8 +158,7 @@ def _collect(n: int, beta: float, integrals: _Integrals) -> RandomEnergy:
 
 
 def _relative_change(a: RandomEnergy, b: RandomEnergy) -> float:
-    fields = ("log_partition", "entropy", "participation", "largest_weight", "jacobian_norm_squared")
-    change = max(abs(getattr(a, f) / getattr(b, f) - 1) for f in fields)
+    change = max(abs(getattr(a, f) / getattr(b, f) - 1) for f in FIELDS)
     return change if math.isfinite(change) else math.inf
 
 
@@ -323,50 +322,94 @@ def random_energy_frozen(n: int, beta: float) -> RandomEnergy:
     level = extreme_level(n)
     if beta <= level:
         return _unknown(n, beta)
+    from scipy.special import digamma, gamma, gammainc
+
     m = level / beta
-    entropy = _poisson_dirichlet_entropy(m)
+    entropy = float(digamma(1.0) - digamma(1.0 - m))
+    # by parts m ∫₀¹ (1 − e^{−tx}) x^{−m−1} dx = e^{−t} − 1 + t^m γ(1 − m, t), γ the lower incomplete gamma function:
+    # E p_max = ∫₀^∞ dt / (1 + e^t t^m γ(1 − m, t)), by the trapezoid rule in ln t
+    step = 0.05
+    t = np.exp(np.arange(-45.0, 6.0, step))
+    below, decay = gamma(1 - m) * gammainc(1 - m, t) * t**m, np.exp(-t)
     return RandomEnergy(
         n=n,
         beta=beta,
         log_partition=entropy + beta * level,
         entropy=entropy,
         participation=1 - m,
-        largest_weight=_poisson_dirichlet_largest(m),
+        largest_weight=float((t * decay / (decay + below)).sum() * step),
         jacobian_norm_squared=m * (1 - m) / 3,
     )
 
 
-def _poisson_dirichlet_entropy(m: float) -> float:
-    """E H = ψ(1) − ψ(1 − m) of PD(m, 0) weights, 0 < m < 1, in nats. Raises ValueError outside."""
-    from scipy.special import digamma
-
-    m = _index(m)
-    return float(digamma(1.0) - digamma(1.0 - m))
-
-
-def _poisson_dirichlet_largest(m: float) -> float:
-    """E p_max of PD(m, 0) weights, 0 < m < 1 (Pitman and Yor 1997). Raises ValueError outside.
-
-    By parts m ∫₀¹ (1 − e^{−tx}) x^{−m−1} dx = e^{−t} − 1 + t^m γ(1 − m, t), γ the lower incomplete gamma
-    function, so that E p_max = ∫₀^∞ dt / (1 + e^t t^m γ(1 − m, t)): the trapezoid rule in ln t.
-    """
-    from scipy.special import gamma, gammainc
-
-    m = _index(m)
-    step = 0.05
-    log_t = np.arange(-45.0, 6.0, step)
-    t = np.exp(log_t)
-    below = gamma(1 - m) * gammainc(1 - m, t) * t**m
-    decay = np.exp(-t)
-    return float((t * decay / (decay + below)).sum() * step)
-
-
-def _index(m: float) -> float:
-    m = real("m", m, above=0.0)
-    if m >= 1:
-        raise ValueError(f"m must be < 1, got {m:g}")
-    return m
-
-
 def _unknown(n: int, beta: float) -> RandomEnergy:
     return RandomEnergy(n, beta, math.nan, math.nan, math.nan, math.nan, math.nan)
+
+
+# Nodes tried in turn; two successive rules must agree.
+_ORDERS = (6, 9, 13, 19, 28, 42, 60)
+_AGREEMENT = 5e-7
+# A node lighter than this cannot move a result by the tolerance: every field is bounded by about 10^4
+# times its mean, except at d = 1 with light nodes at extreme β.
+_NEGLIGIBLE = 1e-16
+
+
+@lru_cache(maxsize=1024)
+def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> RandomEnergy:
+    """Expectations over a row of softmax(scale · q·k) for q and k ~ N(0, I), exactly.
+
+    keys : number of keys a query sees, >= 2.
+    head_dim : d, number of components of q and k, >= 1.
+    scale : factor on q·k, for instance 1/√d, or 1 for unscaled attention; times σ_q σ_k where these are not 1. Its
+    sign has no effect.
+
+    E f = E[f(β)], β = |scale| χ_d, with f from `random_energy` (Derrida 1981) and the average a Gauss rule whose order
+    rises until two agree to 5e-7. The `beta` of the result is the root mean square, |scale| √d.
+
+    Raises ValueError for numbers outside these domains and where the average does not converge.
+    """
+    keys, head_dim = whole("keys", keys, 2), whole("head_dim", head_dim, 1)
+    unit, change, previous = abs(real("scale", scale)), math.inf, None
+    for order in _ORDERS:
+        nodes, weights = chi_rule(head_dim, order)
+        kept = weights > _NEGLIGIBLE
+        rows = (random_energy(keys, unit * float(norm)) for norm in nodes[kept])
+        total = weights[kept] @ np.array([[getattr(row, field) for field in FIELDS] for row in rows])
+        if previous is not None:
+            change = float(np.max(np.abs(total - previous) / np.maximum(np.abs(total), 1e-300)))
+            if change <= _AGREEMENT:
+                return RandomEnergy(keys, unit * math.sqrt(head_dim), *(float(one) for one in total))
+        previous = total
+    raise ValueError(
+        f"the average over |q| did not converge at head_dim={head_dim}: last change {change:.1e} > {_AGREEMENT:g}"
+    )
+
+
+@lru_cache(maxsize=256)
+def chi_rule(head_dim: int, order: int) -> tuple[Array, Array]:
+    """Nodes and weights (sum 1) of the Gauss rule for the χ_d law, d = `head_dim`.
+
+    The density r^{d−1} e^{−r²/2} is laid on 400 Legendre nodes; Lanczos' process on them (Gragg and
+    Harrod 1984, here with full reorthogonalisation) gives the Jacobi matrix, and its eigenvectors the
+    rule (Golub and Welsch 1969). Weights are normalised throughout, as Γ(d/2) overflows at d = 344.
+    """
+    centre = math.sqrt(max(head_dim - 1, 0))  # the mode; the law's deviation is below 1 at every d
+    low, high = max(0.0, centre - 9.0), centre + 9.0
+    legendre, measure = np.polynomial.legendre.leggauss(400)
+    nodes = 0.5 * (low + high) + 0.5 * (high - low) * legendre
+    exponent = (head_dim - 1) * np.log(nodes) - 0.5 * nodes**2
+    mass = measure * np.exp(exponent - exponent.max())
+    basis = np.empty((order, nodes.size))
+    basis[0] = np.sqrt(mass / mass.sum())
+    diagonal, beside = np.empty(order), np.empty(order)
+    for k in range(order):
+        ahead = nodes * basis[k]
+        diagonal[k] = basis[k] @ ahead
+        for _ in range(2):  # once is not orthogonal to rounding, twice is
+            ahead -= basis[: k + 1].T @ (basis[: k + 1] @ ahead)
+        beside[k] = np.linalg.norm(ahead)
+        if k + 1 < order:
+            basis[k + 1] = ahead / beside[k]
+    jacobi = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
+    roots, vectors = np.linalg.eigh(jacobi)
+    return np.maximum(roots, 0.0), vectors[0] ** 2

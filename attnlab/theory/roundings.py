@@ -1,13 +1,12 @@
-"""Requirement: where an implementation of attention rounds, as data, and what one rounding costs."""
+"""Where an implementation of attention rounds, as data, and what one rounding costs."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import Array, one_of, whole
 from .exact_attention import Rows, Softmax, cap_slope, turned
-from .floating_point import ONE_MANTISSA, ROUNDING_RMS, FloatFormat, float_format
+from .numbers import ONE_MANTISSA, ROUNDING_RMS, Array, FloatFormat, float_format, whole
 
 #: roundings of a product q_c k_c where both are stored again after the scale's root was folded into them
 FOLDED = 2
@@ -22,25 +21,29 @@ BIAS = 2
 
 
 class Roundings(NamedTuple):
-    output: FloatFormat
-    weights: FloatFormat | None
-    scores: FloatFormat | None
-    score_roundings: int
+    """Where an implementation rounds whose arrays are of one format.
+
+    form : of the output, and of weights and scores where these are stored. inner : of the arithmetic. score_roundings :
+    of scale · q·k where scores are stored. any_unfused : whoever stores scores may also have stored a q and a k after
+    the scale's root was folded into both, and may write softmax out and store each step.
+    """
+
+    form: FloatFormat
     inner: FloatFormat
-    normalised: bool
-    block: int | None
+    score_roundings: int = 2
     any_unfused: bool = False
+
+    @classmethod
+    def of(cls, dtype: str, score_roundings: int = 2, any_unfused: bool = False) -> "Roundings":
+        """With float32 inside, float64 for float64. Raises ValueError for an unknown dtype, and a negative number."""
+        inner = float_format("float64" if dtype == "float64" else "float32")
+        times = whole("score_roundings", score_roundings, 0)
+        return cls(float_format(dtype), inner, times, any_unfused)
 
     @property
     def truths(self) -> int:
         """How many of the two results compared have the inner error: both where the inner is float64."""
         return 2 if self.inner.precision == 53 else 1
-
-    def chain(self, terms: int) -> float:
-        """Longest chain of additions in a sum of so many terms."""
-        if self.block is None:
-            return float(terms)
-        return min(float(terms), self.block + terms / self.block)
 
     @property
     def inner_variance(self) -> float:
@@ -54,10 +57,13 @@ class Roundings(NamedTuple):
 
     @property
     def weights_roundoff(self) -> float:
-        """Largest error that storing it gives a weight, relative; 0 where none is stored."""
-        if self.weights is None:
-            return 0.0
-        return self.weights.unit_roundoff * (WRITTEN_OUT if self.any_unfused else 1)
+        """Largest error that storing it gives a weight, relative."""
+        return self.form.unit_roundoff * (WRITTEN_OUT if self.any_unfused else 1)
+
+    @property
+    def stored_sum_variance(self) -> float:
+        """What storing l = Σe^{s − m} costs all weights of a row alike, where softmax is written out: (c u_S)²."""
+        return mean_square(self.form) if self.any_unfused else 0.0
 
     def sum_variance(self, terms: float | Array, squares: Array, total: Array) -> Array:
         """`chain_variance` in the inner precision."""
@@ -92,7 +98,7 @@ def score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErro
     2 bias² where the format does not hold it.
     """
     unit = roundings.inner_variance
-    raw = roundings.sum_variance(roundings.chain(part.k.shape[-1]), part.squared_products, soft.raw)
+    raw = roundings.sum_variance(part.k.shape[-1], part.squared_products, soft.raw)
     raw += unit * (1 if part.softcap is None else 2) * soft.raw**2
     own = 2 * soft.fall**2 + 2
     if part.softcap is not None:
@@ -156,32 +162,23 @@ def _absorbed(soft: Softmax) -> Array:
     return np.where(few_bits, soft.log_sum, np.inf)
 
 
-def stored_score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors | None:
-    """What storing the scores adds to it, or None where they are not stored: r(c u_S)² x² f'².
+def stored_score_variance(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors:
+    """What storing the scores adds to it: r(c u_S)² x² f'².
 
     For any unfused form (c u_S)² [max(r x², 2 scale² Σ_c q_c²k_c²) f'² + (s − m)² + 1]: q and k may each be multiplied
     by the scale's root and stored again, which is far more of a score near 0, and where a row sees few keys one score
     decides; and a softmax that is written out stores s − m and e^{s − m}. A soft cap adds x² f'² + 2 f² for x/c, tanh
     and their product with c, a bias s² for the sum.
     """
-    if roundings.scores is None or not roundings.score_roundings:
-        return None
     raw, own = roundings.score_roundings * soft.raw**2, np.zeros(1)
     if roundings.any_unfused:
         raw, own = np.maximum(raw, FOLDED * part.squared_products), soft.fall**2 + 1
     if part.softcap is not None:
         raw, own = raw + soft.raw**2, own + 2 * soft.capped**2
     if part.bias is not None:
-        own = own + _bias_roundings(part, soft, roundings.scores, 2)
-    unit = mean_square(roundings.scores)
+        own = own + _bias_roundings(part, soft, roundings.form, 2)
+    unit = mean_square(roundings.form)
     return ScoreErrors(unit * raw, unit * (soft.through(raw, 2) + own))
-
-
-def stored_sum_variance(roundings: Roundings) -> float:
-    """What storing l = Σe^{s − m} costs all weights of a row alike, where softmax is written out: (c u_S)²."""
-    if roundings.scores is None or not roundings.any_unfused:
-        return 0.0
-    return mean_square(roundings.scores)
 
 
 def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> ScoreErrors:
@@ -193,16 +190,13 @@ def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> Scor
     does not hold it.
     """
     products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(part.scale)
-    u, stored = roundings.inner_roundoff, roundings.scores
+    u, u_stored = roundings.inner_roundoff, roundings.form.unit_roundoff
     raw, own = growth(part.k.shape[-1] + 2, roundings) * products, -u * soft.fall
-    u_stored = 0.0
-    if stored is not None:
-        u_stored = stored.unit_roundoff
-        kept = roundings.score_roundings * np.abs(soft.raw)
-        if roundings.any_unfused:
-            kept = np.maximum(kept, FOLDED * products)
-            own -= u_stored * soft.fall
-        raw += u_stored * kept
+    kept = roundings.score_roundings * np.abs(soft.raw)
+    if roundings.any_unfused:
+        kept = np.maximum(kept, FOLDED * products)
+        own -= u_stored * soft.fall
+    raw += u_stored * kept
     moved = raw
     if part.softcap is not None:
         size = np.abs(soft.raw)
@@ -211,8 +205,8 @@ def largest_score_error(part: Rows, soft: Softmax, roundings: Roundings) -> Scor
         own += ((LARGEST_TANH + 1) * u + 2 * u_stored) * np.abs(soft.capped)
         own += 4 * u * _by_exponentials(part, soft)
     if part.bias is not None:
-        for form, unit in ((roundings.inner, u), (stored, u_stored)):
-            own += 0.0 if form is None else unit * _bias_roundings(part, soft, form, 1)
+        for form, unit in ((roundings.inner, u), (roundings.form, u_stored)):
+            own += unit * _bias_roundings(part, soft, form, 1)
     moved = moved + own
     return ScoreErrors(raw, moved if part.visible is None else moved * part.visible)
 
@@ -234,33 +228,3 @@ def rounding_variance(x: Array, form: FloatFormat) -> Array:
     if subnormal.any():
         found[subnormal] = np.minimum(half * half / 3, x[subnormal] ** 2)
     return found
-
-
-def checked_roundings(
-    dtype: str,
-    *,
-    output_dtype: str | None = None,
-    weights_dtype: str | None = None,
-    scores_dtype: str | None = None,
-    score_roundings: int = 0,
-    inner_dtype: str | None = None,
-    weights_stored: str = "normalised",
-    summation_block: int | None = None,
-    any_unfused: bool = False,
-) -> Roundings:
-    """From the keywords of `attnlab.theory.error_budget`; `dtype` is the output's where none is given."""
-    times = whole("score_roundings", score_roundings, 0)
-    if times and scores_dtype is None:
-        raise ValueError(f"scores_dtype must be given for score_roundings={times}")
-    output = dtype if output_dtype is None else output_dtype
-    default = "float64" if output == "float64" else "float32"
-    return Roundings(
-        output=float_format(output),
-        weights=None if weights_dtype is None else float_format(weights_dtype),
-        scores=None if scores_dtype is None else float_format(scores_dtype),
-        score_roundings=times,
-        inner=float_format(default if inner_dtype is None else inner_dtype),
-        normalised=one_of("weights_stored", weights_stored, ("normalised", "unnormalised")) == "normalised",
-        block=None if summation_block is None else whole("summation_block", summation_block, 1),
-        any_unfused=any_unfused,
-    )

@@ -13,13 +13,10 @@ from hypothesis import given, settings
 import attnlab
 from attnlab.backends.discovery import load
 from attnlab.errors import Declined
-from attnlab.problem import block_sizes
-from attnlab.problem.block import PARAMETERS, angles, block_of
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.block import PARAMETERS, PROJECTIONS, angles
 from attnlab.problem.dtypes import ITEM_BYTES
-from attnlab.problem.inputs import problem_of
-from attnlab.problem.packing import pack, unpack
-from attnlab.problem.problem import Problem
+from attnlab.problem.inputs import block_of, problem_of
+from attnlab.problem.problem import Problem, pack, unpack
 from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=5, keys=5, d_model=24, dtype="float64")
@@ -156,7 +153,7 @@ def state(**changed: Any) -> dict[str, Any]:
         ({"parameters": state(bias_k=np.zeros((1, 1, 8)))}, r"holds in_proj_weight, .*, got bias_k"),
         ({"parameters": state(**{"out_proj.bias": np.zeros(9)})}, r"out_proj.bias must have shape \(8,\)"),
         ({"parameters": state(in_proj_bias=np.zeros(24, int))}, "in_proj_bias must hold floating-point .* got int64"),
-        ({"parameters": state(in_proj_bias=np.full(24, np.nan))}, "in_proj_bias must hold finite .* got NaN"),
+        ({"parameters": state(in_proj_bias=np.full(24, np.nan))}, "in_proj_bias must be finite, got a NaN"),
         ({"parameters": 5}, r"parameters must be a state dict, arrays by their names, got int; .* state_dict\(\)"),
         ({"heads": 0}, "heads must be a whole number of at least 1, got 0"),
         ({"heads": "4"}, "heads must be a whole number of at least 1, got '4'"),
@@ -249,7 +246,7 @@ def test_flops_and_bytes_are_those_of_the_matrices(workload: Workload) -> None:
     numbers = sum(one.size for one in block.arrays().values()) + bias
     assert w.input_bytes == numbers * ITEM_BYTES[w.dtype]
     assert w.output_bytes == w.batch * w.queries * w.d_model * ITEM_BYTES[w.dtype]
-    assert block_sizes.attends_to_itself(w) == (block.memory is None)
+    assert w.attends_to_itself == (block.memory is None)
 
 
 def test_equal_workloads_give_bit_equal_blocks_and_no_bias_is_0() -> None:

@@ -44,7 +44,7 @@ def test_numpy_has_none() -> None:
 
 
 def test_an_upstream_that_does_not_fit_is_refused_before_any_call() -> None:
-    with pytest.raises(ValueError, match=r"output_gradient must have the output's shape \(1, 2, 6, 3\)"):
+    with pytest.raises(ValueError, match=r"output_gradient must have shape \(1, 2, 6, 3\)"):
         attnlab.gradients("torch_eager", Q, K, V, V)
 
 

@@ -9,7 +9,7 @@ from strategies import workloads
 
 from attnlab.errors import Declined
 from attnlab.problem.inputs import problem_of
-from attnlab.problem.packing import digest, pack, unpack
+from attnlab.problem.problem import digest, pack, unpack
 from attnlab.problem.workload import Workload
 
 SMALL = Workload(

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from attnlab import free_memory as memory
+from attnlab import system as memory
 from attnlab.libraries.host import HostLibrary
 
 

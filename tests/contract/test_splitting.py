@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.backends.backend import Backend
+from attnlab.backends.calling import merge
 from attnlab.backends.discovery import load
 from attnlab.backends.library import open_library
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
-from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import merge, parts, places
+from attnlab.problem.problem import Problem, places
 from attnlab.problem.workload import Workload
 from attnlab.theory import error_budget
 from attnlab.theory.log_sum_budget import log_sum_budget, log_sums, merged_budget
@@ -63,7 +63,7 @@ def test_parts_cut_anywhere_merge_to_the_whole(asked: tuple[Workload, list[int]]
     """In exact arithmetic: empty parts, parts that nothing is seen of, sinks counted once."""
     workload, cuts = asked
     problem = problem_of(workload)
-    found = [whole(part) for _, part in parts(problem, cuts)]
+    found = [whole(part) for _, part in problem.parts(cuts)]
     output, log_sum = merge(open_library("numpy"), found, "float64")
     exact, exact_log_sum = whole(problem)
     np.testing.assert_allclose(output, exact, rtol=1e-9, atol=1e-11)
@@ -97,7 +97,7 @@ def test_places_are_even_and_as_many_as_asked() -> None:
 def test_a_part_keeps_what_hides_its_keys() -> None:
     """Lengths stay lengths; a condition that hides nothing of a part is not asked of it."""
     workload = Workload(batch=2, heads=1, queries=1, keys=10, causal="bottom_right", key_lengths=(3, 10))
-    pieces = [(at, part.mask.text) for at, part in parts(problem_of(workload), [5])]
+    pieces = [(at, part.mask.text) for at, part in problem_of(workload).parts([5])]
     assert pieces == [(slice(0, 5), "key_lengths(3,5)"), (slice(5, 10), "key_lengths(0,5)")]
 
 
@@ -148,7 +148,7 @@ def test_merging_rounds_as_much_as_predicted(distribution: str) -> None:
     """Parts that are exact but for their format, merged in float32: what merging and one more rounding add, no more."""
     workload = Workload(heads=16, queries=64, keys=96, head_dim=16, distribution=distribution)
     problem, cuts = problem_of(workload), places(96, 6)
-    exact = [whole(part) for _, part in parts(problem, cuts)]
+    exact = [whole(part) for _, part in problem.parts(cuts)]
     cast = [(output.astype(np.float32), z.astype(np.float32)) for output, z in exact]
     merged, log_sum = merge(open_library("numpy"), cast, "float32")
     output, z = whole(problem)

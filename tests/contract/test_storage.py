@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
 from attnlab.backends.library import open_library
+from attnlab.backends.storage import PAGE
+from attnlab.backends.storage import STORED as KINDS
 from attnlab.errors import Unavailable
 from attnlab.problem.inputs import inputs, problem_of
-from attnlab.problem.storage import CONTIGUOUS, PAGE, STORAGES, Storage
-from attnlab.problem.workload import Workload
+from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
 from attnlab.race.prediction import least_peak_bytes
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
@@ -52,7 +53,7 @@ def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> No
     if name == "torch":
         pytest.importorskip("torch")
     library, (_, key, value) = open_library(name), inputs(workload)
-    stored = Storage.kinds[workload.storage](library, workload, key, value)
+    stored = KINDS[workload.storage].lay(library, workload, key, value)
     lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
     there = np.broadcast_to((np.arange(workload.keys) < lengths[:, None])[:, None, :, None], key.shape)
     for _ in range(2):
@@ -99,11 +100,11 @@ def test_new_rows_are_written_by_the_call_and_by_nothing_else() -> None:
     """A cache that is read before the call has NaN where they will be; so has what lies beyond."""
     workload = Workload(heads=1, queries=2, keys=9, head_dim=3, storage="preallocated")
     library, (_, key, value) = open_library("numpy"), inputs(workload)
-    stored = Storage.kinds["preallocated"](library, workload, key, value)
-    cache = stored._held[0]  # type: ignore[attr-defined]
-    assert np.isfinite(cache[:, :, :7]).all() and np.isnan(cache[:, :, 7:]).all()
+    stored = KINDS["preallocated"].lay(library, workload, key, value)
     stored.read()
-    assert np.isfinite(cache[:, :, :9]).all() and np.isnan(cache[:, :, 9:]).all()
+    for array, found in zip((key, value), stored.read(), strict=True):
+        np.testing.assert_array_equal(found, array)
+        assert np.isnan(found.base[:, :, 9:]).all()
 
 
 def test_pages_lie_in_no_order_and_packed_rows_without_padding() -> None:
@@ -111,15 +112,15 @@ def test_pages_lie_in_no_order_and_packed_rows_without_padding() -> None:
         batch=3, heads=1, queries=1, keys=5 * PAGE, head_dim=2, key_lengths=(5 * PAGE, 0, PAGE + 1)
     )
     library, (_, key, value) = open_library("numpy"), inputs(workload)
-    paged = Storage.kinds["paged"](library, workload, key, value)
-    pool, table = paged.lying[0], paged.told
-    assert pool.shape == (5 + 0 + 2 + 1, PAGE, 1, 2) and table.shape == (3, 5) and table.dtype == np.int32
+    paged = KINDS["paged"].lay(library, workload, key, value)
+    pool, table = paged.lying[0], paged.numbers
+    assert pool.shape == (5 + 0 + 2 + 1, PAGE, 1, 2) and table.shape == (3, 5)
     used = [*table[0], *table[2, :2]]
     assert len(set(used)) == 7 and used != sorted(used)
     (spare,) = set(range(8)) - set(used)
     assert (table[1] == spare).all() and (table[2, 2:] == spare).all() and not pool[spare].any()
-    packed = Storage.kinds["packed"](library, workload, key, value)
-    assert packed.told.tolist() == [0, 5 * PAGE, 5 * PAGE, 6 * PAGE + 1]
+    packed = KINDS["packed"].lay(library, workload, key, value)
+    assert packed.numbers.tolist() == [0, 5 * PAGE, 5 * PAGE, 6 * PAGE + 1]
     np.testing.assert_array_equal(packed.lying[1][5 * PAGE : -1], value[2, :, : PAGE + 1].swapaxes(0, 1))
 
 
@@ -164,7 +165,7 @@ def test_what_a_storage_needs_is_declined_with_a_reason() -> None:
     eager = load("torch_eager") if _has_torch() else load("numpy_vectorized")
     workload = Workload(heads=1, queries=2, keys=3, head_dim=2, storage="grown", direction="training")
     assert "gradients" in (eager.declines(workload) or "")
-    from attnlab.problem.storage import not_stored
+    from attnlab.backends.storage import not_stored
 
     class Bare:
         name = "bare"
@@ -196,9 +197,9 @@ def test_the_same_pages_for_the_same_seed() -> None:
     workload = Workload(heads=1, queries=1, keys=6 * PAGE, head_dim=1, storage="paged")
     problem = problem_of(workload)
     tables = [
-        Storage.kinds["paged"](
-            open_library("numpy"), workload.with_(seed=seed), problem.key, problem.value
-        ).told
+        KINDS["paged"]
+        .lay(open_library("numpy"), workload.with_(seed=seed), problem.key, problem.value)
+        .numbers
         for seed in (0, 0, 1)
     ]
     assert (tables[0] == tables[1]).all() and (tables[0] != tables[2]).any()

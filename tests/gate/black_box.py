@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from zoo.parts import Answers, Attention, Remembering
+from mutants.parts import Answers, Attention, Remembering
 
 from attnlab.backends.library import open_library
 from attnlab.errors import Declined, Misbehaved

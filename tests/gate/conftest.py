@@ -1,19 +1,15 @@
-"""Lets the tests import the zoo, which stands beside them and which benchmarks/faults.py uses too; what they share."""
+"""What tests of the gate share."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from in_this_process import InThisProcess
 
 from attnlab.gate import gate
 from attnlab.gate.questions import Question, questions
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from zoo.parts import whole
+from mutants.parts import whole
 
 from attnlab.gate import race_check
 from attnlab.gate.evidence import directed, max_ulp, weigh

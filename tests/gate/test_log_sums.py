@@ -16,8 +16,7 @@ from attnlab.gate.gate import EVERYTHING, Answers, examine
 from attnlab.gate.questions import Question
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import DTYPES, round_to
-from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import parts, places
+from attnlab.problem.problem import Problem, places
 from attnlab.runs.check import check
 from attnlab.theory.log_sum_budget import log_sums
 
@@ -98,7 +97,7 @@ def merged(weigh: Callable[[Array, Array, Array], Array]) -> Attention:
         output, z = whole(problem, cuts)
         if not cuts:
             return output, z
-        pieces = [(at.stop - at.start, whole(part, [])) for at, part in parts(problem, cuts)]
+        pieces = [(at.stop - at.start, whole(part, [])) for at, part in problem.parts(cuts)]
         counts = np.array([count for count, _ in pieces], float).reshape(-1, 1, 1, 1, 1)
         of_parts = np.stack([found for _, (_, found) in pieces])
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -112,7 +111,7 @@ def sink_in_every_part(problem: Problem, cuts: list[int]) -> tuple[Array, Array]
     """Its weight is taken once a part."""
     if problem.sinks is None or not cuts:
         return whole(problem, cuts)
-    pieces = [whole(part.with_(sinks=problem.sinks), []) for _, part in parts(problem, cuts)]
+    pieces = [whole(part.with_(sinks=problem.sinks), []) for _, part in problem.parts(cuts)]
     z = np.logaddexp.reduce([found for _, found in pieces])
     return sum(np.exp(found - z) * output for output, found in pieces), z
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnlab.backends.backend_file import backend_of
-from attnlab.backends.discovery import load
+from attnlab.backends.discovery import backend_of, load
 from attnlab.errors import Declined
 from attnlab.gate.gate import FORWARD, Answers, examine
 from attnlab.gate.questions import Question
 from attnlab.gate.reference import OUTPUT
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.splitting import parts, places
+from attnlab.problem.problem import places
 from attnlab.theory.log_sum_budget import log_sums
 
 
@@ -22,7 +21,7 @@ def in_two(question: Question) -> Answers:
     if question.splits > 1 or problem.sinks is not None:
         raise Declined("whole keys without sinks only")
     cuts = places(problem.shape.keys, 2) if problem.shape.keys > 1 else []
-    found = [log_sums(part) for _, part in parts(problem, cuts)]
+    found = [log_sums(part) for _, part in problem.parts(cuts)]
     logarithms = np.stack([one.log_sum for one in found])
     top = np.where(np.isfinite(logarithms).any(axis=0), logarithms.max(axis=0), 0.0)
     weights = np.exp(logarithms - top)

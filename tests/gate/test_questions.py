@@ -12,7 +12,7 @@ from attnlab.gate.form import Form
 from attnlab.gate.questions import pose
 from attnlab.gate.random_conditions import BACKWARD_COUNT, FORWARD_COUNT, drawn_forms
 from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.mask_part import Part
+from attnlab.problem.mask_parts import Part
 
 
 @given(st.integers(0, 2**31), st.sampled_from(DTYPES), st.booleans())

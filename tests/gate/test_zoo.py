@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from black_box import asked
-from zoo import FAULTS
-from zoo.parts import DK, DQ, DV, Answers, blocked_back, whole
-from zoo.right import RIGHT
+from mutants import FAULTS
+from mutants.parts import DK, DQ, DV, Answers, blocked_back, whole
+from mutants.right import RIGHT
 
 from attnlab.gate.evidence import weigh
 from attnlab.gate.forms import BY_NAME, FEATURES
@@ -19,7 +19,7 @@ from attnlab.gate.gate import BACKWARD, FORWARD, examine
 from attnlab.gate.questions import pose
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.problem import Problem
-from attnlab.theory.exact_gradients import exact_gradients
+from attnlab.theory.exact_attention import exact_gradients
 
 
 def in_turn(*dtypes: str, at: int) -> str:

@@ -8,7 +8,7 @@ from every import every
 from attnlab.backends.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.gate import race_check
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.workload import Workload
 
 BLOCKS = {

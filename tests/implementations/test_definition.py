@@ -15,7 +15,7 @@ from attnlab.backends.call import answer
 from attnlab.backends.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.mask_part import Part, Shape
+from attnlab.problem.mask_parts import Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
 from attnlab.problem.workload import Workload

@@ -162,11 +162,11 @@ def test_a_trial_is_tiny_and_keeps_the_relation_of_lengths(
 @pytest.mark.parametrize(
     ("asked", "kept"),
     [
-        ({"causal": True}, {"causal": True, "attn_mask": ""}),
-        ({"causal": True, "bias": "normal"}, {"causal": False, "attn_mask": "numbers"}),
-        ({"window": (2, 2)}, {"causal": False, "attn_mask": "booleans"}),
+        ({"causal": True}, {"causal": "top_left", "mask": ""}),
+        ({"causal": True, "bias": "normal"}, {"causal": False, "bias": "given"}),
+        ({"window": (2, 2)}, {"causal": False, "mask": "given"}),
         ({"heads": 4, "kv_heads": 1}, {"heads": 2, "kv_heads": 1}),
-        ({"direction": "backward"}, {"gradients": True}),
+        ({"direction": "backward"}, {"backward": True}),
     ],
 )
 def test_a_trial_keeps_what_kernels_distinguish(asked: dict[str, Any], kept: dict[str, Any]) -> None:

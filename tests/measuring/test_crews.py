@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, crews_of, race
 
-from attnlab import free_memory as memory
+from attnlab import system as memory
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome
 from attnlab.race import conductor, disturbance

@@ -12,8 +12,7 @@ from attnlab.backends.backend import Backend
 from attnlab.backends.contender import parse_all
 from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.result import Outcome
-from attnlab.problem.storage import CONTIGUOUS, STORAGES
-from attnlab.problem.workload import Workload
+from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import LATENCY
 from attnlab.race.worker import Worker

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_workers import FIXED, Clock, FakeWorker, conductor_of, race
 
-from attnlab import free_memory as memory
+from attnlab import system as memory
 from attnlab.gate import race_check
 from attnlab.problem.result import Outcome
 from attnlab.problem.workload import Workload

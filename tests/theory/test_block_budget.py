@@ -11,15 +11,14 @@ import pytest
 
 from attnlab.backends.discovery import load
 from attnlab.gate import race_check
-from attnlab.problem.block import Block
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.block import PROJECTIONS, Block
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy
 from attnlab.problem.workload import Workload
 from attnlab.theory.block_budget import block_classes
-from attnlab.theory.precision_class import FULL, SCORES
+from attnlab.theory.error_budget import FULL, SCORES
 
 BERT = Workload(heads=12, queries=48, keys=48, d_model=768)
 CASES: dict[str, Workload] = {

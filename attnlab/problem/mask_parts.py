@@ -1,16 +1,118 @@
-"""The kinds of masks, one class each: defining a class makes it known to text, plans, the command line and the gate."""
+"""The conditions that a mask is made of, one class each, and the tile of a score matrix that they are asked about.
+
+Defining a class makes it known to text, plans, the command line and the gate. A part says
+
+* ``visible(place)``: the boolean array of a tile, True where a key is seen, broadcastable to the place;
+* ``flag``: the keywords by which a library may be told of it instead of being given the array;
+* ``text``: how it is written, in labels, plans and on the command line;
+* ``spans``: the stretch of keys that each row keeps, where it keeps one; counting is then arithmetic;
+* ``check(shape)``: what a shape that it does not fit has to change.
+
+Positions are counted from the first query and the first key (top-left), unless a part says otherwise.
+"""
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.mask_part import ALIGNMENTS, OPEN, Part, Place, Positions, Shape, broadcastable
+Positions = NDArray[np.intp]
+ALIGNMENTS = ("top_left", "bottom_right")
+#: an open side of a window, as it is written
+OPEN = -1
+
+
+class Shape(NamedTuple):
+    """The score matrix that a mask lies on."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+
+
+class Place(NamedTuple):
+    """A tile of a score matrix: some of its rows and columns, for all batches and heads or some of them."""
+
+    shape: Shape
+    rows: Positions
+    columns: Positions
+    batches: slice = slice(None)
+    heads: slice = slice(None)
+
+    @classmethod
+    def whole(cls, shape: Shape) -> Place:
+        """All of it."""
+        return cls(shape, np.arange(shape.queries), np.arange(shape.keys))
+
+    def diagonal(self, alignment: str) -> Positions:
+        """The key that stands opposite each of the rows, (rows, 1)."""
+        offset = self.shape.keys - self.shape.queries if alignment == "bottom_right" else 0
+        return np.asarray(self.rows[:, None] + offset)
+
+
+class Part(ABC):
+    """One condition that a pair of query and key must meet to be kept."""
+
+    #: the name in text and of the keyword by which a backend may take it
+    kind: ClassVar[str]
+    #: keywords by which a backend may take it instead of the array, see `flag`
+    keywords: ClassVar[tuple[str, ...]] = ()
+    #: by name; filled as classes are defined
+    kinds: ClassVar[dict[str, type[Part]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Part.kinds[cls.kind] = cls
+
+    @abstractmethod
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """True where a key is seen; broadcastable to (batches, heads, rows, columns) of `place`."""
+
+    @property
+    def text(self) -> str:
+        """How it is written: its kind and its fields, ``window(256,0,top_left)``."""
+        values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
+        flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+        return f"{self.kind}({','.join(str(OPEN if one is None else one) for one in flat)})"
+
+    def flag(self, shape: Shape) -> dict[str, Any]:
+        """Keywords by which a library can be told of it, each enough by itself; none: it has to see the array."""
+        return {}
+
+    def spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
+        """First key seen and first one no more, by (batch, query), for a part that keeps one stretch of keys a row."""
+        return None
+
+    def check(self, shape: Shape) -> None:  # noqa: B027 - most kinds fit every shape
+        """Raises ValueError where it does not fit `shape`."""
+
+    @classmethod
+    def parse(cls, *arguments: str) -> Part:
+        """The part that the arguments in its text stand for, each read as its field's type.
+
+        Raises ValueError where one is no such number, TypeError where they are too many or too few.
+        """
+        named = fields(cls)  # type: ignore[arg-type]
+        try:
+            read = [
+                {"int": int, "float": float}.get(str(one.type), str)(text)
+                for one, text in zip(named, arguments, strict=False)
+            ]
+        except ValueError:
+            names = " and ".join(one.name for one in named)
+            raise ValueError(f"the mask {cls.kind} takes {names}, got {', '.join(arguments)}") from None
+        return cls(*read, *arguments[len(read) :])
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
+        """One that fits `shape`, drawn at random, for whoever tries many; None where there is none."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -31,24 +133,14 @@ class Causal(Part):
         """Columns up to the diagonal."""
         return np.asarray(place.columns <= place.diagonal(self.alignment))
 
-    @property
-    def text(self) -> str:
-        """``causal(top_left)``."""
-        return f"causal({self.alignment})"
-
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``causal`` for top-left, ``causal_bottom_right``, and both where queries and keys are as many."""
-        return _aligned(self.keywords, self.alignment, shape, True)
+        return _aligned(self, shape, True)
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
         """From the first key to the diagonal."""
         last = Place.whole(shape).diagonal(self.alignment).T
         return np.zeros_like(last), last + 1
-
-    @classmethod
-    def parse(cls, *arguments: str) -> Causal:
-        """``causal``, ``causal(bottom_right)``."""
-        return cls(*arguments)
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Causal:
@@ -92,18 +184,13 @@ class Window(Part):
         return seen
 
     @property
-    def text(self) -> str:
-        """``window(256,0,top_left)``."""
-        return f"window({self.sides[0]},{self.sides[1]},{self.alignment})"
-
-    @property
     def sides(self) -> tuple[int, int]:
         """Keys before and after, -1 for no limit."""
         return (OPEN if self.left is None else self.left, OPEN if self.right is None else self.right)
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``window`` for top-left, ``window_bottom_right``, and both where queries and keys are as many."""
-        return _aligned(self.keywords, self.alignment, shape, self.sides)
+        return _aligned(self, shape, self.sides)
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
         """Around the diagonal."""
@@ -162,11 +249,6 @@ class KeyLengths(Part):
         lengths = np.asarray(self.lengths)[place.batches]
         return np.asarray(place.columns < lengths[:, None, None, None])
 
-    @property
-    def text(self) -> str:
-        """``key_lengths(512,300)``."""
-        return f"key_lengths({','.join(map(str, self.lengths))})"
-
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``key_lengths``, a tuple of int."""
         return {"key_lengths": self.lengths}
@@ -215,26 +297,10 @@ class Prefix(Part):
         """Columns of the prefix, and up to the diagonal."""
         return np.asarray((place.columns < self.length) | (place.columns <= place.diagonal("top_left")))
 
-    @property
-    def text(self) -> str:
-        """``prefix(64)``."""
-        return f"prefix({self.length})"
-
     def check(self, shape: Shape) -> None:
         """No longer than the keys."""
         if not 0 <= self.length <= shape.keys:
             raise ValueError(f"the mask prefix must have 0 to {shape.keys} keys, got {self.length}")
-
-    @classmethod
-    def parse(cls, *arguments: str) -> Prefix:
-        """``prefix(64)``."""
-        try:
-            (length,) = map(int, arguments)
-        except ValueError:
-            raise ValueError(
-                f"the mask prefix takes one whole number, got {', '.join(arguments)!r}"
-            ) from None
-        return cls(length)
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Prefix:
@@ -261,22 +327,6 @@ class Random(Part):
         shape = place.shape
         kept = _drawn_pairs(self.share, self.seed, shape.queries, shape.keys)
         return np.asarray(kept[np.ix_(place.rows, place.columns)])
-
-    @property
-    def text(self) -> str:
-        """``random(0.5,0)``."""
-        return f"random({self.share!r},{self.seed})"
-
-    @classmethod
-    def parse(cls, *arguments: str) -> Random:
-        """``random``, ``random(0.9)``, ``random(0.9,3)``."""
-        try:
-            share, seed = (*arguments, *("0.5", "0")[len(arguments) :])
-            return cls(float(share), int(seed))
-        except ValueError:
-            raise ValueError(
-                f"the mask random takes a share from 0 to 1 and a seed, got {', '.join(arguments)}"
-            ) from None
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Random:
@@ -320,13 +370,52 @@ class Given(Part):
         broadcastable("mask", self.array, shape)
 
 
-def _aligned(keywords: tuple[str, ...], alignment: str, shape: Shape, value: Any) -> dict[str, Any]:
-    """The keyword of an alignment, or of both where queries and keys are as many and they mean the same."""
+def _aligned(part: Causal | Window, shape: Shape, value: Any) -> dict[str, Any]:
+    """The keyword of a part's alignment, or of both where queries and keys are as many and they mean the same."""
     square = shape.queries == shape.keys
-    both = zip(ALIGNMENTS, keywords, strict=True)
-    return {keyword: value for side, keyword in both if square or side == alignment}
+    both = zip(ALIGNMENTS, part.keywords, strict=True)
+    return {keyword: value for side, keyword in both if square or side == part.alignment}
 
 
 @lru_cache(maxsize=2)
 def _drawn_pairs(share: float, seed: int, queries: int, keys: int) -> NDArray[np.bool_]:
     return np.asarray(np.random.default_rng([seed, 5]).random((queries, keys), dtype=np.float32) < share)
+
+
+def broadcastable(name: str, array: NDArray[Any], shape: Shape) -> None:
+    """Raises ValueError where `array` cannot be broadcast to (batch, heads, queries, keys)."""
+    try:
+        fits = np.broadcast_shapes(array.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must broadcast to (batch, heads, queries, keys) = {tuple(shape)}, got shape {array.shape}"
+        )
+
+
+#: a window without limits
+WHOLE = (-1, -1)
+
+
+def band(
+    n_q: int,
+    n_k: int,
+    causal: bool = False,
+    causal_bottom_right: bool = False,
+    window: tuple[int, int] | None = None,
+    window_bottom_right: tuple[int, int] | None = None,
+) -> tuple[int, int]:
+    """(lowest, highest): query i sees key j where lowest ≤ j − i ≤ highest; the keywords are those of backends.
+
+    A side without a limit reaches beyond the last query, -n_q, or the last key, n_k.
+    """
+    lowest, highest, shift = -n_q, n_k, n_k - n_q
+    for (left, right), own in ((window or WHOLE, 0), (window_bottom_right or WHOLE, shift)):
+        lowest = lowest if left < 0 else max(lowest, own - left)
+        highest = highest if right < 0 else min(highest, own + right)
+    if causal:
+        highest = min(highest, 0)
+    if causal_bottom_right:
+        highest = min(highest, shift)
+    return lowest, highest

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnlab.gate.evidence import systematic
 from attnlab.gate.gate import BACKWARD, FORWARD
 from attnlab.problem.problem import Problem
-from attnlab.theory.floating_point import ROUNDING_RMS, float_format
+from attnlab.theory.numbers import ROUNDING_RMS, float_format
 
 from .parts import NAMES, Answers, Array, Attention, Remembering, whole
 

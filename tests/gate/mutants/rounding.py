@@ -10,7 +10,7 @@ import numpy as np
 from attnlab.gate.evidence import CONSTANTS, SLACK
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Problem
-from attnlab.theory.floating_point import ROUNDING_RMS
+from attnlab.theory.numbers import ROUNDING_RMS
 
 from .fault import (
     BACKWARD,

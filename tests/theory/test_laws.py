@@ -1,0 +1,281 @@
+"""Scores, random rows, identities, thresholds and scales: against sampling, other integrals and known figures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.special import logsumexp, softmax
+
+from attnlab import theory
+from attnlab.theory import (
+    attention_under_random_inputs,
+    critical_beta,
+    dot_product_moments,
+    jacobian_norm_squared,
+    log_partition_bounds,
+    output_response,
+    random_energy,
+    score_cdf,
+    score_characteristic_function,
+    underflow_threshold,
+)
+from attnlab.theory.random_energy import FIELDS, chi_rule
+
+rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
+
+# -- scores
+
+
+def test_tabled_variances_and_kurtoses() -> None:
+    assert dot_product_moments(16, query_mean=0.5, key_mean=0.5).variance == pytest.approx(24)
+    assert dot_product_moments(64, query_std=3, key_std=2).variance == pytest.approx(2304)
+    for d, kurtosis in ((1, 9), (16, 3.375), (64, 3.094)):
+        assert dot_product_moments(d).kurtosis == pytest.approx(kurtosis, abs=5e-4)
+    assert dot_product_moments(10, query_kurtosis=1.8, key_kurtosis=1.8).kurtosis == pytest.approx(3.024)
+    assert dot_product_moments(64).variance_standard_error(128, 128) / 64 == pytest.approx(0.0247, abs=5e-5)
+    constant = dot_product_moments(3, query_std=0, key_std=0, query_mean=2, key_mean=2)
+    assert (constant.mean, constant.variance, constant.variance_standard_error(5, 5)) == (12, 0, 0)
+
+
+@pytest.mark.parametrize("case", ["independent", "correlated", "covariances"])
+def test_sampled_moments(case: str) -> None:
+    """Mean, variance and kurtosis within five standard errors."""
+    rng = np.random.default_rng(3)
+    given_: dict[str, Any]
+    d, pairs = 4, 200_000
+    q, k = rng.standard_normal((2, pairs, d))
+    if case == "independent":
+        q, k = 1.5 * rng.choice([-1.0, 1.0], (pairs, d)) + 0.5, rng.laplace(0, math.sqrt(0.5), (pairs, d)) - 1
+        given_ = {"query_std": 1.5, "query_mean": 0.5, "key_mean": -1, "query_kurtosis": 1, "key_kurtosis": 6}
+    elif case == "correlated":
+        q, k = q + 0.3, 2 * (0.6 * q + 0.8 * k) - 1
+        given_ = {"correlation": 0.6, "query_mean": 0.3, "key_mean": -1, "key_std": 2}
+    else:
+        a, b = rng.standard_normal((2, d, d))
+        q, k = q @ a.T + 0.5, k @ b.T - 0.7
+        given_ = {"query_covariance": a @ a.T, "key_covariance": b @ b.T, "query_mean": 0.5, "key_mean": -0.7}
+    found = dot_product_moments(d, **given_)
+    centred = (q * k).sum(axis=1) - found.mean
+    for power, expected in ((1, 0.0), (2, found.variance), (4, found.kurtosis * found.variance**2)):
+        measured = centred**power
+        assert abs(measured.mean() - expected) < 5 * measured.std() / math.sqrt(pairs)
+
+
+def test_routes_agree_where_they_overlap() -> None:
+    plain = dot_product_moments(6, query_std=2, query_mean=0.4, key_mean=1.1)
+    matrix = dot_product_moments(6, query_covariance=4 * np.eye(6), query_mean=0.4, key_mean=1.1)
+    correlated = dot_product_moments(6, query_std=2, query_mean=0.4, key_mean=1.1, correlation=1e-300)
+    for field in ("mean", "variance", "kurtosis", "query_share", "key_share"):
+        assert getattr(plain, field) == pytest.approx(getattr(matrix, field), rel=1e-12), field
+    assert correlated.kurtosis == pytest.approx(plain.kurtosis, rel=1e-12)
+
+
+@pytest.mark.parametrize("mq", [0.0, 0.8])
+def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None:
+    """Of scores that share queries and keys; of correlated pairs there is one for pairs alone."""
+    rng = np.random.default_rng(21)
+    n, m, d, repeats = 24, 12, 6, 3000
+    q, k = rng.standard_normal((repeats, n, d)) + mq, rng.standard_normal((repeats, m, d)) - 0.5
+    found = dot_product_moments(d, query_mean=mq, key_mean=-0.5)
+    pooled = ((q @ k.transpose(0, 2, 1) - found.mean) ** 2).mean(axis=(1, 2))
+    excess = ((pooled - pooled.mean()) ** 4).mean() / pooled.var() ** 2
+    off = pooled.var() / found.variance_standard_error(n, m) ** 2 - 1
+    assert abs(off) < 5 * math.sqrt((excess - 1) / repeats)
+    with pytest.raises(ValueError, match="n_keys must be 1"):
+        dot_product_moments(4, correlation=0.5).variance_standard_error(100, 2)
+
+
+@pytest.mark.parametrize("d", [3, 33])
+def test_the_distribution_is_that_of_its_characteristic_function(d: int) -> None:
+    """By inversion, P(S <= s) = ½ + (1/π) ∫₀^∞ sin(ts) φ(t)/t dt (Gil-Pelaez 1951); two components are Laplace's."""
+    s = 0.7 * math.sqrt(d)
+    wave = quad(lambda t: math.sin(t * s) / t * float(score_characteristic_function(t, d)), 0, 60, limit=800)
+    assert float(score_cdf(s, d)) == pytest.approx(0.5 + wave[0] / math.pi, abs=1e-6)
+    x = np.linspace(-8, 8, 33)
+    assert score_cdf(x, 2) == pytest.approx(np.where(x < 0, np.exp(x) / 2, 1 - np.exp(-x) / 2), rel=1e-12)
+
+
+# -- random rows
+
+
+@pytest.mark.parametrize("n", [2, 1024, 10**7])
+@pytest.mark.parametrize("beta", [0.5, 3.999, 4.0, 8.0, 64.0])
+def test_the_partition_function_s_slope_is_the_mean_energy(n: int, beta: float) -> None:
+    """∂_β E ln Z = β(1 − E Σp²), by a central difference: two integrals that share no formula."""
+    h = 1e-3
+    above, below = (random_energy(n, beta + by).log_partition for by in (h, -h))
+    assert (above - below) / (2 * h) == pytest.approx(
+        beta * (1 - random_energy(n, beta).participation), rel=2e-5, abs=1e-6
+    )
+
+
+def test_no_spread_is_a_uniform_row() -> None:
+    found = random_energy(50, 0.0)
+    assert [getattr(found, field) for field in FIELDS] == pytest.approx(
+        [math.log(50), math.log(50), 1 / 50, 1 / 50, 49 / 50**2]
+    )
+
+
+@pytest.mark.parametrize(
+    ("beta", "entropy", "participation", "jacobian"),
+    [(1, 6.4333, 0.0026, 0.0026), (2, 5.027, 0.0285, 0.0211), (8, 0.899, 0.602, 0.0852)],
+)
+def test_tabled_figures(beta: float, entropy: float, participation: float, jacobian: float) -> None:
+    found = random_energy(1024, beta)
+    assert found.entropy == pytest.approx(entropy, abs=6e-4)
+    assert found.participation == pytest.approx(participation, abs=5e-4)
+    assert found.jacobian_norm_squared == pytest.approx(jacobian, abs=6e-5)
+
+
+@pytest.mark.parametrize(("n", "beta"), [(2, 3.0), (64, 1.0), (300, 6.0)])
+@pytest.mark.parametrize("dim", [None, 4])
+def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | None) -> None:
+    """Of normal logits, and of those of normal queries and keys."""
+    count, rng = 4000, np.random.default_rng(1)
+    norms = 1.0 if dim is None else np.linalg.norm(rng.standard_normal((count, dim)), axis=1)[:, None]
+    s = beta * norms * rng.standard_normal((count, n))
+    log_z, p = logsumexp(s, axis=1), softmax(s, axis=1)
+    squares = (p**2).sum(axis=1)
+    norm = squares - 2 * (p**3).sum(axis=1) + squares**2
+    sampled = (log_z, log_z - (p * s).sum(axis=1), squares, p.max(axis=1), norm)
+    found = random_energy(n, beta) if dim is None else attention_under_random_inputs(n, dim, beta)
+    for field, values in zip(FIELDS, sampled, strict=True):
+        assert abs(values.mean() - getattr(found, field)) < 5 * values.std() / math.sqrt(count), field
+
+
+@pytest.mark.parametrize("head_dim", [1, 7, 344, 1024])
+def test_the_gauss_rule_integrates_the_moments_of_chi_squared(head_dim: int) -> None:
+    nodes, weights = chi_rule(head_dim, 12)
+    moments = [weights @ nodes**power for power in (0, 2, 4)]
+    assert moments == pytest.approx([1, head_dim, head_dim * (head_dim + 2)], rel=1e-11)
+
+
+def test_asymptotes_meet_the_exact_curve_in_their_phases_and_are_nan_elsewhere() -> None:
+    hot, exact = theory.random_energy_high_temperature(10**6, 0.8), random_energy(10**6, 0.8)
+    assert hot.log_partition == pytest.approx(exact.log_partition, abs=1e-10)
+    assert hot.participation == pytest.approx(exact.participation, rel=1e-4)
+    cold, exact = theory.random_energy_frozen(10**7, 40.0), random_energy(10**7, 40.0)
+    for field in FIELDS:
+        assert getattr(cold, field) == pytest.approx(getattr(exact, field), rel=0.06), field
+    assert math.isnan(theory.random_energy_high_temperature(1024, 2.0).entropy)
+    assert math.isnan(theory.random_energy_frozen(1024, 1.0).participation)
+    assert theory.freezing_head_dim(1024) == pytest.approx(13.9, abs=0.05)
+    for n in (2, 10, 10**7):
+        level = theory.extreme_level(n)
+        assert n * math.exp(-(level**2) / 2) / math.sqrt(2 * math.pi) == pytest.approx(level, rel=1e-12)
+
+
+# -- identities, thresholds and scales
+
+
+@given(rows, st.floats(0.05, 3), st.integers(0, 99))
+def test_what_holds_for_every_row(s: np.ndarray, beta: float, seed: int) -> None:
+    """Bounds of ln Z, responses as derivatives of the output, and the norm of the matrix itself."""
+    low, high = theory.scaled_log_partition_bounds(s, beta)
+    assert low - 1e-12 <= logsumexp(beta * s) / beta <= high + 1e-12
+    low, high = log_partition_bounds(beta * s)
+    assert low - 1e-12 <= logsumexp(beta * s) <= high + 1e-12
+    v, p = np.random.default_rng(seed).standard_normal((s.size, 3)), softmax(s)
+    with np.errstate(all="ignore"):
+        jacobian = np.diag(p) - np.outer(p, p)
+    assert output_response(p, v) == pytest.approx(jacobian @ v, abs=1e-13)
+    assert jacobian_norm_squared(p) == pytest.approx((jacobian**2).sum(), rel=1e-11, abs=1e-15)
+
+
+@pytest.mark.parametrize("gaps", [(40.0, 41.0, 90.0), (300.0, 310.0), (1e-9,)])
+def test_the_stable_norm_is_right_at_saturation_where_the_power_sums_cancel(gaps: tuple[float, ...]) -> None:
+    with mpmath.workdps(400):
+        boltzmann = [mpmath.mpf(1)] + [mpmath.exp(-mpmath.mpf(g)) for g in gaps]
+        exact = [b / sum(boltzmann) for b in boltzmann]
+        pairs = ((i == j, x, y) for i, x in enumerate(exact) for j, y in enumerate(exact))
+        truth = sum((x * (1 - x) if same else x * y) ** 2 for same, x, y in pairs)
+    assert jacobian_norm_squared([float(x) for x in exact]) == pytest.approx(float(truth), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "u", "under", "over"),
+    [
+        ("float16", 2**-11, 17.33, 11.09),
+        ("bfloat16", 2**-8, 92.9, 88.72),
+        ("float32", 2**-24, 104.0, 88.72),
+        ("float64", 2**-53, 745.1, 709.78),
+    ],
+)
+def test_tabled_thresholds(dtype: str, u: float, under: float, over: float) -> None:
+    assert theory.unit_roundoff(dtype) == u
+    assert underflow_threshold(dtype) == pytest.approx(under, abs=0.05)
+    assert theory.overflow_threshold(dtype) == pytest.approx(over, abs=0.005)
+    if dtype != "bfloat16":
+        info, found = np.finfo(dtype), theory.float_format(dtype)
+        assert (found.largest, found.smallest_normal) == (info.max, info.tiny)
+        assert found.smallest_subnormal == info.smallest_subnormal
+
+
+def test_the_rms_of_one_rounding_is_that_of_a_log_uniform_mantissa() -> None:
+    x = np.exp(np.random.default_rng(0).uniform(0, 3 * math.log(2), 400_000))
+    error = (x.astype(np.float32) / x - 1) / theory.unit_roundoff("float32")
+    assert math.sqrt((error**2).mean()) == pytest.approx(theory.ROUNDING_RMS, rel=5e-3)
+
+
+def test_scales_and_initialisations() -> None:
+    assert theory.initial_logit_variance(512, "fused_xavier") == 0.25
+    assert theory.initial_logit_variance(100, "linear_default") == pytest.approx((1 / 3 + 1 / 300) ** 2)
+    assert theory.initial_logit_variance(768, "normal", 0.02) == pytest.approx(0.0944, rel=2e-3)
+    slope = math.sqrt(2 / math.log(1000))
+    assert theory.scalable_softmax_freezing_length(slope) == pytest.approx(1000)
+    assert theory.scalable_softmax_beta(1000, slope) == pytest.approx(critical_beta(1000))
+    gap = theory.required_gap(131072, 0.9)
+    assert gap == pytest.approx(14.0, abs=0.05)
+    assert theory.largest_possible_weight(131072, gap) == pytest.approx(0.9)
+    assert theory.soft_cap_largest_weight(100, 3.0) == theory.largest_possible_weight(100, 6.0)
+
+
+NAN, EYE = math.nan, np.eye(4)
+BAD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    *(("dot_product_moments", (d,), {}) for d in (0, 2.0)),
+    ("dot_product_moments", (4,), {"query_std": -1}),
+    ("dot_product_moments", (4,), {"query_kurtosis": 0.9}),
+    ("dot_product_moments", (4,), {"correlation": 1.1}),
+    ("dot_product_moments", (4,), {"correlation": 0.5, "query_kurtosis": 1.8}),
+    ("dot_product_moments", (4,), {"correlation": 0.5, "key_covariance": EYE}),
+    ("dot_product_moments", (4,), {"query_covariance": EYE, "query_std": 2.0}),
+    *(
+        ("dot_product_moments", (4,), {"query_covariance": x})
+        for x in (np.eye(3), np.tri(4), -EYE, NAN * EYE)
+    ),
+    *(("score_cdf", arguments, {}) for arguments in ((0.0, 0), (NAN, 4), (0.0, 4, 0.0))),
+    *(
+        ("random_energy", arguments, {})
+        for arguments in ((1, 1.0), (2.5, 1.0), (True, 1.0), (8, -0.1), (8, NAN))
+    ),
+    ("random_energy_frozen", (1, 1.0), {}),
+    ("attention_under_random_inputs", (8, 0, 1.0), {}),
+    *(("log_partition_bounds", (np.array(x),), {}) for x in ([NAN, 0], [], [-math.inf], 3.0)),
+    *(("jacobian_norm_squared", (x,), {}) for x in ([-0.1, 1.1], [0.5, 0.2], [NAN, 1], [], 1.0)),
+    ("scaled_log_partition_bounds", ([0, 1], 0), {}),
+    ("output_response", ([0.2, 0.8], np.zeros((3, 4))), {}),
+    *(("unit_roundoff", (dtype,), {}) for dtype in ("float8", None, np.float32)),
+    *(
+        ("initial_logit_variance", x, {})
+        for x in ((0, "xavier"), (8, "he"), (8, "normal"), (8, "xavier", 0.1))
+    ),
+    ("scalable_softmax_freezing_length", (0.0,), {}),
+    ("largest_possible_weight", (4, -1.0), {}),
+    *(("required_gap", (4, weight), {}) for weight in (1.0, 0.1)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "options"), BAD)
+def test_numbers_without_meaning_are_refused_in_one_line(
+    name: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"must|needs|takes no") as caught:
+        getattr(theory, name)(*arguments, **options)
+    assert "\n" not in str(caught.value)
