@@ -11,21 +11,14 @@ from typing import Any
 from attnlab.runs.store import Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+VIEWS = ("winners", "figures", "rounds", "runs", "table")
 
 #: runs made up by the fixture `made`, and pages of them by `opened`
 Make = Callable[..., Run]
 Open = Callable[..., "Opened"]
 PHONE = {"width": 375, "height": 812, "has_touch": True, "is_mobile": True}
 #: fields of workloads, of which two have two values
-TWO_OF_EACH = (
-    {"dtype": "float32"},
-    {"dtype": "bfloat16", "direction": "training"},
-)
-
-
-def points(page: Any) -> int:
-    """Marks of measured points in the charts of the view."""
-    return int(page.locator('#view .chart [aria-label="dot"] > *').count())
+TWO_OF_EACH = ({"dtype": "float32"}, {"dtype": "bfloat16", "direction": "training"})
 
 
 def find_browser(playwright: Any) -> str | None:
@@ -47,26 +40,23 @@ class Opened:
 
     def view(self, name: str) -> str:
         """Go to a view and return its text, that of its charts included."""
-        self.page.click(f"#tab-{name}")
+        self.page.click(f"#tabs label:has([value={name}])")
         return str(self.page.locator("#view").text_content())
-
-    def views(self) -> dict[str, str]:
-        """The texts of all views, by name."""
-        names = self.page.eval_on_selector_all(
-            "#tabs button", "all => all.map((one) => one.id.slice('tab-'.length))"
-        )
-        return {name: self.view(name) for name in names}
 
     def tick(self, field_name: str, label: str, on: bool) -> None:
         """Tick a filter's value, or take the tick away."""
-        box = self.page.locator(f'[data-field="{field_name}"] label').filter(
-            has=self.page.get_by_text(label, exact=True)
+        name = self.page.get_by_text(label, exact=True)
+        self.page.locator(f'[data-field="{field_name}"] label').filter(has=name).locator("input").set_checked(
+            on
         )
-        box.locator("input").set_checked(on)
 
     def pick(self, label: str, value: str) -> None:
         """Choose in the view's select of that label."""
-        self.page.get_by_label(label, exact=True).select_option(value)
+        self.page.locator("#view label", has_text=label).locator("select").select_option(value)
+
+    def points(self) -> int:
+        """Marks of measured points in the charts of the view."""
+        return int(self.page.locator('#view .chart [aria-label="dot"] > *').count())
 
     def harmless(self) -> None:
         """Nothing was complained of and nothing refused."""

@@ -10,7 +10,7 @@ import pytest
 from opened_page import BROWSERS, Opened, find_browser
 from synthetic import synthetic
 
-from attnlab.report.explore import LIMIT, render
+from attnlab.report.explore_page import LIMIT, render
 from attnlab.runs.store import Run
 
 #: told before anything else of the page runs: what its policy refuses, and what moves without being asked
