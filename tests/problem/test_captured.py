@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -90,12 +89,6 @@ def test_a_smaller_workload_takes_the_first_of_each_axis(tmp_path: Path) -> None
     assert np.array_equal(v, saved.value[:, :1, :4])
 
 
-def test_another_number_format_rounds_the_inputs(tmp_path: Path) -> None:
-    saved = _problem()
-    (one,) = workloads({"distribution": _file(tmp_path, a=saved), "dtype": "bfloat16"}, grid=False)
-    assert np.array_equal(inputs(one)[0], saved.query.astype(ml_dtypes.bfloat16).astype(np.float32))
-
-
 def test_a_plan_has_a_workload_a_layer_and_a_race_one(tmp_path: Path) -> None:
     file = _file(tmp_path, layer0=_problem(0), layer1=_problem(1), layer10=_problem(2))
     plan = Plan.grid(distribution=file)
@@ -110,15 +103,37 @@ def test_a_plan_has_a_workload_a_layer_and_a_race_one(tmp_path: Path) -> None:
         read_workload({"distribution": file})
 
 
-def test_a_file_of_query_key_and_value_alone(tmp_path: Path) -> None:
+GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "value")}
+
+
+@pytest.mark.parametrize(
+    ("held", "about", "told"),
+    [
+        ({"weight": np.ones((2, 2), np.float32)}, None, "holds no inputs: it needs tensors query, key and value"),
+        ({**GOOD, "key": np.ones((1, 2, 3, 5), np.float32)}, None, "do not fit each other"),
+        ({**GOOD, "key": np.ones((3, 4), np.float32)}, None, r"key must be of shape \(batch, heads, length, dim\)"),
+        ({**GOOD, "query": np.ones((1, 2, 3, 4), np.int32)}, None, "query must be of shape .* in I32"),
+        (GOOD, {"conditions": '{"eval": "1"}'}, "its metadata do not say what was asked"),
+        (GOOD, {"conditions": '{"window": "wide"}'}, "window must be whole numbers"),
+        ({**GOOD, "value": np.full((1, 2, 3, 4), np.nan, np.float32)}, None, "value holds a NaN or an infinity"),
+        ({**GOOD, "query": 1e6 * GOOD["query"]}, None, "no float16 holds the inputs .* name a wider dtype"),
+        (b"\x80\x04 a pickle, or anything else", None, "is no safetensors file"),
+        ((2**62).to_bytes(8, "little") + b"{}", None, "is no safetensors file"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_input_is_told_in_one_line(
+    tmp_path: Path, held: Any, about: Any, told: str
+) -> None:
     from safetensors.numpy import save_file
 
-    file, saved = tmp_path / "mine.safetensors", _problem(dtype="bfloat16")
-    arrays = {name: getattr(saved, name).astype(ml_dtypes.bfloat16) for name in ("query", "key", "value")}
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, str(file))
-    (one,) = workloads({"distribution": str(file)}, grid=False)
-    assert one.dtype == "bfloat16"
-    assert np.array_equal(inputs(one)[1], saved.key)
+    file = tmp_path / "bad.safetensors"
+    if isinstance(held, bytes):
+        file.write_bytes(held)
+    else:
+        save_file(held, str(file), about)
+    with pytest.raises((ValueError, Declined), match=told) as fault:
+        inputs(*workloads({"distribution": str(file), "dtype": "float16"}, grid=False))
+    assert "\n" not in str(fault.value)
 
 
 def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
@@ -156,50 +171,3 @@ def test_what_does_not_fit_is_told_in_one_line(tmp_path: Path, said: dict[str, A
     with pytest.raises(ValueError, match=told) as fault:
         workloads({**said, "distribution": said["distribution"].format(file=file)}, grid=False)
     assert "\n" not in str(fault.value)
-
-
-def test_files_that_are_no_inputs(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    file = tmp_path / "bad.safetensors"
-
-    def told(because: str) -> None:
-        with pytest.raises(ValueError, match=because) as fault:
-            workloads({"distribution": str(file)}, grid=False)
-        assert "\n" not in str(fault.value)
-
-    file.write_bytes(b"\x80\x04 a pickle, or anything else")
-    told("is no safetensors file")
-    file.write_bytes((2**62).to_bytes(8, "little") + b"{}")
-    told("is no safetensors file")
-    save_file({"weight": np.ones((2, 2), np.float32)}, str(file))
-    told("holds no inputs: it needs tensors query, key and value")
-    good = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "value")}
-    save_file({**good, "key": np.ones((1, 2, 3, 5), np.float32)}, str(file))
-    told("do not fit each other")
-    save_file({**good, "key": np.ones((3, 4), np.float32)}, str(file))
-    told(r"key must be of shape \(batch, heads, length, dim\)")
-    save_file({**good, "query": np.ones((1, 2, 3, 4), np.int32)}, str(file))
-    told("query must be of shape .* in I32")
-    save_file(good, str(file), {"conditions": '{"eval": "1"}'})
-    told("its metadata do not say what was asked")
-    save_file(good, str(file), {"conditions": '{"window": "wide"}'})
-    told("window must be whole numbers")
-    save_file({**good, "value": np.full((1, 2, 3, 4), np.nan, np.float32)}, str(file))
-    (one,) = workloads({"distribution": str(file)}, grid=False)
-    with pytest.raises(Declined, match="value holds a NaN or an infinity"):
-        inputs(one)
-
-
-def test_a_workload_needs_the_digest() -> None:
-    """So that equal workloads have equal inputs."""
-    with pytest.raises(ValueError, match="must name the digest"):
-        Workload(distribution="qkv.safetensors/a")
-
-
-def test_a_number_format_that_cannot_hold_the_inputs(tmp_path: Path) -> None:
-    saved = _problem()
-    file = _file(tmp_path, a=saved.with_(query=saved.query * 1e6))
-    (one,) = workloads({"distribution": file, "dtype": "float16"}, grid=False)
-    with pytest.raises(Declined, match=r"no float16 holds the inputs .* name a wider dtype"):
-        inputs(one)

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attnlab.problem.distributions import DISTRIBUTIONS
-from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.inputs import inputs
+from attnlab.problem.dtypes import DTYPES, round_to
+from attnlab.problem.inputs import inputs, problem_of
 from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=128, keys=128, head_dim=64)
@@ -24,7 +24,7 @@ def logits(workload: Workload) -> NDArray[np.float64]:
 @pytest.mark.parametrize(
     ("distribution", "std"), [("normal", 1.0), ("logit_std_4", 4.0), ("logit_std_8", 8.0)]
 )
-@pytest.mark.parametrize("change", [{}, {"scale": 0.02}, {"scale": -1.0}, {"head_dim": 8}])
+@pytest.mark.parametrize("change", [{}, {"scale": -0.02}, {"head_dim": 8}])
 def test_logits_have_the_promised_spread(distribution: str, std: float, change: dict[str, float]) -> None:
     """`normal` by the d_k law at the default scale; logit_std_* at any scale."""
     if distribution == "normal" and "scale" in change:
@@ -35,7 +35,7 @@ def test_logits_have_the_promised_spread(distribution: str, std: float, change: 
 
 @pytest.mark.parametrize(("distribution", "near"), [("above_1000", 1200.0), ("below_minus_50000", -52000.0)])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scale", [None, -0.2, 0.02])
+@pytest.mark.parametrize("scale", [None, -0.2])
 def test_every_logit_lies_near_the_offset(
     distribution: str, near: float, dtype: str, scale: float | None
 ) -> None:
@@ -49,12 +49,6 @@ def test_a_row_finds_its_largest_logit_twice() -> None:
     """Bit for bit, also with an odd number of keys."""
     found = logits(WORKLOAD.with_(distribution="duplicated_maxima", keys=129))[..., :128]
     assert ((found == found.max(axis=-1, keepdims=True)).sum(axis=-1) >= 2).all()
-
-
-def test_outliers_are_rare_and_large() -> None:
-    """About one component in a thousand, far outside a normal sample."""
-    q, _, _ = inputs(WORKLOAD.with_(distribution="outliers"))
-    assert 0 < (np.abs(q) > 6).sum() < q.size / 500
 
 
 @pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))
@@ -72,3 +66,32 @@ def test_a_scale_of_zero_is_no_fault(distribution: str) -> None:
     assert all(
         np.isfinite(array).all() for array in inputs(WORKLOAD.with_(distribution=distribution, scale=0.0))
     )
+
+
+ASKED = Workload(
+    heads=4,
+    kv_heads=2,
+    queries=7,
+    keys=33,
+    head_dim=8,
+    value_dim=5,
+    bias="normal",
+    direction="training",
+    seed=3,
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pieces_are_what_one_draw_gives(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, in every array that a workload has."""
+    monkeypatch.setattr("attnlab.problem.inputs._DRAWN", 100)
+    workload = ASKED.with_(dtype=dtype)
+    problem = problem_of(workload)
+    shapes = {0: (1, 4, 7, 8), 1: (1, 2, 33, 8), 2: (1, 2, 33, 5), 8: (1, 4, 7, 5)}
+    drawn = (problem.query, problem.key, problem.value, problem.output_gradient)
+    for (stream, shape), found in zip(shapes.items(), drawn, strict=True):
+        expected = np.random.default_rng([3, stream]).standard_normal(shape)
+        np.testing.assert_array_equal(found, round_to(expected, dtype))
+    wide = np.float64 if dtype == "float64" else np.float32
+    bias = np.random.default_rng([3, 6]).standard_normal((1, 4, 7, 33), dtype=wide)
+    np.testing.assert_array_equal(problem.bias, round_to(bias, dtype))

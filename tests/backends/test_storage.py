@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
 from attnlab.backends.library import open_library
-from attnlab.backends.storage import PAGE
+from attnlab.backends.storage import PAGE, not_stored
 from attnlab.backends.storage import STORED as KINDS
-from attnlab.errors import Unavailable
-from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.inputs import inputs
 from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
-from attnlab.race.prediction import least_peak_bytes
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
 
@@ -47,11 +45,9 @@ def caches(draw: st.DrawFn) -> Workload:
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 @given(workload=caches())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> None:
     """Bit for bit, call after call, where a batch element has keys; elsewhere it is a number."""
-    if name == "torch":
-        pytest.importorskip("torch")
     library, (_, key, value) = open_library(name), inputs(workload)
     stored = KINDS[workload.storage].lay(library, workload, key, value)
     lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
@@ -66,7 +62,7 @@ def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> No
 
 
 @given(workload=caches())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_call_on_a_storage_answers_as_on_contiguous_arrays(workload: Workload) -> None:
     """What is computed is the same; only where the numbers lie differs."""
     backend = load("numpy_vectorized")
@@ -112,7 +108,8 @@ def test_pages_lie_in_no_order_and_packed_rows_without_padding() -> None:
         batch=3, heads=1, queries=1, keys=5 * PAGE, head_dim=2, key_lengths=(5 * PAGE, 0, PAGE + 1)
     )
     library, (_, key, value) = open_library("numpy"), inputs(workload)
-    paged = KINDS["paged"].lay(library, workload, key, value)
+    paged, again = (KINDS["paged"].lay(library, workload, key, value) for _ in range(2))
+    np.testing.assert_array_equal(paged.numbers, again.numbers)
     pool, table = paged.lying[0], paged.numbers
     assert pool.shape == (5 + 0 + 2 + 1, PAGE, 1, 2) and table.shape == (3, 5)
     used = [*table[0], *table[2, :2]]
@@ -160,46 +157,16 @@ def test_a_backend_that_reads_pages_is_given_them_as_they_lie() -> None:
     np.testing.assert_allclose(backend.bind(workload)(), expected, rtol=1e-4)
 
 
-def test_what_a_storage_needs_is_declined_with_a_reason() -> None:
+class Bare:
+    """A library that can do nothing."""
+
+    name = "bare"
+
+
+@pytest.mark.parametrize("storage", STORED)
+def test_what_a_storage_needs_is_declined_with_a_reason(storage: str) -> None:
     """Gradients of stored keys, and a library that cannot do what it takes."""
-    eager = load("torch_eager") if _has_torch() else load("numpy_vectorized")
-    workload = Workload(heads=1, queries=2, keys=3, head_dim=2, storage="grown", direction="training")
-    assert "gradients" in (eager.declines(workload) or "")
-    from attnlab.backends.storage import not_stored
-
-    class Bare:
-        name = "bare"
-
-    said = {one: not_stored(workload.with_(storage=one, direction="forward"), Bare()) for one in STORAGES}  # type: ignore[arg-type]
-    assert said.pop(CONTIGUOUS) is None
-    assert all(
-        f"storage {one}: attnlab's bare library does not" in (text or "") for one, text in said.items()
-    )
-
-
-def _has_torch() -> bool:
-    try:
-        open_library("torch")
-    except Unavailable:
-        return False
-    return True
-
-
-def test_what_a_storage_holds_is_predicted() -> None:
-    """Keys and values once more where a call copies them, and where there is room for as many."""
-    plain = Workload(heads=8, kv_heads=2, queries=1, keys=1000, head_dim=64)
-    of_keys = 2 * 1000 * 128 * 4
-    for storage in STORED:
-        assert least_peak_bytes(plain.with_(storage=storage)) == least_peak_bytes(plain) + of_keys
-
-
-def test_the_same_pages_for_the_same_seed() -> None:
-    workload = Workload(heads=1, queries=1, keys=6 * PAGE, head_dim=1, storage="paged")
-    problem = problem_of(workload)
-    tables = [
-        KINDS["paged"]
-        .lay(open_library("numpy"), workload.with_(seed=seed), problem.key, problem.value)
-        .numbers
-        for seed in (0, 0, 1)
-    ]
-    assert (tables[0] == tables[1]).all() and (tables[0] != tables[2]).any()
+    workload = Workload(heads=1, queries=2, keys=3, head_dim=2, storage=storage)
+    assert "gradients" in (load("torch_eager").declines(workload.with_(direction="training")) or "")
+    reason = not_stored(workload, Bare())  # type: ignore[arg-type]
+    assert f"storage {storage}: attnlab's bare library does not" in (reason or "")

@@ -37,8 +37,8 @@ def test_without_control_groups_it_is_what_the_machine_has(machine: Path) -> Non
 
 @pytest.mark.parametrize(
     ("inner", "outer", "free"),
-    [((500, 100), (900, 100), 400), ((500, 100), (200, 150), 50), (("max", 5), (300, 100), 200)],
-    ids=["its own limit", "a limit around it", "a limit around it alone"],
+    [((500, 100), (900, 100), 400), ((500, 100), (200, 150), 50), (("max", 5), (300, 350), 0)],
+    ids=["its own limit", "a limit around it", "beyond the limit around it"],
 )
 def test_every_limit_around_this_process_counts(
     machine: Path, inner: tuple[object, int], outer: tuple[object, int], free: int
@@ -65,10 +65,3 @@ def test_version_1_has_a_tree_for_memory(machine: Path) -> None:
     (machine / "groups/memory/job/memory.usage_in_bytes").write_text("400")
     (machine / "groups/memory/job/memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50\n")
     assert memory.free_bytes() == 350
-
-
-def test_a_group_that_is_beyond_its_limit_leaves_nothing(machine: Path) -> None:
-    """Not less than nothing."""
-    (machine / "membership").write_text("0::/\n")
-    group(machine / "groups", memory_max=300, memory_current=350)
-    assert memory.free_bytes() == 0

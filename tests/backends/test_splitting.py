@@ -20,10 +20,9 @@ from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem, places
 from attnlab.problem.workload import Workload
-from attnlab.theory import error_budget
-from attnlab.theory.log_sum_budget import log_sum_budget, log_sums, merged_budget
+from attnlab.theory.log_sum_budget import log_sums
 
-GIVING = ["naive_loop", "numpy_vectorized", "numpy_blocked", "numba_fused", "torch_eager", "torch_sdpa_flash"]
+GIVING = ["naive_loop", "numpy_blocked", "torch_eager", "torch_sdpa_flash"]
 
 
 @st.composite
@@ -58,7 +57,7 @@ def whole(problem: Problem) -> tuple[Any, Any]:
 
 
 @given(problems())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_parts_cut_anywhere_merge_to_the_whole(asked: tuple[Workload, list[int]]) -> None:
     """In exact arithmetic: empty parts, parts that nothing is seen of, sinks counted once."""
     workload, cuts = asked
@@ -73,7 +72,7 @@ def test_parts_cut_anywhere_merge_to_the_whole(asked: tuple[Workload, list[int]]
 
 @pytest.mark.parametrize("name", GIVING)
 @given(asked=problems(), splits=st.integers(1, 14))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_backends_give_ln_z_and_merge_within_the_budget(
     name: str, asked: tuple[Workload, list[int]], splits: int
 ) -> None:
@@ -90,12 +89,9 @@ def test_backends_give_ln_z_and_merge_within_the_budget(
         assert fault is None, f"{which} of {workload.label}: {fault}"
 
 
-def test_places_are_even_and_as_many_as_asked() -> None:
-    assert places(10, 3) == [3, 6] and places(2, 4) == [0, 1, 1] and places(7, 1) == []
-
-
 def test_a_part_keeps_what_hides_its_keys() -> None:
     """Lengths stay lengths; a condition that hides nothing of a part is not asked of it."""
+    assert places(10, 3) == [3, 6] and places(2, 4) == [0, 1, 1] and places(7, 1) == []
     workload = Workload(batch=2, heads=1, queries=1, keys=10, causal="bottom_right", key_lengths=(3, 10))
     pieces = [(at, part.mask.text) for at, part in problem_of(workload).parts([5])]
     assert pieces == [(slice(0, 5), "key_lengths(3,5)"), (slice(5, 10), "key_lengths(0,5)")]
@@ -115,12 +111,7 @@ def test_keys_are_not_cut_for_who_gives_no_ln_z() -> None:
     assert giving.declines(cut) is None
     assert "as parts of the keys need" in (giving.declines(cut.with_(causal=True)) or "")
     assert giving.declines(cut.with_(splits=1, causal=True)) is None
-
-
-def test_gradients_of_cut_keys_are_declined() -> None:
-    pytest.importorskip("torch")
-    cut = Workload(heads=1, queries=4, keys=4, head_dim=2, splits=2, direction="training")
-    assert "whole keys" in (load("torch_eager").declines(cut) or "")
+    assert "whole keys" in (load("torch_eager").declines(cut.with_(direction="training")) or "")
 
 
 @pytest.mark.parametrize(
@@ -141,24 +132,3 @@ def test_what_is_no_ln_z_is_told(returned: Any, told: str) -> None:
     asked = Workload(heads=1, queries=2, keys=2, head_dim=2, direction="forward_with_log_sum")
     with pytest.raises(ValueError, match=told.replace("(", r"\(").replace(")", r"\)")):
         backend.named(asked, backend.bind(asked)())
-
-
-@pytest.mark.parametrize("distribution", ["normal", "logit_std_4", "logit_std_8"])
-def test_merging_rounds_as_much_as_predicted(distribution: str) -> None:
-    """Parts that are exact but for their format, merged in float32: what merging and one more rounding add, no more."""
-    workload = Workload(heads=16, queries=64, keys=96, head_dim=16, distribution=distribution)
-    problem, cuts = problem_of(workload), places(96, 6)
-    exact = [whole(part) for _, part in problem.parts(cuts)]
-    cast = [(output.astype(np.float32), z.astype(np.float32)) for output, z in exact]
-    merged, log_sum = merge(open_library("numpy"), cast, "float32")
-    output, z = whole(problem)
-    plain, more = log_sum_budget(problem)[0], log_sum_budget(problem, cuts=cuts)[0]
-    budget = error_budget(problem, worst_case=True)
-    pairs = [
-        (log_sum - z, plain, more),
-        (merged - output, budget, merged_budget(problem, budget, None, cuts)),
-    ]
-    for error, without, with_merging in pairs:
-        added = sum(with_merging.variances.values()) - sum(without.variances.values())
-        predicted = float(np.sqrt((added + without.variances["output"]).mean()))
-        assert 0.3 < float(np.sqrt(np.mean(error**2))) / predicted < 1.25

@@ -48,25 +48,11 @@ def heavy_after(code: str) -> set[str]:
 
 
 def test_the_instruments_import_nothing_heavy() -> None:
-    """All at once; where this fails, the next test says which module it was."""
-    assert heavy_after("\n".join(f"import {name}" for name in LIGHT)) == set()
-
-
-def test_the_public_face_alone_does_not_even_import_numpy() -> None:
-    """`import attnlab` costs nothing, and listing backends imports none of their libraries."""
-    code = "import attnlab, sys; assert 'numpy' not in sys.modules; attnlab.backends(); attnlab.Workload()"
-    assert heavy_after(code) == set()
-
-
-def test_loading_a_torch_backend_imports_torch_only_when_it_is_opened() -> None:
-    """A NumPy contender's process must not carry torch's thread pools."""
-    assert heavy_after("import attnlab; attnlab.load('numpy_vectorized').open('cpu')") == set()
-
-
-@pytest.mark.parametrize("package", ["memray", "scipy"])
-def test_the_check_can_fail(package: str) -> None:
-    """It sees a package that is imported, also by a submodule."""
-    assert package in heavy_after(f"import {package}")
+    """`import attnlab` not even NumPy, listing backends none of their libraries."""
+    first = "import attnlab, sys; assert 'numpy' not in sys.modules; attnlab.backends(); attnlab.Workload()"
+    then = "attnlab.load('numpy_vectorized').open('cpu')"
+    assert heavy_after("\n".join([first, *(f"import {name}" for name in LIGHT), then])) == set()
+    assert heavy_after("import attnlab; attnlab.load('torch_eager')") >= {"torch"}, "the check can fail"
 
 
 def test_an_unknown_name_of_the_face_is_an_attribute_error() -> None:

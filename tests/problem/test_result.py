@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ REFERENCE = Path(__file__).parents[2] / "reports" / "reference" / "results.jsonl
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 3.0)}, {"cache": "warm"})
 PASSED = Accuracy(1e-7, 4e-6, 1e-6, 8, 8, passed=True)
 FAILED = Accuracy(math.nan, 4e-6, math.inf, 8, 8, passed=False, reason="NaN")
-NOT_MEASURED = [outcome for outcome in Outcome if outcome is not Outcome.MEASURED]
 
 
 def result(**fields: Any) -> Result:
@@ -28,37 +26,23 @@ def result(**fields: Any) -> Result:
     return Result(contender="torch_sdpa[threads=1]#2", workload=Workload(), **given)
 
 
-@pytest.mark.parametrize("outcome", NOT_MEASURED)
-def test_only_a_measured_result_may_have_measurements(outcome: Outcome) -> None:
-    """Neither speed nor memory nor anything else."""
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.MEASURED])
+def test_only_a_measured_result_has_measurements_and_every_other_a_reason(outcome: Outcome) -> None:
     with pytest.raises(ValueError, match=f"outcome {outcome} allows no measurements"):
         result(outcome=outcome, reason="because")
+    for reason in (None, ""):
+        with pytest.raises(ValueError, match=f"outcome {outcome} needs a reason"):
+            result(outcome=outcome, reason=reason, measurements=())
 
 
-@pytest.mark.parametrize("outcome", NOT_MEASURED)
-@pytest.mark.parametrize("reason", [None, ""])
-def test_every_other_outcome_needs_a_reason(outcome: Outcome, reason: str | None) -> None:
-    """A table with an unexplained gap helps nobody."""
-    with pytest.raises(ValueError, match=f"outcome {outcome} needs a reason"):
-        result(outcome=outcome, reason=reason, measurements=())
-
-
-def test_a_measured_result_needs_a_latency() -> None:
-    """Memory alone does not make one."""
-    memory = Measurement("peak_memory", "B", (10.0,))
-    for measurements in ((), (memory,)):
-        with pytest.raises(ValueError, match="needs a latency"):
-            result(measurements=measurements)
-
-
-def test_a_wrong_result_has_no_speed() -> None:
-    """Even if somebody calls it measured."""
-    with pytest.raises(ValueError, match="a wrong result has no speed"):
-        result(accuracy=FAILED)
-
-
-def test_a_measurement_needs_samples_and_columns_as_long_as_they() -> None:
-    """A summary of nothing does not exist."""
+def test_a_measured_result_has_a_latency_and_is_not_wrong() -> None:
+    for fields, message in (
+        ({"measurements": ()}, "needs a latency"),
+        ({"measurements": (Measurement("peak_memory", "B", (10.0,)),)}, "needs a latency"),
+        ({"accuracy": FAILED}, "a wrong result has no speed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            result(**fields)
     with pytest.raises(ValueError, match="at least one sample"):
         Measurement("latency", "s", ())
     with pytest.raises(ValueError, match="column round has 1 entries for 2 samples"):
@@ -69,11 +53,15 @@ def test_summaries_are_computed_from_the_samples() -> None:
     """Median, least, and the samples by the round they were taken in."""
     assert (LATENCY.median, LATENCY.least) == (2.0, 1.0)
     assert LATENCY.by_round() == {0: 2.0, 1: 1.0, 3: 4.0}
-
-
-def test_the_backend_is_the_name_without_settings_and_number() -> None:
-    """However the contender was entered."""
     assert result().backend == "torch_sdpa"
+
+
+def test_stored_results_are_read_and_share_their_workload() -> None:
+    """As they were written by an earlier version, line by line."""
+    stored = REFERENCE.read_text(encoding="utf-8").splitlines()
+    found = [Result.from_json(line) for line in stored]
+    assert [Result.from_json(one.to_json()) for one in found] == found
+    assert found[0].workload is found[1].workload
 
 
 numbers = st.floats() | st.integers(-(2**53), 2**53).map(float)
@@ -137,22 +125,6 @@ def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
     assert repr(Result.from_json(json.dumps(plain))) == repr(result())
 
 
-def test_a_line_is_read_in_one_step_as_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second way is only gone where something is wrong, which it tells."""
-    module = import_module("attnlab.problem.result")
-    not_finite = Measurement(
-        "latency", "s", (math.inf, 2.0), {"round": (0.0, 1.0), "x": (math.nan, -math.inf)}
-    )
-    stored = REFERENCE.read_text(encoding="utf-8").splitlines()
-    lines = [*stored, result(measurements=(not_finite,), accuracy=None, tail="\u2028 é").to_json()]
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "decode", None)
-        at_once = [Result.from_json(line) for line in lines]
-    monkeypatch.setattr(module, "_decoder", broken)
-    assert repr([Result.from_json(line) for line in lines]) == repr(at_once)
-    assert at_once[0].workload is at_once[1].workload
-
-
 def test_what_lines_have_in_common_is_one_object() -> None:
     """As the rounds of one race are; numbers that were measured are read as they are."""
     columns = {"round": (0.0, 1.0, 3.0), "process": (0.0, 0.0, 1.0), "waited": (1e-3, 0.0, -0.0)}
@@ -165,21 +137,3 @@ def test_what_lines_have_in_common_is_one_object() -> None:
     )
     assert one.facts is other.facts and one.quantity is other.quantity
     assert one.processes == {0: 0, 1: 0, 3: 1} and one.processes is other.processes
-
-
-def broken() -> Any:
-    """What reads nothing."""
-    raise ValueError("no line at all")
-
-
-def test_what_is_shown_of_precision_is_told_once() -> None:
-    """Under the keys that other programs read."""
-    shown = Accuracy(1e-7, 4e-6, 1e-6, 8, 8, True, kind="weights rounded", ratio=0.8, max_ulp=2.0, bias=0.5)
-    assert shown.precision() == {
-        "class": "weights rounded",
-        "relative_error": 1e-7,
-        "budget_ratio": 0.8,
-        "max_ulp": 2.0,
-        "bias": 0.5,
-        "of": "output",
-    }

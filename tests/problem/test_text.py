@@ -20,6 +20,7 @@ def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
     assert all(unicodedata.category(one)[0] != "C" for one in shown)
     assert shown == shown.strip() and "  " not in shown
     assert one_line(shown)[:MOST] == shown[:MOST]
+    assert one_line("x" * 5000) == "x" * MOST + f"… ({5000 - MOST} more letters)"
 
 
 @pytest.mark.parametrize(
@@ -38,11 +39,6 @@ def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
 def test_what_a_terminal_would_act_on_goes(text: str, shown: str) -> None:
     """Colours, titles, links, bells, a turned direction of writing."""
     assert one_line(text) == shown
-
-
-def test_what_is_cut_is_counted() -> None:
-    """Of five thousand letters the first are shown."""
-    assert one_line("x" * 5000) == "x" * MOST + f"… ({5000 - MOST} more letters)"
 
 
 def test_a_home_folder_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
