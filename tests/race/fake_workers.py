@@ -14,6 +14,7 @@ from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
+from attnlab.race.instruments import Readings
 from attnlab.race.limits import Limits
 from attnlab.race.worker_process import Hung, Refused
 
@@ -64,7 +65,7 @@ HANGS = 60.0
 class FakeWorker:
     """A contender whose workers answer rightly at once, its calls costing `seconds` each on the fake clock.
 
-    It is the worker of the first crew itself, and `in_crew` makes those of the later ones. What is counted is counted
+    It is the worker of the first crew itself, and `in_set` makes those of the later ones. What is counted is counted
     over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
     is the part of it that its threads waited for a core, `page_faults` those of a call in it; `faults` are raised in
     place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
@@ -87,11 +88,11 @@ class FakeWorker:
         self.page_faults = more.get("page_faults", lambda turn: 0)
         self.spoils = more.get("spoils", lambda process: 1.0)
         self.ready, self.placing = more.get("ready", 0.0), more.get("placing", 0.0)
-        self.placed: dict[str, Any] = more.get("placed", {"placed": True})
+        self.stays: str | None = more.get("stays")
         self.binding = more.get("binding", lambda process: 0.0)
         self.first_call = more.get("first_call", lambda process: 0.0)
         self.kernel = more.get("kernel", "fake")
-        self.resident, self.further = more.get("resident", 0), more.get("further", 0)
+        self.resident = more.get("resident", 0)
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
         self.turns: list[tuple[int, float | None]] = []
@@ -104,7 +105,7 @@ class FakeWorker:
         """How many processes were started."""
         return self.asked["start"]
 
-    def in_crew(self, number: int) -> FakeWorker:
+    def in_set(self, number: int) -> FakeWorker:
         """Its worker in that crew: another process with the same costs, counted together."""
         if number == 0:
             return self
@@ -127,12 +128,6 @@ class FakeWorker:
     def resident_bytes(self) -> int:
         return self.resident if self.alive else 0
 
-    def forget_peak(self) -> None:
-        self.asked["forget_peak"] += 1
-
-    def further_bytes(self) -> int:
-        return self.further
-
     def _fault(self, op: str) -> None:
         self.asked[op] += 1
         fault = self.faults.get((op, self.asked[op]))
@@ -149,25 +144,25 @@ class FakeWorker:
         self.clock.now += seconds
         return seconds
 
-    def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Any:
-        self._fault(op)
+    def _check(self, rows: Sequence[int], calls: int) -> dict[str, Any]:
         self._call()
         format = lower(self.workload.dtype, self.computes_in)
-        references = race_check.references(self.workload, tuple(arguments["rows"]), format)
+        references = race_check.references(self.workload, tuple(rows), format)
         names, factor = self.workload.results, self.spoils(self.process)
         shaped = {name: references[name].output for name in names}
         if LOG_SUM in shaped:  # without the axis that its reference has for components
             shaped[LOG_SUM] = shaped[LOG_SUM][..., 0]
-        answers = tuple(factor * shaped[name] for name in names)
-        told = {"names": list(names), "first_call_s": self.first_call(self.process)}
-        return told, answers * arguments["calls"]
+        answers = {name: factor * shaped[name] for name in names}
+        return {"answers": [answers] * calls, "first_call_s": self.first_call(self.process)}
 
-    def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
+    def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         assert self.alive
-        instrument = arguments.pop("instrument", "").rpartition(":")[2]
+        instrument = type(arguments.pop("instrument")).__name__ if op == "measure" else ""
         self._fault(instrument or op)
+        if op == "check":
+            return self._check(**arguments)
         if op in ("declines", "prepare"):
-            posed = Workload.from_dict(arguments["workload"])
+            posed = arguments["workload"]
             if reason := self.declined(posed):
                 raise Refused("declined", reason)
             if op == "prepare":
@@ -175,20 +170,22 @@ class FakeWorker:
                 self.clock.now += self.ready
         if op == "place":
             self.clock.now += self.placing
-            return self.placed
+            return self.stays
         if op == "calibrate":
             return {"seconds": self._call(), "waited": self.waited}
         if instrument == "Latency":
             return self._turn(**arguments)
         if op == "measure":
-            return {"samples": [self.peak(self.workload)], "columns": {}, "facts": {"method": "memray"}}
+            return Readings((self.peak(self.workload),), {}, {"method": "memray"})
+        if op == "attest":
+            return self.kernel
+        if op == "free_bytes":
+            return self.free() if callable(self.free) else self.free
         if op == "release":
             self.prepared = None
-        free = self.free() if callable(self.free) else self.free
-        prepared = {"bind_s": self.binding(self.process), "fresh": float(self.process > 0)}
-        return {"kernel": self.kernel, "bytes": free, "cache": "warm", **prepared}
+        return {"bind_s": self.binding(self.process), "fresh": float(self.process > 0), "cache": "warm"}
 
-    def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> dict[str, Any]:
+    def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> Readings:
         self.turns.append((iterations, settle_seconds))
         seconds, turn = self._call(), self.asked["Latency"]
         settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
@@ -196,8 +193,8 @@ class FakeWorker:
         told = seconds * self.noise(turn, self.process)
         delay = self.delay(turn) * told * iterations
         faults = self.page_faults(turn) * iterations
-        columns = {"settled_s": [settled], "run_delay_s": [delay], "minor_faults": [faults]}
-        return {"samples": [told], "columns": columns, "facts": {}}
+        columns = {"settled_s": (settled,), "run_delay_s": (delay,), "minor_faults": (faults,)}
+        return Readings((told,), columns)
 
 
 def conductor_of(workers: Sequence[FakeWorker], **limits: Any) -> Conductor:
@@ -208,9 +205,9 @@ def conductor_of(workers: Sequence[FakeWorker], **limits: Any) -> Conductor:
 
     def make(contender: Contender, folders: Sequence[str]) -> Any:
         made[contender.name] += 1
-        return by_name[contender.name].in_crew(made[contender.name] - 1)
+        return by_name[contender.name].in_set(made[contender.name] - 1)
 
-    conductor.crews._make = make
+    conductor.sets._make = make
     return conductor
 
 
@@ -230,7 +227,7 @@ def rounds_of(result: Result) -> int:
     return len(result.latency.samples)
 
 
-def crews_of(result: Result) -> dict[int, int]:
+def processes_of(result: Result) -> dict[int, int]:
     """How many rounds it was measured in, by process."""
     assert result.latency is not None, result.reason
     return dict(Counter(result.latency.processes.values()))

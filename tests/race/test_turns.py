@@ -12,6 +12,7 @@ import pytest
 from fake_workers import SMALL
 
 from attnlab.backends.backend import Backend
+from attnlab.backends.contender import Contender
 from attnlab.race.instruments import LATENCY
 from attnlab.race.worker import Worker, slowed
 
@@ -38,7 +39,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[Counting], Worker]:
         one = Worker()
         options = frozenset({"causal", "scale"})
         one.backend = Backend(name="counting", library="numpy", attend=attend, options=options)
-        assert one.prepare(SMALL.to_dict()) == ({"cache": "warm", "bind_s": 0.0, "fresh": 1.0}, ())
+        assert one.prepare(SMALL) == {"cache": "warm", "bind_s": 0.0, "fresh": 1.0}
         return one
 
     return make
@@ -55,11 +56,11 @@ def test_a_turn_settles_and_then_times_what_it_is_asked_for(
 ) -> None:
     """None: not at all; else with one call at least, and as many as fill the seconds."""
     attend = Counting()
-    found, _ = worker(attend).measure(LATENCY.path, iterations=7, settle_seconds=settle_seconds)
+    found = worker(attend).measure(LATENCY, iterations=7, settle_seconds=settle_seconds)
     assert attend.calls == calls + 7
-    assert found["samples"] == (pytest.approx(0.004),)
-    assert found["columns"].pop("settled_s") == (pytest.approx(0.004 * calls),)
-    assert set(found["columns"]) == {"minor_faults", "involuntary_switches", "run_delay_s"}
+    assert found.samples == (pytest.approx(0.004),)
+    assert found.columns["settled_s"] == (pytest.approx(0.004 * calls),)
+    assert set(found.columns) == {"settled_s", "minor_faults", "involuntary_switches", "run_delay_s"}
 
 
 @pytest.mark.parametrize("broken", [float("inf"), 1, 2])
@@ -75,7 +76,7 @@ def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(worker: Ma
     one = worker(Looking(broken))
     assert gc.isenabled()
     try:
-        one.measure(LATENCY.path, iterations=1, settle_seconds=0.0)
+        one.measure(LATENCY, iterations=1, settle_seconds=0.0)
     except RuntimeError:
         assert broken < 3
     assert gc.isenabled()
@@ -91,7 +92,7 @@ def test_a_calibration_is_the_least_of_several_short_calls(
     for told, calls, least in (([0.09, 0.004, 0.002, 0.003, 0.005, 1e-9], 5, 0.002), ([5.0, 1e-9], 1, 5.0)):
         waiting = iter(told)
         monkeypatch.setattr(library, "time_calls", lambda self, call, count, waiting=waiting: next(waiting))
-        assert one.calibrate(warmup_seconds=0.0)[0]["seconds"] == least
+        assert one.calibrate(warmup_seconds=0.0)["seconds"] == least
         assert len(list(waiting)) == len(told) - calls
 
 
@@ -137,8 +138,8 @@ def test_a_worker_slows_what_it_is_told_to_slow_and_nothing_else(worker: Making)
     attend = Counting()
     one = worker(attend)
     bare = one.call
-    one.slowed = 100.0
-    one.prepare(SMALL.to_dict())
+    one.contender = Contender("a", "a", slowed=100.0)
+    one.prepare(SMALL)
     assert one.call is not None and bare is not None
     assert one.call.__qualname__ == "slowed.<locals>.longer" != bare.__qualname__
     one.place()
@@ -157,7 +158,7 @@ def test_arrays_that_are_placed_anew_lie_elsewhere_and_hold_the_same(worker: Mak
     one = worker(Looking())
     assert one.call is not None
     before = np.copy(one.call())
-    assert one.place() == ({"placed": True}, ())
+    assert one.place() is None
     after = one.call()
     assert np.array_equal(before, after)
     assert not np.shares_memory(seen[0], seen[1])
@@ -169,10 +170,10 @@ def test_arrays_that_are_placed_anew_lie_elsewhere_and_hold_the_same(worker: Mak
 def test_the_gate_sees_the_same_answer_after_a_placement(worker: Making) -> None:
     """Of the call that is timed from then on."""
     one = worker(Counting())
-    _, before = one.check(rows=[0, 2])
+    before = one.check(rows=[0, 2])["answers"]
     one.place()
-    _, after = one.check(rows=[0, 2])
-    assert all(map(np.array_equal, before, after))
+    after = one.check(rows=[0, 2])["answers"]
+    assert all(np.array_equal(was["output"], now["output"]) for was, now in zip(before, after, strict=True))
 
 
 def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +183,10 @@ def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.Mo
         monkeypatch.setattr("attnlab.race.worker.PLACED_BYTES", limit)
         one = worker(Counting())
         call = one.call
-        answer, _ = one.place()
-        assert answer["placed"] is placed
+        reason = one.place()
+        assert (reason is None) is placed
         assert (one.call is call) is not placed
-    assert answer["reason"] == "its inputs take over 191 B"
+    assert reason == "its inputs take over 191 B"
 
 
 def test_nothing_is_placed_before_it_is_prepared() -> None:

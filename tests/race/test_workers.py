@@ -156,7 +156,7 @@ def test_one_that_hangs_is_killed_at_its_deadline(folder: Path) -> None:
     assert (hung.outcome, hung.reason) == (Outcome.TIMED_OUT, "no answer within 1 s; killed")
     deaf, good = race(folder, "deaf", "good")
     assert deaf.outcome is Outcome.CRASHED
-    assert "closed its pipe" in (deaf.reason or "")
+    assert "closed its channel" in (deaf.reason or "")
     assert good.outcome is Outcome.MEASURED
 
 
@@ -168,14 +168,14 @@ def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_no
     assert [result.outcome for result in first] == ["crashed", "measured", "unavailable"]
     assert [result.outcome for result in second] == ["measured", "measured", "unavailable"]
     starts = [text for text in started if text.startswith("starting ")]
-    crews = (["once", "good", "broken"], ["good"]), (["once"], ["once"])
-    assert starts == [f"starting {name}" for workload in crews for crew in workload for name in crew]
+    sets = (["once", "good", "broken"], ["good"]), (["once"], ["once"])
+    assert starts == [f"starting {name}" for workload in sets for one in workload for name in one]
 
 
 def test_a_worker_killed_between_workloads_is_a_crash_of_the_next(folder: Path) -> None:
     """The others have their results, and the one after has it back."""
     with conducting(folder, "good", "good") as conductor:
-        victim = conductor.crews.workers[1]
+        victim = conductor.sets.workers[1]
         conductor.race(SMALL)
         assert victim.number is not None
         os.kill(victim.number, signal.SIGKILL)
@@ -258,7 +258,7 @@ def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> No
     try:
         worker.start()
         worker.finish_start()
-        worker.ask("prepare", seconds=60, workload=SMALL.to_dict())
+        worker.ask("prepare", seconds=60, workload=SMALL)
         worker.ask("check", seconds=60, rows=[0])
         family = [
             one for one in psutil.Process().children(recursive=True) if "guard" not in str(one.cmdline())
@@ -351,7 +351,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is unavailable, with the system's own words."""
-    monkeypatch.setattr("attnlab.race.worker_process.sys.executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     (result,) = race(folder, "good")
     assert result.outcome is Outcome.UNAVAILABLE
     assert "No such file" in (result.reason or "")
@@ -381,7 +381,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
         from attnlab.backends.contender import parse_all
         from attnlab.race.conductor import Conductor
         with Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]) as conductor:
-            print(*[worker._process.pid for worker in conductor.crews.workers], flush=True)
+            print(*[worker.number for worker in conductor.sets.workers], flush=True)
             signal.pause()
     """)
     conductor = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.race.pace import Pace
+from attnlab.race.probe import Pace
 
 
 class Box:

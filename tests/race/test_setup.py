@@ -7,6 +7,7 @@ import math
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, race
 
+from attnlab.backends.contender import Contender
 from attnlab.judge.verdicts import pay_off
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
@@ -77,11 +78,11 @@ def test_who_is_not_decidedly_faster_never_pays_off() -> None:
 
 def test_a_worker_tells_what_binding_took_and_whether_it_was_fresh() -> None:
     worker = Worker()
-    worker.load("numpy_vectorized", [])
-    workload = Workload(heads=2, queries=8, keys=8, head_dim=4, causal="top_left").to_dict()
-    first, _ = worker.prepare(workload)
-    again, _ = worker.prepare(workload)
+    worker.load(Contender.parse("numpy_vectorized"), [])
+    workload = Workload(heads=2, queries=8, keys=8, head_dim=4, causal="top_left")
+    first = worker.prepare(workload)
+    again = worker.prepare(workload)
     assert (first["fresh"], again["fresh"]) == (1.0, 0.0)
     assert 0 < first["bind_s"] < 10
-    reply, _ = worker.check([0, 1])
+    reply = worker.check([0, 1])
     assert 0 < reply["first_call_s"] < 10

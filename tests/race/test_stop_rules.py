@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_workers import FIXED, SMALL, Clock, FakeWorker, conductor_of, crews_of, race, rounds_of
+from fake_workers import FIXED, SMALL, Clock, FakeWorker, conductor_of, processes_of, race, rounds_of
 
 from attnlab.judge import pairing, replication
 from attnlab.problem.result import Measurement, Outcome, Result
@@ -88,7 +88,7 @@ def test_a_race_has_as_many_processes_as_its_verdicts_and_its_time_ask_for(
     """Those that are decided keep what they have, and no process of theirs is started any more."""
     workers = entered(clock, *costs)
     results, _ = race(workers, **limits)
-    assert [crews_of(result) for result in results] == crews
+    assert [processes_of(result) for result in results] == crews
     assert [worker.starts for worker in workers] == [len(one) for one in crews]
 
 
@@ -102,7 +102,7 @@ def test_a_lead_is_over_another_implementation_and_not_over_a_second_name_of_the
         FakeWorker("d", clock, 0.002),
     ]
     results, _ = race(workers, further_above=0.15)
-    assert [crews_of(result) for result in results] == [TEN, TEN, TEN, FIVE]
+    assert [processes_of(result) for result in results] == [TEN, TEN, TEN, FIVE]
 
 
 def test_verdicts_are_looked_at_twice_and_not_in_between(clock: Clock) -> None:
@@ -117,7 +117,7 @@ def test_verdicts_are_looked_at_twice_and_not_in_between(clock: Clock) -> None:
         early = (cut(latency(one), 6 * processes) for one in (base, other))
         kinds.append(pairing.compare(*early).kind)
     assert kinds == ["undecided", "slower", "slower"]
-    assert crews_of(other) == TEN
+    assert processes_of(other) == TEN
 
 
 def test_an_interval_narrower_than_the_margin_is_enough_though_it_lies_across_its_edge(clock: Clock) -> None:
@@ -128,7 +128,7 @@ def test_an_interval_narrower_than_the_margin_is_enough_though_it_lies_across_it
 
     (base, other), _ = race(entered(clock, 0.001, (0.001, edge)))
     assert pairing.compare(latency(base), latency(other)).kind is pairing.Kind.UNDECIDED
-    assert crews_of(other) == FIVE
+    assert processes_of(other) == FIVE
 
 
 def test_the_error_is_shared_among_all_that_are_compared(clock: Clock) -> None:
@@ -139,7 +139,7 @@ def test_the_error_is_shared_among_all_that_are_compared(clock: Clock) -> None:
 
     alone, _ = race(entered(clock, 0.001, (0.001, slower)))
     among, _ = race(entered(clock, 0.001, (0.001, slower), 0.001, 0.001))
-    assert (crews_of(alone[1]), crews_of(among[1])) == (FIVE, TEN)
+    assert (processes_of(alone[1]), processes_of(among[1])) == (FIVE, TEN)
 
 
 def test_a_contender_whose_others_failed_has_its_five_processes_too(clock: Clock) -> None:
@@ -149,7 +149,7 @@ def test_a_contender_whose_others_failed_has_its_five_processes_too(clock: Clock
         FakeWorker("c", clock, faults={("Latency", 9): Died("gone")}),
     ]
     results, _ = race([FakeWorker("a", clock), *others])
-    assert crews_of(results[0]) == FIVE
+    assert processes_of(results[0]) == FIVE
     assert [result.outcome for result in results] == ["measured", "declined", "crashed"]
 
 
@@ -161,7 +161,7 @@ def test_the_planned_processes_share_the_time_equally_and_each_further_one_has_a
     )
     seconds = dict.fromkeys(range(10), 0.0)
     for one in results:
-        for number, rounds in crews_of(one).items():
+        for number, rounds in processes_of(one).items():
             seconds[number] += rounds * 0.1
     assert sum(list(seconds.values())[:5]) == pytest.approx(6.0, abs=0.2 + 1e-9)
     assert all(spent == pytest.approx(1.2, abs=0.2 + 1e-9) for spent in seconds.values())
@@ -174,7 +174,7 @@ def test_what_one_process_took_too_long_for_is_missing_to_those_after_it(clock: 
         return 0.5 if calls <= 4 else 0.05  # the gate, the calibration and two turns
 
     (result,), _ = race([FakeWorker("a", clock, seconds)], min_rounds=1000, max_rounds=1000)
-    first, *others = crews_of(result).values()
+    first, *others = processes_of(result).values()
     assert first == 2  # with the settling of the first they took 1.5 s
     assert [rounds * 0.1 for rounds in others] == pytest.approx([4.5 / 4] * 4, abs=0.1)
 
@@ -182,10 +182,10 @@ def test_what_one_process_took_too_long_for_is_missing_to_those_after_it(clock: 
 def test_a_slow_contender_does_not_starve_the_others(clock: Clock) -> None:
     """It leaves with its verdict after its third process, and the time that it took is given back to them."""
     results, _ = race(entered(clock, 0.001, (0.001, uneven), 0.9), workload_seconds=4.0)
-    assert set(crews_of(results[2])) == {0, 1, 2}
+    assert set(processes_of(results[2])) == {0, 1, 2}
     for one in results[:2]:
-        assert crews_of(one).keys() == TEN.keys()
-        assert all(rounds == 6 for number, rounds in crews_of(one).items() if number > 2)
+        assert processes_of(one).keys() == TEN.keys()
+        assert all(rounds == 6 for number, rounds in processes_of(one).items() if number > 2)
 
 
 @pytest.mark.parametrize(("ratio", "leaves"), [(1.4, False), (1.6, True), (1 / 1.4, False), (1 / 1.6, True)])
@@ -194,32 +194,32 @@ def test_only_a_factor_beyond_one_and_a_half_lets_a_contender_leave(
 ) -> None:
     """A smaller difference can be a false claim, however sharp its interval looks on the way."""
     results, _ = race(entered(clock, 0.5, 0.5 * ratio, *[0.001] * 4))
-    assert set(crews_of(results[0])) == set(range(5))
-    assert set(crews_of(results[1])) == set(range(3 if leaves else 5))
+    assert set(processes_of(results[0])) == set(range(5))
+    assert set(processes_of(results[1])) == set(range(3 if leaves else 5))
 
 
 @pytest.mark.parametrize("cheap", [True, False])
 def test_a_contender_leaves_only_where_it_costs_more_than_its_share(clock: Clock, cheap: bool) -> None:
     """A fast one may be as different as it likes."""
     results, _ = race(entered(clock, 0.001, 0.01 if cheap else 0.5))
-    assert set(crews_of(results[1])) == set(range(5 if cheap else 3))
+    assert set(processes_of(results[1])) == set(range(5 if cheap else 3))
 
 
 def test_an_undecided_contender_does_not_leave_for_its_cost(clock: Clock) -> None:
     """Its answer is not known yet."""
     results, _ = race(entered(clock, 0.2, (0.2, uneven), 0.001))
-    assert crews_of(results[1]) == crews_of(results[0])
-    assert set(crews_of(results[1])) == set(range(10))
+    assert processes_of(results[1]) == processes_of(results[0])
+    assert set(processes_of(results[1])) == set(range(10))
 
 
 def test_who_is_far_behind_has_two_rounds_a_process_and_the_others_all_of_theirs(clock: Clock) -> None:
     """Its time is not taken from them: they have as many rounds as without it."""
     with_it, _ = race(entered(clock, 0.01, (0.01, uneven), 0.09), min_rounds=1000, max_rounds=1000)
     without, _ = race(entered(clock, 0.01, (0.01, uneven)), min_rounds=1000, max_rounds=1000)
-    assert set(crews_of(with_it[2]).values()) == {2}
-    assert crews_of(with_it[0]) == crews_of(with_it[1])
-    for number, rounds in crews_of(without[0]).items():
-        assert crews_of(with_it[0])[number] == pytest.approx(rounds, abs=2)
+    assert set(processes_of(with_it[2]).values()) == {2}
+    assert processes_of(with_it[0]) == processes_of(with_it[1])
+    for number, rounds in processes_of(without[0]).items():
+        assert processes_of(with_it[0])[number] == pytest.approx(rounds, abs=2)
 
 
 def test_a_turn_whose_calls_took_fresh_pages_is_taken_again(clock: Clock) -> None:
@@ -251,7 +251,7 @@ def test_from_the_third_process_on_there_are_as_many_rounds_as_pay(
     noise = noisy(within, between)
     workers = [FakeWorker("a", clock), FakeWorker("b", clock, 0.001, noise, ready=ready)]
     results, _ = race(workers, max_rounds=100, most_processes=5)
-    counted = crews_of(results[0])
+    counted = processes_of(results[0])
     assert counted[0] == counted[1] == 20
     if rounds is None:
         pairs = pairing.log_ratios(*map(latency, results))
@@ -297,7 +297,7 @@ def test_where_the_baseline_fails_the_next_that_still_races_takes_its_place(cloc
     ]
     results, _ = race(workers)
     assert [result.outcome for result in results] == ["crashed", "measured", "measured", "measured"]
-    assert [set(crews_of(result)) for result in results[1:]] == [set(range(3)), set(TEN), set(TEN)]
+    assert [set(processes_of(result)) for result in results[1:]] == [set(range(3)), set(TEN), set(TEN)]
 
 
 def test_a_fault_in_a_turn_ends_one_and_leaves_the_others(clock: Clock) -> None:
@@ -374,7 +374,7 @@ def test_who_hangs_takes_no_time_from_the_others(clock: Clock) -> None:
     beside_one, _ = race([FakeWorker("a", clock), FakeWorker("b", clock), hanging])
     beside_none, _ = race([FakeWorker("a", clock), FakeWorker("b", clock), FakeWorker("c", clock)])
     assert beside_one[2].outcome is Outcome.TIMED_OUT
-    assert crews_of(beside_one[0]) == crews_of(beside_none[0])
+    assert processes_of(beside_one[0]) == processes_of(beside_none[0])
     assert rounds_of(beside_one[0]) == rounds_of(beside_none[0])
 
 
@@ -390,7 +390,7 @@ def test_the_limits_that_these_tests_fix_are_all_that_decide(clock: Clock) -> No
 def test_more_planned_processes_than_allowed_in_all_are_all_raced(clock: Clock) -> None:
     """A plan file may ask for eight without saying that there may be eight."""
     results, _ = race(entered(clock, 0.001, 0.002), processes=8, most_processes=5)
-    assert set(crews_of(results[0])) == set(range(8))
+    assert set(processes_of(results[0])) == set(range(8))
 
 
 def test_what_a_workload_took_is_given_back_once_a_process(clock: Clock) -> None:

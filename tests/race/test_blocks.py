@@ -16,7 +16,6 @@ from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import BLOCK_PARTS
-from attnlab.race.prediction import rungs, smaller, sort_of
 
 SMALL = Workload(heads=4, queries=6, keys=6, d_model=16)
 
@@ -102,15 +101,3 @@ def test_a_block_that_is_prepared_has_its_parts() -> None:
     call = load("numpy_vectorized").bind(SMALL)
     assert list(call.parts) == ["projection", "attention", "output"]  # type: ignore[attr-defined]
     assert (call.parts["output"]() == call()).all()  # type: ignore[attr-defined]
-
-
-def test_smaller_blocks_predict_larger_ones() -> None:
-    """All heads and the whole width at smaller lengths: what grows with d_model is in every rung."""
-    workload = Workload(
-        batch=4, heads=12, queries=4096, keys=4096, d_model=768, rotary=True, causal="top_left"
-    )
-    ladder = list(rungs(workload))
-    assert ladder and all((one.heads, one.d_model, one.batch) == (12, 768, 1) for one in ladder)
-    assert all(one.flops < workload.flops for one in ladder)
-    assert sort_of(sort_of(workload)) == sort_of(workload) == sort_of(smaller(workload, 64, 64))
-    assert sort_of(workload) != sort_of(workload.with_(d_model=512))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_workers import SMALL, Clock, FakeWorker, conductor_of, crews_of, race
+from fake_workers import SMALL, Clock, FakeWorker, conductor_of, processes_of, race
 
 from attnlab import system as memory
 from attnlab.judge.verdicts import verdicts_against
@@ -39,7 +39,7 @@ def test_arrays_are_placed_anew_every_four_rounds_but_not_after_the_last(clock: 
 
 def test_what_cannot_be_placed_is_noted_and_not_asked_again(clock: Clock) -> None:
     """The others are placed; its speed stands, one placement a process."""
-    stuck = FakeWorker("b", clock, placed={"placed": False, "reason": "its inputs take over 256 MiB"})
+    stuck = FakeWorker("b", clock, stays="its inputs take over 256 MiB")
     free = FakeWorker("a", clock)
     (one, other), _ = race([free, stuck])
     assert (free.asked["place"], stuck.asked["place"]) == (5, 1)
@@ -49,7 +49,7 @@ def test_what_cannot_be_placed_is_noted_and_not_asked_again(clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("op", ["place", "prepare", "check"])
-@pytest.mark.parametrize("fault", [Died("gone"), Hung("late"), Refused("memory", "ran out of memory")])
+@pytest.mark.parametrize("fault", [Died("gone"), Hung("late"), Refused("raised", "raised ValueError")])
 def test_what_fails_in_a_later_process_ends_one_and_leaves_the_others(
     clock: Clock, op: str, fault: Died | Hung | Refused
 ) -> None:
@@ -58,7 +58,7 @@ def test_what_fails_in_a_later_process_ends_one_and_leaves_the_others(
     results, _ = race([FakeWorker("a", clock), failing, FakeWorker("c", clock)])
     assert [result.outcome for result in results] == ["measured", fault.outcome, "measured"]
     assert results[1].reason == str(fault)
-    assert crews_of(results[0]) == crews_of(results[2]) == dict.fromkeys(range(5), 6)
+    assert processes_of(results[0]) == processes_of(results[2]) == dict.fromkeys(range(5), 6)
     assert failing.starts == 2
 
 
@@ -81,8 +81,8 @@ def test_a_process_that_does_not_start_in_a_later_crew_leaves_the_others(
     """It sits out that crew, and has its verdict from those that it took part in."""
     failing = FakeWorker("b", clock, 0.002, faults={("load", 3): fault})
     results, _ = race([FakeWorker("a", clock), failing])
-    assert crews_of(results[0]) == dict.fromkeys(range(5), 6)
-    assert crews_of(results[1]) == dict.fromkeys((0, 1, 3, 4), 6)
+    assert processes_of(results[0]) == dict.fromkeys(range(5), 6)
+    assert processes_of(results[1]) == dict.fromkeys((0, 1, 3, 4), 6)
     verdict = verdicts_against(results, "a")["b"]
     assert (verdict.kind, verdict.processes, verdict.rounds) == ("slower", 4, 24)
 
@@ -100,7 +100,7 @@ def test_an_interrupt_while_a_later_crew_starts_ends_every_process(clock: Clock)
 def test_where_nobodys_process_starts_the_race_goes_on_with_the_next_crew(clock: Clock) -> None:
     """There is nothing to race in that one."""
     (result,), _ = race([FakeWorker("a", clock, faults={("load", 2): Died("gone")})])
-    assert crews_of(result) == dict.fromkeys((0, 2, 3, 4), 6)
+    assert processes_of(result) == dict.fromkeys((0, 2, 3, 4), 6)
 
 
 def test_what_is_right_in_the_first_process_and_wrong_in_a_later_one_is_wrong(clock: Clock) -> None:
@@ -177,7 +177,7 @@ def test_where_there_is_no_room_for_the_next_crew_idle_ones_are_ended_first(
 
     monkeypatch.setattr(memory, "free_bytes", free)
     results, _ = race(workers)
-    assert [crews_of(result) for result in results] == [dict.fromkeys(range(5), 6)] * 3
+    assert [processes_of(result) for result in results] == [dict.fromkeys(range(5), 6)] * 3
     assert most <= 9
 
 

@@ -16,12 +16,12 @@ from attnlab.backends.contender import Contender, parse_all
 from attnlab.errors import Unavailable
 from attnlab.libraries import host
 from attnlab.problem.result import Outcome
-from attnlab.race import protocol
 from attnlab.race.conductor import Conductor
 from attnlab.race.worker_process import Hung, WorkerProcess
 from attnlab.runs import listing
 from attnlab.runs.check import check
 from attnlab.runs.listing import listed
+from attnlab.subprocesses import Channel, Late
 
 #: what stands in the module of a library that ...
 ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True); os.abort()"
@@ -124,16 +124,15 @@ def test_one_that_hangs_on_import_is_told_by_name(install: Install, monkeypatch:
     """As soon as its time is over: here at once, when it has told what it imports."""
     install(numba=HANGS)
     received: list[Any] = []
-    real = protocol.receive
+    real = Channel.receive
 
-    def receive(pipe: int, deadline: float | None = None) -> object:
-        if any("importing" in message for message in received):
-            raise protocol.Late
-        frame = real(pipe, deadline)
-        received.append(frame[0])
-        return frame
+    def receive(channel: Channel, deadline: float | None = None) -> object:
+        if received:  # what it imports
+            raise Late
+        received.append(real(channel, deadline))
+        return received[0]
 
-    monkeypatch.setattr(protocol, "receive", receive)
+    monkeypatch.setattr(Channel, "receive", receive)
     process = WorkerProcess(Contender("numba_fused", "numba_fused"), start_seconds=240)
     process.start()
     try:
