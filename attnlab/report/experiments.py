@@ -1,42 +1,23 @@
-"""The numerical chapter of a report, and the page of all experiments with the claims: one way to show a finding."""
+"""The numerical chapter, of a report and of the page of all experiments: what is shown of each finding."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from attnlab import units
 from attnlab.experiments import catalogue
-from attnlab.experiments.claim import Claim, ClaimVerdict, Ledger
 from attnlab.experiments.finding import Finding, Row, Shown
 from attnlab.figures import Drawn
-from attnlab.report import layout, table_files
-from attnlab.report.data_tables import finding_rows
-from attnlab.report.figure_files import Writing
-from attnlab.report.layout import linked, markdown, picture_link, shortened
-from attnlab.report.tables import NONE
+from attnlab.report.layout import NONE, linked, markdown
 from attnlab.text import counted, listed, named
 
-PAGE, STORE, CLAIMS, FIGURES, TABLES = "numerics.md", "numerics.json", "claims.json", "figures", "tables"
 #: the backend whose rows the short table shows, where it was measured
 _SHOWN = "torch_sdpa"
 #: rows shown of an experiment: that were picked, and that missed their prediction
 _MOST_SHOWN, _MOST_FAILED = 10, 10
-#: letters of what is said of an experiment in the table of all
-_MOST = 165
 _WITHOUT = r"without (\S+)(?: in (\S+))?"
-#: conditions of a row that do not belong to the question: who answered, and what the answer showed
-_ANSWERS = ("backend", "precision", "subnormals", "counted", "reason")
-_MARKS = {
-    ClaimVerdict.CONFIRMED: "✓ confirmed",
-    ClaimVerdict.CONDITIONAL: "~ conditional",
-    ClaimVerdict.REFUTED: "✗ refuted",
-    ClaimVerdict.NOT_MEASURABLE: "· not measurable",
-}
 #: names of quantities and conditions as a reader writes them; any other is shown as it is
 _WORDS: Mapping[str, str] = {
     "entropy": "entropy H (nats)",
@@ -65,57 +46,6 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def write(
-    findings: Sequence[Finding],
-    folder: Path,
-    *,
-    environment: Mapping[str, Any],
-    command: str,
-    ledger: Ledger | None = None,
-) -> Path:
-    """Write the page, its figures, ``numerics.json`` and, with a `ledger`, ``claims.json`` into `folder`.
-
-    Returns the page's path.
-
-    Raises OSError where the folder cannot be written to.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    stored: dict[str, Any] = {STORE: [finding.to_dict() for finding in findings]}
-    tables = {f"finding-{one.experiment}": finding_rows(one.rows) for one in findings}
-    tables["facts"] = [
-        {"experiment": one.experiment, "fact": name, "value": str(fact)}
-        for one in findings
-        for name, fact in one.facts.items()
-    ]
-    if ledger:
-        stored[CLAIMS], tables["claims"] = ledger.to_dict(), ledger.rows()
-    for name, plain in stored.items():
-        (folder / name).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-    written = Writing(draw(findings), folder / FIGURES).pictures
-    pictures = {name: picture_link(one.says, f"{FIGURES}/{one.file.name}") for name, one in written.items()}
-    table_files.write(tables.items(), folder / TABLES)
-    text = layout.fill(
-        "experiments.md.j2",
-        count=len(findings),
-        missed=[one.title for one in findings if not one.passed],
-        compared=compared(findings),
-        seconds=sum(float(one.facts.get("seconds", 0.0)) for one in findings),
-        cpu=environment.get("cpu"),
-        date=datetime.now(UTC).date(),
-        overview=overview(findings),
-        findings=content(findings, pictures, TABLES),
-        left_out=left_out(findings),
-        ledger=ledger,
-        counts=", ".join(f"{count} {verdict}" for verdict, count in ledger.counts.items() if count)
-        if ledger
-        else "",
-        themes=_themes(ledger.entries) if ledger else {},
-        command=command,
-    )
-    (folder / PAGE).write_text(text, encoding="utf-8")
-    return folder / PAGE
-
-
 def draw(findings: Sequence[Finding]) -> dict[str, Drawn]:
     """Each experiment's own figure; one that this version does not know has its table alone."""
     return {
@@ -138,7 +68,7 @@ def content(findings: Sequence[Finding], pictures: Mapping[str, str], tables: st
 
 
 def _content(one: Finding, picture: str | None, tables: str) -> dict[str, Any]:
-    passed, of = _passed(one)
+    good, of = passed(one)
     known = catalogue.experiment(one.experiment) if one.experiment in catalogue.EXPERIMENTS else None
     texts = {name: getattr(known, name, "") for name in ("theory", "caption", "lesson")}
     return {
@@ -148,12 +78,12 @@ def _content(one: Finding, picture: str | None, tables: str) -> dict[str, Any]:
         "facts": conditions(one.facts),
         "chosen": table(picked(one.rows, known.shown if known else ())),
         "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
-        "summary": f"{passed} of {counted(of, 'comparison')} passed",
+        "summary": f"{good} of {counted(of, 'comparison')} passed",
         "link": linked("every row", f"{tables}/finding-{one.experiment}.csv"),
     }
 
 
-def _passed(one: Finding) -> tuple[int, int]:
+def passed(one: Finding) -> tuple[int, int]:
     """How many comparisons passed, and of how many."""
     rows = [row for row in one.rows if row.compared]
     return sum(row.passed for row in rows), len(rows)
@@ -243,40 +173,3 @@ def _short(value: str | float) -> str:
     if isinstance(value, str):
         return _WORDS.get(value, value)
     return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
-
-
-def compared(findings: Sequence[Finding]) -> str:
-    """How many comparisons there are, and of how many questions: all backends are asked the same, on the same draws."""
-    rows = [(one.experiment, row) for one in findings for row in one.rows if row.compared]
-    asked = [
-        (name, row.quantity, *sorted((key, str(row.where[key])) for key in row.where if key not in _ANSWERS))
-        for name, row in rows
-    ]
-    return f"{len(rows):,} comparisons on {len(set(asked)):,} questions"
-
-
-def overview(findings: Sequence[Finding]) -> str:
-    """A row an experiment: what was found, of which the chapter says all, and how many comparisons passed."""
-    rows = [[one.title, _found(one), "{} of {}".format(*_passed(one))] for one in findings]
-    return markdown(["experiment", "what was found", "passed"], rows, left=2, narrow=True)
-
-
-def _found(finding: Finding) -> str:
-    """The first sentence of the conclusion, up to the last clause of it that ends before `_MOST` letters."""
-    sentence = first_sentence(finding.conclusion)
-    if len(sentence) <= _MOST:
-        return sentence
-    starts = (sentence[: one.start()] for one in re.finditer(r"[;,:] | \(", sentence[:_MOST]))
-    ends = [len(one) for one in starts if one.count("(") == one.count(")")]  # not within brackets
-    return f"{sentence[: ends[-1]]} …" if ends else shortened(sentence, _MOST)
-
-
-def _themes(entries: Iterable[Claim]) -> dict[str, str]:
-    """A table of claims by theme."""
-    themes: dict[str, list[list[str]]] = {}
-    for one in entries:
-        verdict, figure = one.verdict_in(_MARKS), one.deciding_figure
-        cells = [f"`{one.id}`", one.says, verdict, one.truth, figure, one.reference]
-        themes.setdefault(one.theme, []).append(cells)
-    headers = ["id", "claim", "verdict", "what is so", "deciding figure", "read more"]
-    return {theme: markdown(headers, rows, left=6, narrow=True) for theme, rows in themes.items()}

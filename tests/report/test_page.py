@@ -17,9 +17,9 @@ from attnlab.figures import settled
 from attnlab.problem.result import Measurement, Outcome
 from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
-from attnlab.report.experiments import conditions, left_out, overview
-from attnlab.report.figure_files import Writing
-from attnlab.report.page import content_of, draw, render
+from attnlab.report.experiments import conditions, left_out
+from attnlab.report.experiments_page import overview
+from attnlab.report.formats import Writing, content_of, draw, render
 from attnlab.runs.store import read_run
 
 SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
