@@ -23,7 +23,7 @@ from attnlab.text import counted
 from attnlab.units import bytes_text, flops_text, seconds_text
 
 if TYPE_CHECKING:
-    from attnlab.experiments.ledger import Ledger
+    from attnlab.experiments.claim import Ledger
 
 
 T = TypeVar("T")
@@ -190,11 +190,10 @@ def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:
 def ledger_table(found: Ledger) -> Table:
     """A row a claim: verdict, claim, right statement, the deciding figure."""
     from attnlab.experiments.claim import ClaimVerdict
-    from attnlab.experiments.ledger_page import deciding_figure, verdict_of
 
     words = {one: str(one) for one in ClaimVerdict}
     rows = [
-        (one.id, verdict_of(one, words), one.says, one.truth, deciding_figure(one)) for one in found.entries
+        (one.id, one.verdict_in(words), one.says, one.truth, one.deciding_figure) for one in found.entries
     ]
     headers = "id | verdict | claim | what is so | deciding figure"
     return _table(headers, rows, "what is claimed", lines=True)
