@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from attnlab.runs.check import _DTYPES, Checked, _shared_out, check
-from attnlab.subprocesses import Aside, Broken, Enough, work_in_lanes
+from attnlab.subprocesses import Aside, Broken, Enough, work_side_by_side
 
 MINE = """
 import os
@@ -124,7 +124,7 @@ def told_until(done: Callable[[], bool]) -> Callable[[Callable[[Any], None]], No
 def test_a_lane_that_raises_is_an_error_that_says_so() -> None:
     """Nothing takes over what it was to do. `int` cannot be called with what a part is given."""
     with pytest.raises(Broken, match=r"raised:\n(.*\n)*TypeError"):
-        work_in_lanes(CALL, [told_until(lambda: False), int], lambda message: None)
+        work_side_by_side(CALL, [told_until(lambda: False), int], lambda message: None)
     assert psutil.Process().children() == []
 
 
@@ -139,7 +139,7 @@ def test_a_lane_that_is_killed_is_an_error_that_says_so(done_here: bool) -> None
             told_until(lambda: False)(tell)
 
     with pytest.raises(Broken, match="killed by SIGKILL"):
-        work_in_lanes(CALL, [killed, time.sleep], lambda message: None)
+        work_side_by_side(CALL, [killed, time.sleep], lambda message: None)
     assert psutil.Process().children() == []
 
 
@@ -152,7 +152,7 @@ def test_who_has_heard_enough_ends_all_lanes() -> None:
         if len(told) == 3:
             raise Enough
 
-    work_in_lanes(CALL, [told_until(lambda: False), print], tell)
+    work_side_by_side(CALL, [told_until(lambda: False), print], tell)
     assert told == ["here"] * 3
     assert psutil.Process().children() == []
 
