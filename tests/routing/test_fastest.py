@@ -68,9 +68,9 @@ def test_the_nearest_measured_shape_decides(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seconds", "memory", "chosen"),
     [
-        ({"torch_eager": 10.0, "torch_sdpa": 10.0}, True, "torch_sdpa"),
-        ({"torch_sdpa_flash": 10.0, "torch_sdpa": 10.0}, True, "torch_sdpa"),
-        ({"torch_eager": 10.0, "torch_sdpa": 11.0}, True, "torch_eager"),
+        ({"torch_eager": 1000.0, "torch_sdpa": 1000.0}, True, "torch_sdpa"),
+        ({"torch_sdpa_flash": 1000.0, "torch_sdpa": 1000.0}, True, "torch_sdpa"),
+        ({"torch_eager": 1000.0, "torch_sdpa": 1100.0}, True, "torch_eager"),
     ],
 )
 def test_ties_go_to_the_least_memory(
@@ -85,7 +85,7 @@ def test_a_tie_is_not_called_a_win(tmp_path: Path) -> None:
     """Who shares the first place is told, and how one of them was chosen."""
     run = raced(
         tmp_path,
-        {"torch_eager": 10.0, "torch_sdpa": 10.0, "torch_sdpa_math": 20.0},
+        {"torch_eager": 1000.0, "torch_sdpa": 1000.0, "torch_sdpa_math": 2000.0},
         memory=True,
         lengths=(256,),
     )
