@@ -247,8 +247,8 @@ def fastest(
 
     run : a run, or its folder. The answer comes from the backend that was fastest *and right* at the nearest measured
     workload of the same device, dtype, mask, head dimensions, grouping of heads and direction: forward, or training
-    where gradients may be asked for. Of those that share the first place
-    one that needs much more memory comes later. The function's `explain`, with the same arguments, tells who answers and why.
+    where gradients may be asked for. Of those that share the first place one that needs much more memory comes later.
+    The function's `explain`, with the same arguments, tells who answers and why.
 
     PyTorch's own function answers where that was not measured: dropout, another device or dtype, a size beyond `factor`
     times the nearest measured (queries, keys, or batch × heads; one query is near to one query alone), a mask of
