@@ -38,8 +38,7 @@ def claims(
     """
     from attnlab.cli.progress import note
     from attnlab.cli.tables import claims_table, ledger_table, show
-    from attnlab.experiments.claims import chosen
-    from attnlab.experiments.ledger import run_claims
+    from attnlab.experiments.claims import chosen, run_claims
 
     if as_list:
         listed = [(one.id, one.theme, one.says) for one in chosen(ids)]

@@ -43,19 +43,19 @@ def numerics(
     """
     from attnlab.cli.progress import live_progress
     from attnlab.experiments import catalogue
-    from attnlab.experiments.ledger import run_claims
+    from attnlab.experiments.claims import run_claims
     from attnlab.race.environment import environment
-    from attnlab.report import laboratory
+    from attnlab.report import experiments_page
     from attnlab.runs.store import claim
 
     if listing:
-        for name, entry in catalogue.EXPERIMENTS.items():
-            click.echo(f"{name:20} {entry.question}")
+        for name in catalogue.EXPERIMENTS:
+            click.echo(f"{name:20} {catalogue.experiment(name).question}")
         return 0
     chosen = catalogue.chosen_experiments(names or ("all",))
     asked = split_names(backends) if backends is not None else None
     catalogue.check_request(asked, seed, folders)
-    place = claim(out, Path("reports/numerics"), laboratory.STORE)
+    place = claim(out, Path("reports/numerics"), experiments_page.STORE)
     found = []
     with live_progress(quiet=quiet) as progress:
         for done, name in enumerate(chosen):
@@ -65,7 +65,9 @@ def numerics(
         if not names:
             progress.stage("claims", done=len(chosen), total=len(chosen))
             ledger = run_claims(seed=seed, backends=asked, folders=folders, findings=found)
-    page = laboratory.write(found, place, environment=environment(), command=options.typed(), ledger=ledger)
+    page = experiments_page.write(
+        found, place, environment=environment(), command=options.typed(), ledger=ledger
+    )
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found]))
     else:

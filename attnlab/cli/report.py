@@ -67,9 +67,10 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
             if of_many:
                 click.echo(f"{_named(found)}:\n")
             if with_page:  # first, while the fits of a large run are on their way
+                _ = content.fitting
                 explore_page.write([found], (place or found.folder) / explore_page.PAGE, [content.analysis])
             page = (write if form == "md" else formats.write_html)(found, place, content)
-            click.echo(in_words(content.analysis, content.answer))
+            click.echo(in_words(content))
             click.echo(f"\nThe report: {page}")
             if with_page:
                 click.echo(f"The page: {page.with_name(explore_page.PAGE)}")

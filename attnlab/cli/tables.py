@@ -23,7 +23,7 @@ from attnlab.text import counted
 from attnlab.units import bytes_text, flops_text, seconds_text
 
 if TYPE_CHECKING:
-    from attnlab.experiments.ledger import Ledger
+    from attnlab.experiments.claim import Ledger
 
 
 def show(table: Table) -> None:
@@ -209,12 +209,11 @@ def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:
 def ledger_table(found: Ledger) -> Table:
     """A row a claim: verdict, claim, right statement, the deciding figure."""
     from attnlab.experiments.claim import ClaimVerdict
-    from attnlab.experiments.ledger_page import deciding_figure, verdict_of
 
     columns = ("id", "verdict", "claim", "what is so", "deciding figure")
     table = _table("what is claimed", *columns, lines=True)
     for entry in found.entries:
-        verdict = verdict_of(entry, {one: str(one) for one in ClaimVerdict})
-        cells = (entry.id, verdict, entry.says, entry.truth, deciding_figure(entry))
+        verdict = entry.verdict_in({one: str(one) for one in ClaimVerdict})
+        cells = (entry.id, verdict, entry.says, entry.truth, entry.deciding_figure)
         table.add_row(*map(escape, cells))
     return table

@@ -1,4 +1,4 @@
-"""The numerical chapter: for each experiment its question, theory, answer, figure and tables."""
+"""The numerical chapter, of a report and of the page of all experiments: what is shown of each finding."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 
 from attnlab import units
 from attnlab.experiments import catalogue
-from attnlab.experiments.finding import Finding, Row
+from attnlab.experiments.finding import Finding, Row, Shown
 from attnlab.figures import Drawn
-from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
-from attnlab.report.layout import linked, markdown
-from attnlab.report.tables import NONE
+from attnlab.report.layout import NONE, linked, markdown
 from attnlab.text import counted, listed, named
 
 #: the backend whose rows the short table shows, where it was measured
@@ -20,6 +18,32 @@ _SHOWN = "torch_sdpa"
 #: rows shown of an experiment: that were picked, and that missed their prediction
 _MOST_SHOWN, _MOST_FAILED = 10, 10
 _WITHOUT = r"without (\S+)(?: in (\S+))?"
+#: names of quantities and conditions as a reader writes them; any other is shown as it is
+_WORDS: Mapping[str, str] = {
+    "entropy": "entropy H (nats)",
+    "entropy against temperature": "entropy H (nats) against temperature",
+    "largest_weight": "largest weight",
+    "largest_weight on the map": "largest weight on the map",
+    "largest_weight against temperature": "largest weight against temperature",
+    "participation": "Σp²",
+    "participation against temperature": "Σp² against temperature",
+    "variance": "variance of the logits",
+    "log_partition": "ln Z",
+    "mean_energy": "β⟨s⟩",
+    "heat_capacity": "heat capacity β² Var_p(s)",
+    "keys": "n",
+    "head_dim": "d_k",
+    "rule": "logits",
+    "scheme": "initialisation",
+    "norm": "below",
+    "axis": "varied",
+    "beta": "β",
+    "beta / critical": "β / β_c",
+    "temperature / freezing": "T / T_c",
+    "gap": "gap Δ",
+    "dtype": "format",
+    "logit_std": "std of the logits",
+}
 
 
 def draw(findings: Sequence[Finding]) -> dict[str, Drawn]:
@@ -44,52 +68,46 @@ def content(findings: Sequence[Finding], pictures: Mapping[str, str], tables: st
 
 
 def _content(one: Finding, picture: str | None, tables: str) -> dict[str, Any]:
-    compared = [row for row in one.rows if row.compared]
-    passed = sum(row.passed for row in compared)
-    chapter = CHAPTERS.get(one.experiment, Chapter("", "", "", ()))
-    chosen = picked(one.rows, chapter)
+    good, of = passed(one)
+    known = catalogue.experiment(one.experiment) if one.experiment in catalogue.EXPERIMENTS else None
+    texts = {name: getattr(known, name, "") for name in ("theory", "caption", "lesson")}
     return {
-        "experiment": one.experiment,
-        "title": one.title,
-        "question": one.question,
-        "theory": chapter.theory,
-        "conclusion": one.conclusion,
-        "lesson": chapter.lesson,
+        **{name: getattr(one, name) for name in ("experiment", "title", "question", "conclusion")},
+        **texts,
         "picture": picture,
-        "caption": chapter.caption,
         "facts": conditions(one.facts),
-        "chosen": table(chosen) if chosen else "",
+        "chosen": table(picked(one.rows, known.shown if known else ())),
         "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
-        "summary": f"{passed} of {counted(len(compared), 'comparison')} passed",
+        "summary": f"{good} of {counted(of, 'comparison')} passed",
         "link": linked("every row", f"{tables}/finding-{one.experiment}.csv"),
     }
 
 
-def picked(rows: Sequence[Row], chapter: Chapter) -> list[Row]:
-    """The rows that show best what was found, a few of each pick, and every failed one after them."""
+def passed(one: Finding) -> tuple[int, int]:
+    """How many comparisons passed, and of how many."""
+    rows = [row for row in one.rows if row.compared]
+    return sum(row.passed for row in rows), len(rows)
+
+
+def picked(rows: Sequence[Row], shown: Sequence[Shown]) -> list[Row]:
+    """The rows that show best what was found, a few of each, and every failed one after them."""
     names = list(dict.fromkeys(str(row.where["backend"]) for row in rows if "backend" in row.where))
     every: list[list[Row]] = []
-    for pick in chapter.picks:
-        mine = [row for row in rows if pick.takes(row)]
+    for one in shown:
+        mine = [row for row in rows if row.takes(one.quantity, one.where)]
         there = {row.where.get("backend") for row in mine}
-        if not pick.every and len(there) > 1:
+        if not one.every and len(there) > 1:
             # the first name that is there; the slow ones come with fewer sizes
-            shown = next((name for name in (_SHOWN, *reversed(names)) if name in there), None)
-            mine = [row for row in mine if row.where.get("backend") == shown]
+            through = next((name for name in (_SHOWN, *reversed(names)) if name in there), None)
+            mine = [row for row in mine if row.where.get("backend") == through]
         every.append(mine)
-    few = _ends(every, _MOST_SHOWN)
+    # as many of each: its first, its last, and those evenly between
+    each, few = max(1, _MOST_SHOWN // max(1, sum(map(bool, every)))), []
+    for mine in every:
+        count = min(each, len(mine))
+        few += [mine[round(at * (len(mine) - 1) / max(1, count - 1))] for at in range(count)]
+    few = few[:_MOST_SHOWN]
     return few + [row for row in rows if not row.passed and row not in few][:_MOST_FAILED]
-
-
-def _ends(every: Sequence[Sequence[Row]], most: int) -> list[Row]:
-    """About `most` of the rows in all, as many of each list: its first, its last, and those evenly between."""
-    each = max(1, most // max(1, sum(map(bool, every))))
-    found: list[Row] = []
-    for rows in every:
-        count = min(each, len(rows))
-        places = [round(at * (len(rows) - 1) / max(1, count - 1)) for at in range(count)]
-        found += [rows[at] for at in places]
-    return found[:most]
 
 
 def conditions(facts: Mapping[str, str | float]) -> str:
@@ -117,8 +135,7 @@ def left_out(findings: Iterable[Finding]) -> list[str]:
     """Who took no part in some experiment, a sentence a reason."""
     absent: dict[str, dict[str, list[str]]] = {}
     for key, value in ((key, value) for one in findings for key, value in one.facts.items()):
-        matched = re.fullmatch(_WITHOUT, key)
-        if matched:
+        if matched := re.fullmatch(_WITHOUT, key):
             name, dtype = matched.groups()
             reason = re.sub(rf"^{re.escape(name)} declines .*?: ", "", str(value))
             formats = absent.setdefault(reason, {}).setdefault(name, [])
@@ -132,47 +149,27 @@ def left_out(findings: Iterable[Finding]) -> list[str]:
     return told
 
 
-def facts(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """What each experiment ran with as plain values, a row a fact."""
-    return [
-        {"experiment": one.experiment, "fact": name, "value": str(value)}
-        for one in findings
-        for name, value in one.facts.items()
-    ]
-
-
-def table(rows: Iterable[Row]) -> str:
-    """Predicted against measured, row by row."""
-    rows = list(rows)
+def table(rows: Sequence[Row]) -> str:
+    """Predicted against measured, row by row; a bound with its relation, and a dash where nothing is predicted."""
     keys = list(dict.fromkeys(key for row in rows for key in row.where))
-    cells = [
-        [
-            _word(row.quantity),
-            *(_short(row.where.get(key, NONE)) for key in keys),
-            _predicted(row),
-            units.number_text(row.measured, 4),
-            units.number_text(row.standard_error, 2) if row.standard_error else NONE,
-            NONE if row.passed and not row.compared else "pass" if row.passed else "**FAIL**",
-        ]
-        for row in rows
-    ]
-    headers = ["quantity", *map(_word, keys), "predicted", "measured", "standard error", "verdict"]
+    cells = []
+    for row in rows:
+        bound = "" if row.relation == "=" else f"{row.relation} "
+        cells.append(
+            [
+                _short(row.quantity),
+                *(_short(row.where.get(key, NONE)) for key in keys),
+                f"{bound}{units.number_text(row.predicted, 4)}" if row.compared else NONE,
+                units.number_text(row.measured, 4),
+                units.number_text(row.standard_error, 2) if row.standard_error else NONE,
+                NONE if row.passed and not row.compared else "pass" if row.passed else "**FAIL**",
+            ]
+        )
+    headers = ["quantity", *map(_short, keys), "predicted", "measured", "standard error", "verdict"]
     return markdown(headers, cells, narrow=True)
-
-
-def _predicted(row: Row) -> str:
-    """The predicted figure, or the bound that it is: ``≤ 1.000``; a dash where nothing is predicted."""
-    if not row.compared:
-        return NONE
-    figure = units.number_text(row.predicted, 4)
-    return figure if row.relation == "=" else f"{row.relation} {figure}"
-
-
-def _word(name: str) -> str:
-    return WORDS.get(name, name)
 
 
 def _short(value: str | float) -> str:
     if isinstance(value, str):
-        return _word(value)
+        return _WORDS.get(value, value)
     return f"{value:.0f}" if value == int(value) else f"{value:.4g}"

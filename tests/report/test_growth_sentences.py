@@ -9,9 +9,9 @@ import pytest
 
 from attnlab.judge import growth
 from attnlab.judge.growth import Fitting
-from attnlab.report import growths
 from attnlab.report.analysis import analyse
-from attnlab.report.page import content_of, render
+from attnlab.report.formats import content_of, render
+from attnlab.report.sentences import growth as growth_sentences
 from attnlab.subprocesses import Aside
 
 SIZES = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4), "rounds": 25, "noise": 0.01}
@@ -30,7 +30,7 @@ def rows(run):
 def sentences(run):
     analysis = analyse(run)
     (group,) = analysis.groups
-    return growths.sentences(group, Fitting(analysis).found[0])
+    return growth_sentences(group, Fitting(analysis).found[0])
 
 
 def test_fits_in_a_process_of_their_own_are_those_made_here(made, monkeypatch):

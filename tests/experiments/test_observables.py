@@ -11,7 +11,6 @@ import pytest
 from every import every
 
 from attnlab.errors import Declined, Unavailable
-from attnlab.experiments.black_box import black_box
 from attnlab.experiments.observables import observe
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.mask_parts import Shape
@@ -64,14 +63,20 @@ def assert_agrees(
         assert np.abs(getattr(seen, field) - true[field]).max() <= 64 * unit, field
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("scale", [0.125, 1.0], ids=["scaled", "unscaled"])
-@pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
-@pytest.mark.parametrize("name", every())
-def test_every_backend_in_every_format_agrees_with_direct_sums(
+THREE = ("numpy_vectorized", "torch_eager", "torch_sdpa")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "scale", "causal"),
+    [
+        *((name, "float32", 0.125, True) for name in every()),
+        *((name, dtype, 1.0, False) for name in THREE for dtype in UNIT_ROUNDOFF),
+    ],
+)
+def test_backends_and_formats_agree_with_direct_sums(
     name: str, dtype: str, scale: float, causal: bool
 ) -> None:
-    q, k = round_to(normal(2, 2, 24, 64), dtype), round_to(normal(2, 2, 40, 64), dtype)
+    q, k = round_to(normal(1, 2, 24, 64), dtype), round_to(normal(1, 2, 40, 64), dtype)
     assert_agrees(name, q, k, scale, dtype, causal=causal)
 
 
@@ -85,13 +90,13 @@ MASKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("name", every())
+@pytest.mark.parametrize("name", THREE)
 def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[str, Any]) -> None:
     assert_agrees(name, normal(2, 4, 24, 16), normal(2, 2, 40, 16), 0.5, **masks)
 
 
 @pytest.mark.parametrize("offset", [1200.0, -52000.0])
-@pytest.mark.parametrize("name", every())
+@pytest.mark.parametrize("name", THREE)
 def test_logits_far_from_zero_are_observed_as_well_as_their_rounding_allows(name: str, offset: float) -> None:
     q, k = normal(1, 2, 16, 8), normal(1, 2, 32, 8)
     q[..., 0], k[..., 0] = 100.0, offset / 100.0
@@ -113,13 +118,6 @@ def test_zero_inputs_give_the_uniform_row() -> None:
     assert np.allclose(seen.log_partition, np.log(8), atol=1e-14)
     assert np.allclose(seen.participation, 1 / 8, atol=1e-14)
     assert np.array_equal(seen.largest_logit, np.zeros((1, 1, 3)))
-
-
-def test_a_function_is_observed_like_a_named_backend() -> None:
-    q, k = normal(1, 2, 6, 4), normal(1, 2, 9, 4)
-    named = observe("numpy_vectorized", q, k, scale=0.5)
-    given = observe(black_box("numpy_vectorized"), q, k, scale=0.5)
-    assert np.array_equal(named.entropy, given.entropy)
 
 
 def test_rows_are_observed_over_65536_keys_on_the_fused_kernel() -> None:
@@ -155,7 +153,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
         (np.ones((1, 1, 2, 3)), np.full((1, 1, 2, 3), np.inf), {}, "k must be finite"),
         (np.ones((2, 3)), np.ones((2, 3)), {}, r"shape \(batch, heads, length, dim\)"),
         (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 4)), {}, "same head_dim"),
-        (np.ones((1, 1, 2, 3)), np.ones((1, 2, 2, 3)), {}, "heads divide the query's"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 2, 2, 3)), {}, "heads must divide the query's"),
         (np.ones((1, 1, 0, 3)), np.ones((1, 1, 2, 3)), {}, "query must be a non-empty array"),
         (np.ones((1, 1, 2, 3)), np.ones((1, 1, 0, 3)), {}, "key must be a non-empty array"),
         (
