@@ -119,8 +119,8 @@ def _print(answer: Answer, form: str) -> None:
     if next(answer.rows, None) is not None:
         click.echo(f"attnlab: the first {_ROWS} rows; --format csv and --format json print all", err=True)
     if form == "md":
+        from attnlab.report.analysis import neutral_text
         from attnlab.report.layout import markdown
-        from attnlab.report.neutral import neutral_text
 
         titles = [neutral_text(one).replace("|", "\\|") for one in answer.columns]
         head = f"| {' | '.join(titles)} |\n|{':--|' * len(titles)}"
