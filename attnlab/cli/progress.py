@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
+    from attnlab.judge.analysis import Cell
     from attnlab.problem.result import Result
     from attnlab.runs.store import Run
     from attnlab.runs.sweep_progress import Status
@@ -55,11 +56,9 @@ class LiveTable(Progress):
     """
 
     def __init__(self, live: Live, clock: Callable[[], float] = time.monotonic) -> None:
-        from attnlab.cli.standings import Standings
-
         self._live, self._clock, self._started = live, clock, clock()
         self._drawn = -_BETWEEN
-        self._rows: list[Standings] = []
+        self._rows: list[Cell] = []
         self._baseline, self._margin = "", 0.0
         self._stage, self._detail = "", ""
         self._before: int | None = None
@@ -87,9 +86,9 @@ class LiveTable(Progress):
         self._draw()
 
     def _add(self, results: Sequence[Result]) -> None:
-        from attnlab.cli.standings import Standings
+        from attnlab.cli.standings import so_far
 
-        self._rows.append(Standings.so_far(results, self._baseline, self._margin))
+        self._rows.append(so_far(results, self._baseline, self._margin))
 
     def _draw(self) -> None:
         self._live.update(self.shown(self._live.console.height), refresh=True)
@@ -100,7 +99,7 @@ class LiveTable(Progress):
         from rich.console import Group
         from rich.text import Text
 
-        from attnlab.cli.standings import table
+        from attnlab.cli.standings import table, undecided
 
         lines: list[RenderableType] = []
         if self._rows:
@@ -113,8 +112,8 @@ class LiveTable(Progress):
         times = f"{_clock_text(elapsed)} so far" + (
             "" if left is None else f", about {_clock_text(left)} left"
         )
-        undecided = sum(one.open[0] for one in self._rows)
-        verdicts = f", {undecided} verdicts open" if undecided else ""
+        still = sum(undecided(one)[0] for one in self._rows)
+        verdicts = f", {still} verdicts open" if still else ""
         lines.append(Text(f"{self._done} of {self._total} workloads{verdicts}, {times}", no_wrap=True))
         now = self._detail or self._stage
         lines.append(Text(one_line(now), style="dim", no_wrap=True, overflow="ellipsis"))

@@ -21,7 +21,7 @@ from typed import status
 from attnlab.cli import progress
 from attnlab.cli.app import app
 from attnlab.cli.progress import LiveTable, live_progress, seconds_left
-from attnlab.cli.standings import Standings, table
+from attnlab.cli.standings import row, so_far, table
 from attnlab.problem.result import Result
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import Progress, run
@@ -96,18 +96,18 @@ def test_the_leader_is_that_of_the_report(tmp_path: Path) -> None:
 
     found = synthetic(tmp_path, lengths=(64, 1024), heads=(4,))
     for cell, results in zip(analyse(found).cells, by_workload(found), strict=True):
-        now = Standings.so_far(results, found.baseline, found.plan.limits.noise_margin)
+        now = so_far(results, found.baseline, found.plan.limits.noise_margin)
         assert now.ranking is not None and cell.ranking is not None
         assert [one.contender for one in now.ranking.first] == [one.contender for one in cell.ranking.first]
-        assert now.cells() == Standings(cell.workload, cell.ranking, cell.answers).cells()
+        assert row(now) == row(cell)
 
 
 def test_where_nobody_was_measured_it_says_so(tmp_path: Path) -> None:
     everybody = ("torch_eager", "torch_sdpa")
     found = synthetic(tmp_path, contenders=everybody, wrong=everybody, lengths=(64,), heads=(4,))
-    row = Standings.so_far(found.results, found.baseline, 0.01).cells()
-    assert row[1] == "nobody" and row[-1] == "2 wrong"
-    assert len(table([Standings.so_far(found.results, found.baseline, 0.01)]).columns) == 3
+    told = row(so_far(found.results, found.baseline, 0.01))
+    assert told[1] == "nobody" and told[-1] == "2 wrong"
+    assert len(table([so_far(found.results, found.baseline, 0.01)]).columns) == 3
 
 
 def test_a_small_terminal_shows_the_last_workloads(tmp_path: Path) -> None:
