@@ -50,11 +50,8 @@ def in_(dtype: str, fault: str) -> str:
     ("extra", "told"),
     [
         ("pass", None),
-        ("query = query * 1.01", "float32"),
         (in_("float64", "scale *= 1.01"), "float64"),
         (in_("float64", "os._exit(3)"), "float64"),
-        (in_("float32", "os._exit(3)"), "float32"),
-        ("return None", "float32"),
     ],
 )
 def test_two_lanes_find_what_one_finds(tmp_path: Path, extra: str, told: str | None) -> None:
@@ -63,22 +60,6 @@ def test_two_lanes_find_what_one_finds(tmp_path: Path, extra: str, told: str | N
     assert together == alone
     assert together["passed"] is (told is None)
     assert told is None or told in together["reason"]
-
-
-def test_what_every_lane_asks_is_told_here(tmp_path: Path) -> None:
-    """In whatever order it comes; and who declines all in each lane is neither right nor wrong, as in one."""
-    (tmp_path / "shy.py").write_text(
-        MINE.format(extra="pass") + "\ndef declines(workload):\n    return 'not today'\n"
-    )
-    told: list[list[str]] = [[], []]
-    alone, together = (
-        check("shy", [str(tmp_path)], dtypes=DTYPES, lanes=lanes, on_event=texts.append, everything=True)
-        for lanes, texts in enumerate(told, 1)
-    )
-    assert alone == together
-    assert together.passed is None and "declines every workload" in (together.reason or "")
-    assert sorted(told[0]) == sorted(told[1])
-    assert all(any(text.startswith(f"shy: {dtype}, ") for text in told[1]) for dtype in DTYPES)
 
 
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
