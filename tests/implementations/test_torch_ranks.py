@@ -126,7 +126,7 @@ def test_the_gate_finds_nothing_wrong(over_ranks: Backend, dtype: str) -> None:
     probe = Probe(over_ranks)
 
     def ask(question: Question) -> Answers:
-        return probe.answer(question.problem, question.workload(), question.layout, question.gradient_layout)
+        return probe.answer(question.problem, question.workload(), *question.layouts)
 
     found = examine(ask, dtype, seed=0, directions=EVERYTHING, parts=over_ranks.parts)
     assert found.fault is None

@@ -77,7 +77,7 @@ def test_all_that_it_does_not_decline_passes_the_gate(
         workload = Workload.of_problem(
             question.problem, direction="training" if question.backward else "forward"
         )
-        return probe.answer(question.problem, workload, question.layout, question.gradient_layout)
+        return probe.answer(question.problem, workload, *question.layouts)
 
     found = examine(ask, dtype, seed=0)
     assert found.fault is None
