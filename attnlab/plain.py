@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -35,6 +36,17 @@ def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_o
         return msgspec.convert(data, kind, strict=strict)
     except msgspec.ValidationError as fault:
         raise ValueError(f"{where}: {_plainly(str(fault), data)}") from None
+
+
+def finite(value: Any, *, named: bool = True) -> Any:
+    """Plain data as JSON has it, without NaN and infinity: `named` they become "nan" and "inf", otherwise None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value) if named else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(one, named=named) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one, named=named) for one in value]
+    return value
 
 
 def unknown(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 ``python benchmarks/overhead.py [CONTENDER ...] [--pairs 12] [--seconds 1] [--out FILE.md]``, on a machine that does
 nothing else. By default every backend that runs here. Each pair is two fresh processes, one after the other, the first
-of them in turn: one bare, in which the same call is made in a loop (`attnlab.race.bare`), and one of a race,
+of them in turn: one that is never stopped (`attnlab.race.selftest.seconds_alone`), and one of a race,
 stopped and asked through pipes. The interval of the ratio is Student's over the logarithms of the pairs' ratios.
 """
 
@@ -21,10 +21,10 @@ from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
-from attnlab.race.bare import seconds_alone
 from attnlab.race.conductor import Conductor
 from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
+from attnlab.race.selftest import seconds_alone
 
 #: what is promised: so much is added at most to a call of so many seconds
 PROMISED, CALL_SECONDS = 0.02, 1e-3

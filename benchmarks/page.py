@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 HOME = Path(__file__).parent
-sys.path[:0] = [str(HOME.parent / "tests" / name) for name in ("report", "explore")]
+sys.path[:0] = [str(HOME.parent / "tests" / name) for name in ("report", "page")]
 
 import psutil  # noqa: E402
 from opened_page import find_browser  # noqa: E402

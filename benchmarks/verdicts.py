@@ -9,7 +9,6 @@ minutes a pass, `power` fifteen seconds a trial, `agreement` about twelve minute
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import statistics
@@ -27,11 +26,11 @@ from attnlab.judge.pairing import Kind
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.background_load import hog
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
+from attnlab.race.selftest import background_load
 from attnlab.report.analysis import analyse
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan
@@ -42,7 +41,7 @@ THREE_MS = Workload(batch=1, heads=8, queries=512, keys=512, head_dim=64)
 POWER_BACKEND, POWER_PERCENT = "torch_sdpa", 3.0
 #: three entries of each backend: three pairs that must not be told apart
 _ENTRIES = 3
-_HOG_SECONDS = 7200.0
+_LOAD_SECONDS = 7200.0
 Row = dict[str, Any]
 
 
@@ -267,9 +266,7 @@ def main() -> None:
         "power": lambda: power(store, chosen.beside, chosen.trials),
         "agreement": lambda: agreement(store, chosen.beside, 4),
     }
-    with contextlib.ExitStack() as stack:
-        if chosen.beside != "idle":
-            stack.enter_context(hog(chosen.beside, _HOG_SECONDS))
+    with background_load(chosen.beside, _LOAD_SECONDS):
         for section in chosen.sections:
             measures[section]()
     text = page(store)

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from attnlab.problem.directions import DIRECTIONS
-from attnlab.problem.distributions import DISTRIBUTIONS
-from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.mask_part import OPEN, Part, Shape
+from attnlab.problem.fields import declaration
+from attnlab.problem.mask_parts import OPEN, Part, Shape
 from attnlab.problem.masks import Mask
-from attnlab.problem.storage import STORAGES
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
+from attnlab.problem.workload import GIVEN, Workload
+
+_NAMES = {one.name: declaration(one).names for one in dataclasses.fields(Workload)}
 
 
 @st.composite
@@ -36,21 +34,21 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "value_dim": st.none() | st.integers(1, 9),
         "d_model": st.none(),
         "rotary": st.just(False),
-        "dtype": st.sampled_from(DTYPES),
-        "device": st.sampled_from(DEVICES),
+        "dtype": st.sampled_from(_NAMES["dtype"]),
+        "device": st.sampled_from(_NAMES["device"]),
         "causal": st.sampled_from([False, "top_left", "bottom_right"]),
         "window": st.none() | st.tuples(side, side),
         "key_lengths": st.none() | st.tuples(*[st.integers(0, keys)] * batch),
         "mask": st.just(Mask(tuple(part for part in parts if part is not None)).text),
-        "bias": st.sampled_from([one for one in BIASES if one != GIVEN]),
+        "bias": st.sampled_from(_NAMES["bias"]),
         "softcap": st.none() | st.floats(1e-9, 1e9),
         "sinks": st.booleans(),
         "scale": st.none() | st.floats(-8, 8),
-        "layout": st.sampled_from(LAYOUTS),
-        "storage": st.sampled_from(STORAGES),
+        "layout": st.sampled_from(_NAMES["layout"]),
+        "storage": st.sampled_from(_NAMES["storage"]),
         "splits": st.integers(1, 4),
-        "direction": st.sampled_from(sorted(DIRECTIONS)),
-        "distribution": st.sampled_from(sorted(DISTRIBUTIONS)),
+        "direction": st.sampled_from(_NAMES["direction"]),
+        "distribution": st.sampled_from(_NAMES["distribution"]),
         "seed": st.integers(0, 2**32),
     }
     assert set(fields) == {field.name for field in dataclasses.fields(Workload)}

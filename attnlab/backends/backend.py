@@ -1,6 +1,6 @@
 """One implementation of attention, as data: its name, its array library, what it declines, and calls to measure.
 
-How a file says all this is written in `attnlab.backends.backend_file`, how a call is put together in
+How a file says all this is written in `attnlab.backends.discovery`, how a call is put together in
 `attnlab.backends.calling`.
 """
 
@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.calling import UNKNOWN_GRADIENTS, Calling, laid_out
-from attnlab.backends.keywords import unsupported
+from attnlab.backends.keywords import unsupported, unsupported_part
 from attnlab.backends.library import Library, array_type, open_library
+from attnlab.backends.storage import not_stored
 from attnlab.errors import Declined
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import hardest_part
-from attnlab.problem.storage import not_stored
 from attnlab.problem.workload import Workload
 
 
@@ -117,8 +116,7 @@ class Backend:
             return f"gradients are computed on whole keys only, not on {workload.splits} parts of them"
         if not hasattr(library, "namespace"):
             return f"attnlab's {library.name} library does not merge parts of the keys"
-        reason = unsupported(hardest_part(workload), self.options)
-        return reason and f"{reason}, as parts of the keys need"
+        return unsupported_part(workload, self.options)
 
     def zeros_empty_rows(self, device: str) -> bool:
         """Whether a query that sees no key gets zeros from it, on `device`, without anybody's help."""

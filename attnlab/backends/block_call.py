@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from attnlab.backends.library import Call, Library
-from attnlab.problem import block_sizes
-from attnlab.problem.block import Block, angles
+from attnlab.problem.block import PROJECTIONS, Block, angles, projected
 
 #: query, key and value to the output of all heads, (batch, heads, length, dim) each
 Core = Callable[[Any, Any, Any], Any]
+_NAMES = ("query", "key", "value")
 
 
 class BlockCall:
@@ -44,16 +44,16 @@ class BlockCall:
         core: Callable[[Any, Any, Any], Core],
         projection: str = "fused",
     ) -> None:
-        if projection not in block_sizes.PROJECTIONS:
-            raise ValueError(
-                f"projection must be one of {', '.join(block_sizes.PROJECTIONS)}, got {projection!r}"
-            )
+        if projection not in PROJECTIONS:
+            raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
         self._library, self._block, self._dtype = library, block, dtype
-        self._x = library.from_numpy(block.x, dtype)
-        self._source = self._x if block.memory is None else library.from_numpy(block.memory, dtype)
+        x = library.from_numpy(block.x, dtype)
+        source = x if block.memory is None else library.from_numpy(block.memory, dtype)
+        self._tokens = dict(zip(_NAMES, (x, source, source), strict=True))
+        self._heads = dict(zip(_NAMES, (block.heads, block.kv_heads, block.kv_heads), strict=True))
         self._out = self._linear(block.parameters["out_proj.weight"], block.parameters["out_proj.bias"])
-        self._turns = self._rotations() if block.rotary else None
-        self._project = {"fused": self._fused, "packed": self._packed, "loop": self._loop}[projection]()
+        self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
+        self._project = self._looped() if projection == "loop" else self._mapped(projection)
         self._core = core(*self.project())
 
     def __call__(self) -> Any:
@@ -84,86 +84,53 @@ class BlockCall:
             "output": lambda: self.output(heads),
         }
 
-    # -- the three ways of projecting --------------------------------------------------------------
-
-    def _fused(self) -> Call:
-        block = self._block
-        maps = {name: self._linear(*pair) for name, pair in block.projections.items()}
-
-        def project() -> tuple[Any, Any, Any]:
-            return (
-                _split(maps["query"](self._x), block.heads),
-                _split(maps["key"](self._source), block.kv_heads),
-                _split(maps["value"](self._source), block.kv_heads),
-            )
-
-        return project
-
-    def _packed(self) -> Call:
-        block = self._block
-        q, k, _ = block_sizes.projected(block)
-        weight, bias = block.parameters["in_proj_weight"], block.parameters["in_proj_bias"]
-        if block.memory is None:
-            every = self._linear(weight, bias)
-
-            def project() -> tuple[Any, Any, Any]:
-                return self._cut(every(self._x), q, q + k)
-
-            return project
-        query, rest = self._linear(weight[:q], bias[:q]), self._linear(weight[q:], bias[q:])
-
-        def project_both() -> tuple[Any, Any, Any]:
-            both = rest(self._source)
-            return (
-                _split(query(self._x), block.heads),
-                _split(both[..., :k], block.kv_heads),
-                _split(both[..., k:], block.kv_heads),
-            )
-
-        return project_both
-
-    def _cut(self, every: Any, first: int, second: int) -> tuple[Any, Any, Any]:
-        block = self._block
-        return (
-            _split(every[..., :first], block.heads),
-            _split(every[..., first:second], block.kv_heads),
-            _split(every[..., second:], block.kv_heads),
+    def _mapped(self, projection: str) -> Call:
+        """One map for the matrices that are projected together, or one each; a result of several is cut."""
+        block, widths = self._block, projected(self._block)
+        together: list[tuple[str, ...]] = (
+            [_NAMES[:1], _NAMES[1:2], _NAMES[2:]] if projection == "fused" else [_NAMES]
         )
+        if projection == "packed" and block.memory is not None:
+            together = [_NAMES[:1], _NAMES[1:]]
+        width, maps = dict(zip(_NAMES, widths, strict=True)), []
+        for names in together:
+            weights, biases = zip(*(block.projections[name] for name in names), strict=True)
+            ends = np.cumsum([width[name] for name in names]).tolist()
+            cuts = [slice(end - width[name], end) for name, end in zip(names, ends, strict=True)]
+            linear = self._linear(np.concatenate(weights), np.concatenate(biases))
+            maps.append((linear, self._tokens[names[0]], [self._heads[name] for name in names], cuts))
 
-    def _loop(self) -> Call:
-        block = self._block
-        counts = {"query": block.heads, "key": block.kv_heads, "value": block.kv_heads}
-        maps = {}
-        for name, (weight, bias) in block.projections.items():
-            pairs = zip(np.split(weight, counts[name]), np.split(bias, counts[name]), strict=True)
-            maps[name] = [self._linear(*pair) for pair in pairs]
-
-        def project() -> tuple[Any, Any, Any]:
-            query, key, value = (
-                self._library.stacked([head(tokens) for head in maps[name]], 1)
-                for name, tokens in (("query", self._x), ("key", self._source), ("value", self._source))
-            )
-            return query, key, value
+        def project() -> list[Any]:
+            found: list[Any] = []
+            for linear, tokens, heads, cuts in maps:
+                whole = linear(tokens)
+                if len(cuts) == 1:
+                    found.append(_split(whole, heads[0]))
+                else:
+                    found += [_split(whole[..., cut], count) for cut, count in zip(cuts, heads, strict=True)]
+            return found
 
         return project
 
-    # -- pieces ------------------------------------------------------------------------------------
+    def _looped(self) -> Call:
+        maps = []
+        for name, (weight, bias) in self._block.projections.items():
+            pairs = zip(np.split(weight, self._heads[name]), np.split(bias, self._heads[name]), strict=True)
+            maps.append((self._tokens[name], [self._linear(*pair) for pair in pairs]))
+        return lambda: [self._library.stacked([head(tokens) for head in heads], 1) for tokens, heads in maps]
 
     def _linear(self, weight: Any, bias: Any) -> Callable[[Any], Any]:
         library = self._library
         w, b = (library.from_numpy(np.ascontiguousarray(one), self._dtype) for one in (weight, bias))
         return lambda tokens: library.linear(tokens, w, b)
 
-    def _rotations(self) -> list[tuple[Any, Any]]:
-        """Cosines and sines of queries and of keys, rounded once to the block's number format."""
-        every = (angles(one, self._block.head_dim) for one in self._block.positions)
-        return [
-            (
-                self._library.from_numpy(np.cos(by), self._dtype),
-                self._library.from_numpy(np.sin(by), self._dtype),
-            )
-            for by in every
-        ]
+    def _rotation(self, positions: Any) -> tuple[Any, Any]:
+        """Cosines and sines of these positions, rounded once to the block's number format."""
+        by = angles(positions, self._block.head_dim)
+        return (
+            self._library.from_numpy(np.cos(by), self._dtype),
+            self._library.from_numpy(np.sin(by), self._dtype),
+        )
 
     def _turned(self, array: Any, cos: Any, sin: Any) -> Any:
         half = self._block.head_dim // 2

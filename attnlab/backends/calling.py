@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from attnlab.backends.block_call import BlockCall, Core
 from attnlab.backends.keywords import given
-from attnlab.backends.library import Library
+from attnlab.backends.library import Arrays, Call, Library
+from attnlab.backends.storage import STORED
 from attnlab.errors import Declined
-from attnlab.problem.directions import DIRECTIONS, LOG_SUM
-from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import merge, parts, places
-from attnlab.problem.storage import CONTIGUOUS, Storage
-from attnlab.problem.workload import Workload
+from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
+from attnlab.problem.problem import Problem, places
+from attnlab.problem.workload import CONTIGUOUS, Workload
 
 if TYPE_CHECKING:
     from attnlab.backends.backend import Backend
@@ -40,47 +39,66 @@ class Calling:
     problem: Problem
     library: Library
 
-    def call(self, arrays: tuple[Any, ...], upstream: Any, projection: str) -> Callable[[], Any]:
+    def call(self, arrays: Arrays, upstream: Any, projection: str) -> Call:
         """A call without arguments, on query, key and value and the output's gradient, if it is there already."""
-        direction = DIRECTIONS[self.workload.direction]
         if self.problem.block is not None:
             return self._block_call(projection)
-        if not direction.gradients:
-            return direction.call(self.library, *self._forward(arrays), None)
-        attend = self._attending()
-        if upstream is None:
-            given_gradient = self.problem.output_gradient
-            if given_gradient is None:
-                raise ValueError(
-                    f"{self.workload.label} asks for gradients: the problem needs an output_gradient"
-                )
-            upstream = laid_out(self.library, given_gradient, self.workload.dtype, self.workload.layout)
+        return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
 
-        def prepared(*leaves: Any) -> Any:
-            return attend(*self._prepared(leaves))
-
-        return direction.call(self.library, prepared if self.backend.prepare else attend, arrays, upstream)
-
-    def _forward(self, arrays: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What is on the clock, a function of query, key and value, and what it is given."""
+    def _forward(self, arrays: Arrays) -> Call:
+        """`attend` on query, key and value; where keys are stored otherwise they are gathered within the call."""
         workload, whole = self.workload, self.workload.splits == 1
         attend = self._attending() if whole else self._merging()
         if workload.storage == CONTIGUOUS:
-            return attend, self._prepared(arrays) if whole else arrays
+            return self._completed(attend, self._prepared(arrays) if whole else arrays)
         query, *of_keys = arrays
-        stored = Storage.kinds[workload.storage](self.library, workload, *map(self.library.to_numpy, of_keys))
-        if whole and stored.keyword in self.backend.options:  # read as it lies
-            return self._attending({stored.keyword: stored.told}), self._prepared((query, *stored.lying))
+        storage = STORED[workload.storage]
+        stored = storage.lay(self.library, workload, *map(self.library.to_numpy, of_keys))
+        if whole and storage.keyword in self.backend.options:  # read as it lies
+            told = {storage.keyword: self.library.numbers(stored.numbers)}
+            return self._completed(self._attending(told), self._prepared((query, *stored.lying)))
         if whole:
             self._prepared((query, *stored.read()))  # what is compiled is compiled now
 
-        def gathering(query: Any, *_: None) -> Any:
+        def gathering(query: Any) -> Any:
             found = (query, *stored.read())
             return attend(*(self._prepared(found) if whole else found))
 
-        return gathering, (query, None, None)
+        return self._completed(gathering, (query,))
 
-    def _block_call(self, projection: str) -> Callable[[], Any]:
+    def _completed(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
+        """A call that returns once its result is computed."""
+        completed = self.library.completed
+        if len(arrays) == 1:
+            (query,) = arrays
+            return (lambda: attend(query)) if completed is None else lambda: completed(attend(query))
+        query, key, value = arrays
+        if completed is None:
+            return lambda: attend(query, key, value)
+        return lambda: completed(attend(query, key, value))
+
+    def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
+        """The gradients that are asked for, with the output where that is timed too."""
+        workload, attend = self.workload, self._attending()
+        if upstream is None:
+            array = self.problem.output_gradient
+            if array is None:
+                raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
+            upstream = laid_out(self.library, array, workload.dtype, workload.layout)
+        asked = [at for at, name in enumerate(GRADIENTS) if name in workload.results]
+
+        def of_leaves(*leaves: Any) -> Any:
+            whole = list(arrays)
+            for at, leaf in zip(asked, leaves, strict=True):
+                whole[at] = leaf
+            return attend(*self._prepared(tuple(whole)))
+
+        plain = len(asked) == len(arrays) and not self.backend.prepare
+        of = self.library.training_call if OUTPUT in workload.results else self.library.backward_call
+        call = of(attend if plain else of_leaves, tuple(arrays[at] for at in asked), upstream)
+        return call if len(workload.results) > 1 else lambda: call()[0]
+
+    def _block_call(self, projection: str) -> Call:
         block, dtype, library = self.problem.block, self.workload.dtype, self.library
         assert block is not None
         if self.backend.block is None:
@@ -103,7 +121,7 @@ class Calling:
             return attend
         return lambda query, key, value: attend(*inner._prepared((query, key, value)))
 
-    def _prepared(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _prepared(self, arrays: Arrays) -> Arrays:
         prepare = self.backend.prepare
         return prepare(self.workload, *arrays) if prepare else arrays
 
@@ -139,7 +157,7 @@ class Calling:
     def _merging(self) -> Callable[..., Any]:
         """Attention over parts of the keys, cut and merged within the call."""
         workload, pieces = self.workload, []
-        for at, part in parts(self.problem, places(workload.keys, workload.splits)):
+        for at, part in self.problem.parts(places(workload.keys, workload.splits)):
             asked = Workload.of_problem(
                 part, device=workload.device, direction="forward_with_log_sum", layout=workload.layout
             )
@@ -155,6 +173,27 @@ class Calling:
             return (output, log_sum) if LOG_SUM in workload.results else output
 
         return attend
+
+
+def merge(library: Library, found: Sequence[tuple[Any, Any]], dtype: str) -> tuple[Any, Any]:
+    """(output, ln Z) of the whole from those of its parts (`Problem.parts`); the output in `dtype`.
+
+    Arrays of `library`. Weights and sums are in the precision of ln Z, float32 at least. A part without keys, and one
+    of which a query sees nothing, has z_s = −inf and no weight.
+    """
+    outputs, log_sums = zip(*found, strict=True)
+    of = library.namespace
+    top = log_sums[0]
+    for one in log_sums[1:]:
+        top = of.maximum(top, one)
+    shift = of.where(top == -np.inf, of.zeros_like(top), top)  # -inf minus -inf would be NaN
+    weights = [of.exp(one - shift) for one in log_sums]
+    total = sum(weights[1:], weights[0])
+    empty = total == 0
+    share = of.where(empty, of.ones_like(total), total)
+    first, *others = ((weight / share)[..., None] * one for weight, one in zip(weights, outputs, strict=True))
+    log_sum = of.where(empty, top, shift + of.log(share))
+    return library.cast(sum(others, first), dtype), log_sum
 
 
 def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:

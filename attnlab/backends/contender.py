@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import load, settings_of
+from attnlab.backends.discovery import NAME, chosen, load, settings_of
 from attnlab.backends.library import huge_page_variables, thread_variables
-from attnlab.backends.settings import NAME, chosen
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.block import PROJECTIONS
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _ENTRY = re.compile(r"#\d+$")

@@ -28,7 +28,7 @@
     True where key and value have fewer heads than the query, each for as many successive heads.
 ``page_table``, ``row_offsets``
     whole numbers of the library, int32, where keys and values are stored in pages or packed: key and value are then
-    given as they lie, see `attnlab.problem.storage`. None for any other storage and for keys that are cut into parts.
+    given as they lie, see `attnlab.backends.storage`. None for any other storage and for keys that are cut into parts.
     Without the keyword, key and value are gathered within the call. Batch elements have ``key_lengths`` keys as always.
 
 Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has
@@ -45,12 +45,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.library import Library
-from attnlab.problem.mask_part import Part, Shape
+from attnlab.backends.storage import STORED
+from attnlab.problem.mask_parts import KeyLengths, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
-from attnlab.problem.storage import keywords as of_storages
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.workload import GIVEN, Workload
 
 _PLAIN = (
     "mask",
@@ -77,7 +76,8 @@ _RESTING: dict[str, Any] = {
 
 def known_keywords() -> frozenset[str]:
     """Every keyword that a backend may name."""
-    return frozenset(_PLAIN).union(of_storages(), *(part.keywords for part in Part.kinds.values()))
+    stored = {one.keyword for one in STORED.values() if one.keyword}
+    return frozenset(_PLAIN).union(stored, *(part.keywords for part in Part.kinds.values()))
 
 
 def unsupported(workload: Workload, options: Collection[str]) -> str | None:
@@ -100,6 +100,19 @@ def unsupported(workload: Workload, options: Collection[str]) -> str | None:
     if workload.kv_heads != workload.heads and "enable_gqa" not in options:
         return f"its attend() takes no enable_gqa: {workload.heads} heads share {workload.kv_heads} of key and value"
     return None
+
+
+def unsupported_part(workload: Workload, options: Collection[str]) -> str | None:
+    """Why a backend with these keywords cannot do some part of the keys of `workload`, or None.
+
+    Of a part whatever is no plain length has to be given as an array.
+    """
+    asked = workload.masked.parts
+    plain = workload.mask != GIVEN and (not asked or (len(asked) == 1 and isinstance(asked[0], KeyLengths)))
+    mask, bias = "" if plain else GIVEN, "none" if workload.bias == "none" else GIVEN
+    hardest = workload.with_(splits=1, causal=False, window=None, mask=mask, bias=bias)
+    reason = unsupported(hardest, options)
+    return reason and f"{reason}, as parts of the keys need"
 
 
 def given(problem: Problem, options: Collection[str], library: Library, dtype: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def backends(
     from attnlab.backends.discovery import require
     from attnlab.cli.progress import note
     from attnlab.cli.tables import backend_table, show
-    from attnlab.problem.workload_checks import DEVICES
+    from attnlab.problem.workload import DEVICES
     from attnlab.runs.listing import listed
 
     if device not in DEVICES:

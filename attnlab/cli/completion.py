@@ -73,23 +73,14 @@ def among(*names: str) -> Complete:
 
 def values(field: str) -> Complete:
     """The names that a field of a workload may have, one or several between commas; nothing for numbers."""
-    from attnlab.problem.directions import DIRECTIONS
-    from attnlab.problem.distributions import DISTRIBUTIONS
-    from attnlab.problem.dtypes import DTYPES
-    from attnlab.problem.mask_part import ALIGNMENTS
-    from attnlab.problem.storage import STORAGES
-    from attnlab.problem.workload_checks import BIASES, DEVICES, GIVEN, LAYOUTS
+    from dataclasses import fields
 
-    known: dict[str, tuple[str, ...]] = {
-        "dtype": DTYPES,
-        "dtypes": DTYPES,
-        "device": DEVICES,
-        "causal": ALIGNMENTS,
-        "bias": tuple(one for one in BIASES if one != GIVEN),
-        "layout": LAYOUTS,
-        "storage": tuple(STORAGES),
-        "direction": tuple(DIRECTIONS),
-        "distribution": tuple(DISTRIBUTIONS),
+    from attnlab.problem.fields import declaration
+    from attnlab.problem.workload import Workload
+
+    told = {one.name: declaration(one) for one in fields(Workload)}
+    known = {one.several: one.names for one in told.values() if one.several} | {
+        name: one.names for name, one in told.items()
     }
     return listed(among(*known.get(field, ())))
 

@@ -11,8 +11,7 @@ import click
 
 from attnlab.cli import completion
 from attnlab.problem.grid import GRID, by_option, choices, read_options, workloads
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import DEVICES
+from attnlab.problem.workload import DEVICES, Workload
 from attnlab.runs.presets import only_workload
 from attnlab.text import without_home
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from attnlab.cli.stored import stored_runs
-from attnlab.garbage_collection import without_garbage_collection
+from attnlab.system import without_garbage_collection
 
 if TYPE_CHECKING:
     from attnlab.runs.store import Run
@@ -42,7 +42,7 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
 
     In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
-    from attnlab.report import content_of, explore, formats, in_words, write
+    from attnlab.report import content_of, explore_page, formats, in_words, write
     from attnlab.runs import dataset
 
     of_many = dataset.is_dataset(folder)
@@ -67,12 +67,13 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
             if of_many:
                 click.echo(f"{_named(found)}:\n")
             if with_page:  # first, while the fits of a large run are on their way
-                explore.write([found], (place or found.folder) / explore.PAGE, [content.analysis])
+                _ = content.fitting
+                explore_page.write([found], (place or found.folder) / explore_page.PAGE, [content.analysis])
             page = (write if form == "md" else formats.write_html)(found, place, content)
-            click.echo(in_words(content.analysis, content.answer))
+            click.echo(in_words(content))
             click.echo(f"\nThe report: {page}")
             if with_page:
-                click.echo(f"The page: {page.with_name(explore.PAGE)}")
+                click.echo(f"The page: {page.with_name(explore_page.PAGE)}")
             if of_many:
                 click.echo()
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from attnlab.garbage_collection import without_garbage_collection
+from attnlab.system import without_garbage_collection
 
 
 @click.command()

@@ -289,7 +289,7 @@ def _seen_through(jobs: Jobs, detach: bool) -> int:
 def _report(found: Sweep) -> None:
     """A report for every kind of machine and a page of all, from the shards' runs, which are collected in a dataset."""
     from attnlab.errors import Unavailable
-    from attnlab.report import content_of, explore, write
+    from attnlab.report import content_of, explore_page, write
     from attnlab.runs import dataset
     from attnlab.runs.sweep_merging import by_machine
 
@@ -300,7 +300,7 @@ def _report(found: Sweep) -> None:
         click.echo(f"The report of machine {machine}: {write(run, content=content)}")
     if not machines:
         return
-    page = explore.write(list(machines.values()), found.folder / explore.PAGE, known)
+    page = explore_page.write(list(machines.values()), found.folder / explore_page.PAGE, known)
     click.echo(f"The page to explore: {page}")
     place = found.folder / "dataset"
     try:

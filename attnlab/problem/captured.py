@@ -210,8 +210,10 @@ def save(file: Path, problems: Mapping[str, Problem], about: Mapping[str, str] |
 
 def asked_of(problem: Problem) -> tuple[dict[str, Any], Array | None]:
     """Scale, soft cap and mask of a problem as fields of a workload, and the mask that has no text as an array."""
-    from attnlab.problem.workload import Workload  # which knows this module
-    from attnlab.problem.workload_checks import GIVEN
+    from attnlab.problem.workload import (
+        GIVEN,
+        Workload,  # which knows this module
+    )
 
     workload = Workload.of_problem(problem)
     found = {

@@ -11,26 +11,33 @@ from typing import Any
 Reader = Callable[[str], Any]
 
 
+def spoken(value: Any) -> str:
+    """A value as its option's text: ``true``, ``256,0``, ``0.125``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 @dataclass(frozen=True)
 class Declared:
     """What is declared of a field beside its name and its default.
 
-    help : one line for a person. read : from text to the value; raises ValueError, in one line. write : from the
-    value to the text that `read` takes. brief : its part of a label, empty for nothing. several : the plural under
-    which a grid takes many values of it. unit : of the number, empty for a count or a name. also : a second name of its
-    option.
+    help : one line for a person. read : from text to the value; raises ValueError, in one line. brief : its part of a
+    label, with the value in {}, or a function from the value to that; empty for nothing. always : whether a label says
+    it at its default too. several : the plural under which a grid takes many values of it. also : a second name of its
+    option. names : the values that it may have, where they are names.
     """
 
     help: str
-    read: Reader
-    write: Callable[[Any], str] = str
-    brief: Callable[[Any], str] = lambda value: ""
+    read: Reader = str
+    brief: str | Callable[[Any], str] = ""
+    always: bool = False
     several: str | None = None
-    unit: str = ""
     also: str | None = None
+    names: tuple[str, ...] = ()
 
 
-def declared(default: Any, help: str, read: Reader, **rest: Any) -> Any:
+def declared(default: Any, help: str, read: Reader = str, **rest: Any) -> Any:
     """A dataclass field with its declaration."""
     return dataclasses.field(default=default, metadata={"declared": Declared(help, read, **rest)})
 
@@ -39,6 +46,16 @@ def declaration(field: dataclasses.Field[Any]) -> Declared:
     """What was declared of `field`."""
     found: Declared = field.metadata["declared"]
     return found
+
+
+def in_label(field: dataclasses.Field[Any], value: Any) -> str:
+    """What a label says of a `value` of `field`; nothing at its default, but for what is said always."""
+    told = declaration(field)
+    if value == field.default and not told.always:
+        return ""
+    if isinstance(told.brief, str):
+        return told.brief.format(spoken(value) if isinstance(value, tuple) else value)
+    return told.brief(value)
 
 
 def option(name: str) -> str:

@@ -18,8 +18,7 @@ import msgspec
 
 from attnlab.problem.captured import SUFFIX, Captured, named
 from attnlab.problem.fields import declaration, option
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.workload import GIVEN, Workload
 
 #: of a plan, where nothing is said
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}

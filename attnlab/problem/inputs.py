@@ -9,17 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.problem.block import block_of
+from attnlab.problem.block import PARAMETERS, Block, floating, shapes
 from attnlab.problem.distributions import DISTRIBUTIONS
 from attnlab.problem.dtypes import carrier, round_to
-from attnlab.problem.mask_kinds import Given
+from attnlab.problem.mask_parts import Given
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.workload import GIVEN, Workload
 
-#: a random stream each: a change of one array leaves the others as they were
-_DISTRIBUTION, _BIAS, _SINKS, _GRADIENT = 3, 6, 7, 8
+#: a random stream each: a change of one array leaves the others as they were. See `attnlab.backends.storage` for 9
+_DISTRIBUTION, _BIAS, _SINKS, _GRADIENT, _X, _MEMORY, _PARAMETERS = 3, 6, 7, 8, 10, 11, (12, 13, 14, 15)
 #: numbers that are drawn at once: an array in the workload's format is then all that is held
 _DRAWN = 2**20
 
@@ -34,45 +33,33 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
     size at a scale near 0 needs queries beyond its largest. Also for a file of inputs that is not what it was.
     """
     w = workload
-    shapes = (
+    wanted = (
         (w.batch, w.heads, w.queries, w.head_dim),
         (w.batch, w.kv_heads, w.keys, w.head_dim),
         (w.batch, w.kv_heads, w.keys, w.value_dim),
     )
     if w.captured is not None:
-        read = w.captured.read(dict(zip(("query", "key", "value"), shapes, strict=True)))
-        q, k, v = (round_to(_plain(array), w.dtype) for array in read.values())
-        return _held(w, q, k, v)
-    if w.distribution == "normal":  # what every format holds
-        q, k, v = (_normal(w, stream, shape) for stream, shape in enumerate(shapes))
+        read = w.captured.read(dict(zip(("query", "key", "value"), wanted, strict=True)))
+        q, k, v = (round_to(floating(name, array), w.dtype) for name, array in read.items())
+    elif w.distribution == "normal":  # what every format holds
+        q, k, v = (_normal(w, stream, shape) for stream, shape in enumerate(wanted))
         return q, k, v
-    q, k, v = (_normal(w, stream, shape, rounded=False) for stream, shape in enumerate(shapes))
-    with np.errstate(over="ignore", invalid="ignore"):  # told below
-        drawn = DISTRIBUTIONS[w.distribution](
-            q, k, v, w.scale, np.random.default_rng([w.seed, _DISTRIBUTION])
-        )
-        q, k, v = (round_to(array, w.dtype) for array in drawn)
-    return _held(w, q, k, v)
-
-
-def _held(w: Workload, *arrays: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Query, key and value, if the workload's format held them."""
-    if not all(np.isfinite(array).all() for array in arrays):
+    else:
+        q, k, v = (_normal(w, stream, shape, rounded=False) for stream, shape in enumerate(wanted))
+        with np.errstate(over="ignore", invalid="ignore"):  # told below
+            generator = np.random.default_rng([w.seed, _DISTRIBUTION])
+            drawn = DISTRIBUTIONS[w.distribution](q, k, v, w.scale, generator)
+            q, k, v = (round_to(array, w.dtype) for array in drawn)
+    if not all(np.isfinite(array).all() for array in (q, k, v)):
         mend = "name a wider dtype" if w.captured else "use a larger scale"
         raise Declined(f"no {w.dtype} holds the inputs of {w.distribution} at scale {w.scale:g}; {mend}")
-    q, k, v = arrays
     return q, k, v
-
-
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """bfloat16 as ml_dtypes has it in float32, which holds it exactly."""
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def problem_of(workload: Workload) -> Problem:
     """`workload` with its arrays: query, key and value, and bias, sinks and the output's gradient where it has them.
 
-    Of a block x, memory and parameters (`attnlab.problem.block.block_of`) in place of query, key and value.
+    Of a block x, memory and parameters (`block_of`) in place of query, key and value.
     The bias is one standard normal array for all batch elements, sinks are standard normal, and so is the gradient.
     Of a file of inputs that has them mask, bias and sinks are its own. Raises Declined as `inputs` does, ValueError for
     a mask or a bias of a caller's own.
@@ -86,9 +73,14 @@ def problem_of(workload: Workload) -> Problem:
     if w.bias == "alibi":
         bias = Alibi.of_heads(w.heads)
     elif w.bias == GIVEN:
-        bias = round_to(_plain(_read(w, "bias")), w.dtype)
-    elif w.bias == "normal":
-        bias = _normal(w, _BIAS, (1, w.heads, w.queries, w.keys), wide=_of_scores(w.dtype))
+        bias = _read(w, "bias", tuple(w.shape))
+    elif w.bias == "normal":  # as large as a score matrix: half of float64 where no more is needed
+        wide = np.float64 if w.dtype == "float64" else np.float32
+        bias = _normal(w, _BIAS, (1, w.heads, w.queries, w.keys), wide=wide)
+    sinks = None
+    if w.sinks:
+        own = w.captured is not None and w.captured.fields().get("sinks")
+        sinks = _read(w, "sinks", (w.heads,)) if own else _normal(w, _SINKS, (w.heads,))
     upstream = (w.batch, w.heads, w.queries, w.value_dim)
     return Problem(
         query=q,
@@ -96,25 +88,13 @@ def problem_of(workload: Workload) -> Problem:
         value=v,
         dtype=w.dtype,
         scale=w.scale,
-        mask=w.masked & Mask((Given(_read(w, "mask")),)) if w.mask == GIVEN else w.masked,
+        mask=w.masked & Mask((Given(_read(w, "mask", tuple(w.shape))),)) if w.mask == GIVEN else w.masked,
         bias=bias,
         softcap=w.softcap,
-        sinks=_sinks(w) if w.sinks else None,
+        sinks=sinks,
         output_gradient=_normal(w, _GRADIENT, upstream) if w.backward else None,
         block=block,
     )
-
-
-def _read(w: Workload, name: str) -> NDArray[Any]:
-    """A further array of the workload's file, over its scores; one for all of an axis where the file has one."""
-    assert w.captured is not None, "only what is read can be given"
-    return w.captured.read({name: tuple(w.shape)})[name]
-
-
-def _sinks(w: Workload) -> NDArray[Any]:
-    if w.captured is None or not w.captured.fields().get("sinks"):
-        return _normal(w, _SINKS, (w.heads,))
-    return round_to(_plain(w.captured.read({"sinks": (w.heads,)})["sinks"]), w.dtype)
 
 
 def checked_problem(workload: Workload, rows: Sequence[int]) -> Problem:
@@ -130,9 +110,45 @@ def checked_problem(workload: Workload, rows: Sequence[int]) -> Problem:
     return problem.with_(output_gradient=upstream)
 
 
-def _of_scores(dtype: str) -> type[np.floating[Any]]:
-    """What a bias is drawn in, which is as large as a score matrix: half of float64 where no more is needed."""
-    return np.float64 if dtype == "float64" else np.float32
+def block_of(workload: Workload) -> Block:
+    """The block that `workload` poses: equal workloads give bit-equal arrays.
+
+    x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, Xavier's uniform law on the
+    one matrix (Glorot and Bengio 2010), out_proj.weight by the law of a linear layer, uniform within 1/√(its columns).
+    So are the biases, within 1/√d_model: PyTorch's are 0 at first, and one that is left out could not be told from
+    them.
+    """
+    w = workload
+    assert w.d_model is not None
+    wanted = shapes(w, w.d_model)
+    rows = wanted["in_proj_weight"][0]
+    limits = (
+        np.sqrt(6 / (rows + w.d_model)),
+        w.d_model**-0.5,
+        (w.heads * w.value_dim) ** -0.5,
+        w.d_model**-0.5,
+    )
+    parameters = {}
+    for name, stream, limit in zip(PARAMETERS, _PARAMETERS, limits, strict=True):
+        drawn = np.random.default_rng([w.seed, stream]).uniform(-limit, limit, wanted[name])
+        parameters[name] = round_to(drawn, w.dtype)
+    return Block(
+        x=_normal(w, _X, (w.batch, w.queries, w.d_model)),
+        memory=None if w.attends_to_itself else _normal(w, _MEMORY, (w.batch, w.keys, w.d_model)),
+        parameters=parameters,
+        heads=w.heads,
+        kv_heads=w.kv_heads,
+        head_dim=w.head_dim,
+        value_dim=w.value_dim,
+        rotary=w.rotary,
+    )
+
+
+def _read(w: Workload, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A further array of the workload's file; over its scores one for all of an axis where the file has one."""
+    assert w.captured is not None, "only what is read can be given"
+    found = w.captured.read({name: shape})[name]
+    return found if found.dtype == np.bool_ else round_to(floating(name, found), w.dtype)
 
 
 def _normal(

@@ -5,15 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.mask_kinds import Given
-from attnlab.problem.mask_part import Part, Place, Positions, Shape
+from attnlab.problem.mask_parts import Given, Part, Place, Positions, Shape
 
 #: elements of the largest tile that is looked at at once, where pairs are counted one by one
 _TILE = 1 << 22
+
+
+class Counts(NamedTuple):
+    """What a mask leaves of a score matrix.
+
+    pairs : of query and key that are kept, over all batches and heads. kept_by_some : pairs that some batch element and
+    head keeps. queries, keys : that see a key, and that some query sees, over all batch elements, by whichever head.
+    """
+
+    pairs: int
+    kept_by_some: int
+    queries: int
+    keys: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,9 @@ class Mask:
             try:
                 parts.append(known.parse(*arguments))
             except TypeError:
-                raise ValueError(f"{match[1]} does not take {len(arguments)} values, got {one!r}") from None
+                raise ValueError(
+                    f"the mask {match[1]} does not take {len(arguments)} values, got {one!r}"
+                ) from None
         return cls(tuple(parts))
 
     def __and__(self, other: Mask) -> Mask:
@@ -91,88 +106,70 @@ class Mask:
 
     def pairs(self, shape: Shape) -> int:
         """How many pairs of query and key are kept, over all batches and heads; exactly."""
-        lengths = self._lengths(shape)
-        if lengths is not None:
-            return (
-                int(np.broadcast_to(lengths, (shape.batch, shape.queries)).sum(dtype=np.int64)) * shape.heads
-            )
-        return sum(
-            int(np.count_nonzero(seen)) * (shape.batch * shape.heads * rows.size * shape.keys // seen.size)
-            for rows, seen in self._row_blocks(shape)
-        )
+        return self.counts(shape).pairs
 
-    def kept_by_some(self, shape: Shape) -> int:
-        """Pairs of query and key that some batch element and head keeps."""
+    def counts(self, shape: Shape) -> Counts:
+        """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""
         spans = self._spans(shape)
-        if (
-            spans is not None
-        ):  # what differs between batch elements is where the keys end, never where they begin
-            first, end = (np.broadcast_to(one, (shape.batch, shape.queries)) for one in spans)
-            return int(np.maximum(end.max(axis=0) - first.min(axis=0), 0).sum())
-        return sum(
-            int(np.count_nonzero(seen.any(axis=tuple(range(seen.ndim - 2)))))
-            for _, seen in self._row_blocks(shape)
-        )
+        if spans is None:
+            return self._counted(shape)
+        first, end = spans
+        lengths = np.maximum(end - first, 0)
+        # what differs between batch elements is where the keys end, never where they begin
+        by_some = np.maximum(end.max(axis=0) - first.min(axis=0), 0)
+        steps = np.zeros((shape.batch, shape.keys + 1), np.int64)
+        element, query = np.nonzero(lengths)
+        np.add.at(steps, (element, first[element, query]), 1)
+        np.add.at(steps, (element, end[element, query]), -1)
+        covered = np.cumsum(steps, axis=1)[:, : shape.keys] > 0
+        pairs = int(lengths.sum(dtype=np.int64)) * shape.heads
+        return Counts(pairs, int(by_some.sum()), int(np.count_nonzero(lengths)), int(covered.sum()))
 
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
         """True for the queries that see no key, broadcastable to (batch, heads, queries); None where all see one."""
-        lengths = self._lengths(shape)
-        if lengths is not None:
-            empty = np.asarray(lengths == 0)[:, None, :]
+        spans = self._spans(shape)
+        if spans is not None:
+            empty = (spans[1] <= spans[0])[:, None, :]
         else:
-            found = []
-            for rows, seen in self._row_blocks(shape):
-                none = ~seen.reshape((1,) * (4 - seen.ndim) + seen.shape).any(axis=-1)
-                found.append(np.broadcast_to(none, (*none.shape[:2], rows.size)))
-            empty = np.concatenate(found, axis=2)
+            empty = np.concatenate([~seen.any(axis=-1) for _, seen in self._row_blocks(shape)], axis=2)
         return empty if empty.any() else None
 
-    def used(self, shape: Shape) -> tuple[int, int]:
-        """Queries that see a key and keys that some query sees, over all batch elements, by whichever head."""
-        spans = self._spans(shape)
-        if spans is None:
-            queries = np.zeros((shape.batch, shape.queries), bool)
-            keys = np.zeros((shape.batch, shape.keys), bool)
-            for rows, seen in self._row_blocks(shape):
-                tile = np.any(seen.reshape((1,) * (4 - seen.ndim) + seen.shape), axis=1)
-                queries[:, rows] = tile.any(axis=-1)
-                keys |= tile.any(axis=-2)
-            return int(queries.sum()), int(keys.sum())
-        first, end = (np.broadcast_to(one, (shape.batch, shape.queries)) for one in spans)
-        seeing = end > first
-        starts, ends = np.zeros((2, shape.batch, shape.keys + 1), np.int64)
-        element = np.broadcast_to(np.arange(shape.batch)[:, None], seeing.shape)[seeing]
-        np.add.at(starts, (element, first[seeing]), 1)
-        np.add.at(ends, (element, end[seeing]), 1)
-        covered = np.cumsum(starts - ends, axis=1)[:, : shape.keys] > 0
-        return int(seeing.sum()), int(covered.sum())
-
-    def _lengths(self, shape: Shape) -> Positions | None:
-        """Keys seen, broadcastable to (batch, queries), where every part keeps one stretch of them a row."""
-        spans = self._spans(shape)
-        return None if spans is None else np.asarray(np.maximum(spans[1] - spans[0], 0))
+    def _counted(self, shape: Shape) -> Counts:
+        """`counts`, pair by pair."""
+        pairs = by_some = 0
+        queries, keys = (
+            np.zeros((shape.batch, shape.queries), bool),
+            np.zeros((shape.batch, shape.keys), bool),
+        )
+        for rows, seen in self._row_blocks(shape):
+            alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
+            pairs += int(np.count_nonzero(seen)) * alike
+            by_some += int(np.count_nonzero(seen.any(axis=(0, 1))))
+            tile: NDArray[np.bool_] = np.any(seen, axis=1)
+            queries[:, rows] = tile.any(axis=-1)
+            keys |= tile.any(axis=-2)
+        return Counts(pairs, by_some, int(queries.sum()), int(keys.sum()))
 
     def _spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
-        """The stretch of keys that each query sees, broadcastable to (batch, queries), where it is one."""
-        first = np.zeros((1, 1), np.intp)
-        end = np.full((1, 1), shape.keys, np.intp)
+        """First key seen and first one no more, (batch, queries) each, where every query sees one stretch of keys."""
+        first, end = np.zeros((1, 1), np.intp), np.full((1, 1), shape.keys, np.intp)
         for part in self.parts:
             span = part.spans(shape)
             if span is None:
                 return None
             first, end = np.maximum(first, span[0]), np.minimum(end, span[1])
-        return first, end
+        whole = (shape.batch, shape.queries)
+        return np.broadcast_to(first, whole), np.broadcast_to(end, whole)
 
     def _row_blocks(self, shape: Shape) -> Iterator[tuple[Positions, NDArray[np.bool_]]]:
-        """Blocks of rows, and which keys they see, (..., rows, keys)."""
+        """Blocks of rows, and which keys they see, (1 or batch, 1 or heads, rows, keys)."""
         size = max(1, _TILE // (shape.batch * shape.keys))
         for start in range(0, shape.queries, size):
             rows = np.arange(start, min(start + size, shape.queries))
             seen = self.visible(Place(shape, rows, np.arange(shape.keys)))
             assert seen is not None, "a mask without parts has a length of its rows"
-            lead = (1,) * (2 - seen.ndim)
-            full = np.broadcast_shapes(seen.reshape(lead + seen.shape).shape, (rows.size, shape.keys))
-            yield rows, np.broadcast_to(seen, full)
+            lead = (1, 1, *seen.shape)[-4:-2]
+            yield rows, np.broadcast_to(seen, (*lead, rows.size, shape.keys))
 
 
 #: every query sees every key

@@ -10,18 +10,23 @@ ONNX operator; a sink is one learned logit a head that takes part in the sum and
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.problem.block import Block
+from attnlab.problem.block import PARAMETERS, Block, floating
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Window
-from attnlab.problem.mask_part import Shape, broadcastable
+from attnlab.problem.mask_parts import Causal, Given, KeyLengths, Part, Place, Shape, Window, broadcastable
 from attnlab.problem.masks import EVERYTHING, Mask
+
+_INPUTS = ("query", "key", "value")
+_FURTHER = ("bias", "sinks", "output_gradient")
 
 
 @dataclass(frozen=True)
@@ -98,12 +103,11 @@ class Problem:
 
         Raises ValueError, in one line, for whatever does not fit.
         """
-        arrays = {"query": np.asarray(query), "key": np.asarray(key), "value": np.asarray(value)}
-        if all(array.dtype.name == "bfloat16" for array in arrays.values()):
+        given = dict(zip(_INPUTS, map(np.asarray, (query, key, value)), strict=True))
+        if all(array.dtype.name == "bfloat16" for array in given.values()):
             dtype = dtype or "bfloat16"
-        arrays = {name: _carried(array) for name, array in arrays.items()}
-        shape = _shape_of(arrays)
-        q, k, v = arrays.values()
+        q, k, v = (floating(name, array, finite=False) for name, array in given.items())
+        shape = _shape_of(q, k, v)
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
         added, hidden = _checked_bias(bias, shape)
         if hidden is not None:
@@ -114,12 +118,12 @@ class Problem:
             key=k,
             value=v,
             dtype=dtype or str(q.dtype),
-            scale=_checked_scale(scale, q.shape[-1]),
+            scale=1 / math.sqrt(q.shape[-1]) if scale is None else checked_number("scale", scale),
             mask=masked,
             bias=added,
-            softcap=checked_softcap(softcap),
-            sinks=_checked_sinks(sinks, shape),
-            output_gradient=_checked_gradient(output_gradient, (*shape[:3], v.shape[-1])),
+            softcap=None if softcap is None else checked_number("softcap", softcap, above=0),
+            sinks=_fitting("sinks", sinks, (shape.heads,)),
+            output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
         )
 
     @classmethod
@@ -166,7 +170,7 @@ class Problem:
         """The same question in another number format, its arrays rounded to that."""
         arrays = {
             name: round_to(array, dtype)
-            for name in ("query", "key", "value", "bias", "sinks", "output_gradient")
+            for name in (*_INPUTS, *_FURTHER)
             if isinstance(array := getattr(self, name), np.ndarray)
         }
         return self.with_(dtype=dtype, **arrays)
@@ -179,29 +183,120 @@ class Problem:
         if self.sinks is None:
             return self
         shape = self.shape
-        wider = shape._replace(keys=shape.keys + 1)
-        seen = self.mask.array(shape)
+        seen, given = self.mask.array(shape), self.bias_array
+        bias = np.zeros((1, shape.heads, 1, shape.keys)) if given is None else _of_four_axes(given)
+        bias = np.broadcast_to(bias, (*np.broadcast_shapes(bias.shape[:3], (1, shape.heads, 1)), shape.keys))
+        sink = np.broadcast_to(np.asarray(self.sinks, np.float64)[None, :, None, None], (*bias.shape[:3], 1))
         mask = EVERYTHING
         if seen is not None:
-            seen = seen.reshape((1,) * (4 - seen.ndim) + seen.shape)
-            full = np.ones((*np.broadcast_shapes(seen.shape[:3], (1, 1, shape.queries)), wider.keys), bool)
-            full[..., : shape.keys] = seen
-            mask = Mask((Given(full),))
-        given = self.bias_array
-        added = (
-            np.zeros((1, shape.heads, 1, 1))
-            if given is None
-            else given.reshape((1,) * (4 - given.ndim) + given.shape)
-        )
-        lead = np.broadcast_shapes(added.shape[:3], (1, shape.heads, 1))
-        bias = np.empty((*lead, wider.keys))
-        bias[..., : shape.keys] = added
-        bias[..., shape.keys] = np.asarray(self.sinks, np.float64)[None, :, None]
-        zero = [np.zeros_like(one[:, :, :1]) for one in (self.key, self.value)]
+            seen = _of_four_axes(seen)
+            seen = np.broadcast_to(
+                seen, (*np.broadcast_shapes(seen.shape[:3], (1, 1, shape.queries)), shape.keys)
+            )
+            mask = Mask((Given(np.concatenate([seen, np.ones((*seen.shape[:3], 1), bool)], axis=-1)),))
         key, value = (
-            np.concatenate([one, row], axis=2) for one, row in zip((self.key, self.value), zero, strict=True)
+            np.concatenate([one, np.zeros_like(one[:, :, :1])], axis=2) for one in (self.key, self.value)
         )
+        bias = np.concatenate([bias, sink], axis=-1, dtype=np.float64)
         return replace(self, key=key, value=value, mask=mask, bias=bias, sinks=None)
+
+    def parts(self, cuts: Sequence[int]) -> Iterator[tuple[slice, Problem]]:
+        """The keys between one cut and the next, and what is asked of them; parts without keys are left out.
+
+        cuts : ascending numbers from 0 to the keys. Sinks stand in the sum of the first part alone: with the output o_s
+        and z_s = ln Z of each part s the whole has z = ln Σ_s e^{z_s} and o = Σ_s e^{z_s − z} o_s (Milakov and
+        Gimelshein 2018, arXiv:1805.02867, section 3.1, for the sums; Dao et al. 2023, "Flash-Decoding for long-context
+        inference", for attention).
+        """
+        keys, sinks, bias = self.shape.keys, self.sinks, self.bias_array
+        for start, stop in zip((0, *cuts), (*cuts, keys), strict=True):
+            if start == stop:
+                continue
+            at = slice(start, stop)
+            yield (
+                at,
+                self.with_(
+                    key=self.key[:, :, at],
+                    value=self.value[:, :, at],
+                    mask=self._mask_at(at),
+                    bias=bias if bias is None or bias.shape[-1] == 1 else bias[..., at],
+                    sinks=sinks,
+                ),
+            )
+            sinks = None
+
+    def _mask_at(self, at: slice) -> Mask:
+        """The mask over these keys: lengths as lengths, whatever else hides one of them as an array."""
+        shape, count = self.shape, at.stop - at.start
+        lengths = [part for part in self.mask.parts if isinstance(part, KeyLengths)]
+        others = Mask(tuple(part for part in self.mask.parts if not isinstance(part, KeyLengths)))
+        seen = others.visible(Place(shape, np.arange(shape.queries), np.arange(shape.keys)[at]))
+        told: list[Part] = [
+            KeyLengths(tuple(min(max(length - at.start, 0), count) for length in part.lengths))
+            for part in lengths
+        ]
+        if seen is not None and not seen.all():
+            told.append(Given(np.ascontiguousarray(np.broadcast_to(seen, (*seen.shape[:-1], count)))))
+        return Mask(tuple(told))
+
+
+def places(keys: int, splits: int) -> list[int]:
+    """Where `keys` are cut into so many parts of nearly one size: the ends of the parts, of all but the last."""
+    return [at * keys // splits for at in range(1, splits)]
+
+
+# -- as plain data and arrays, for a process on the other side of a pipe ----------------------------
+
+
+def pack(problem: Problem) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
+    """What `unpack` takes: plain data, and the arrays that it names in their order."""
+    given = [part.array for part in problem.mask.parts if isinstance(part, Given)]
+    told = Mask(tuple(part for part in problem.mask.parts if not isinstance(part, Given)))
+    block = problem.block
+    arrays = {name: getattr(problem, name) for name in _INPUTS} if block is None else block.arrays()
+    further = {name: getattr(problem, name) for name in _FURTHER}
+    arrays |= {name: array for name, array in further.items() if isinstance(array, np.ndarray)}
+    plain = {
+        "arrays": list(arrays),
+        "masks": len(given),
+        "mask": told.text,
+        "block": None if block is None else block.widths(),
+        "dtype": problem.dtype,
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "slopes": problem.bias.slopes if isinstance(problem.bias, Alibi) else None,
+    }
+    return plain, (*arrays.values(), *given)
+
+
+def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Problem:
+    """The problem that was packed; nothing is checked again."""
+    names = plain["arrays"]
+    found: dict[str, Any] = dict(zip(names, arrays, strict=False))
+    if plain["slopes"] is not None:
+        found["bias"] = Alibi(tuple(plain["slopes"]))
+    mask = Mask.parse(plain["mask"]) & Mask(tuple(map(Given, arrays[len(names) :])))
+    if plain["block"] is not None:
+        parameters = {name: found.pop(name) for name in PARAMETERS}
+        block = Block(found.pop("x"), found.pop("memory", None), parameters, **plain["block"])
+        found |= {**dict(zip(_INPUTS, block.unknown(), strict=True)), "block": block}
+    return Problem(**found, dtype=plain["dtype"], scale=plain["scale"], softcap=plain["softcap"], mask=mask)
+
+
+def digest(problem: Problem) -> str:
+    """The first 16 digits of the SHA-256 of what is asked: plain data, and every array's dtype, shape and bytes.
+
+    Equal for equal problems on every platform: bytes are little-endian.
+    """
+    plain, arrays = pack(problem)
+    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for array in arrays:
+        found.update(f"{array.dtype.newbyteorder('<')} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    return found.hexdigest()[:16]
+
+
+# -- what may be asked -------------------------------------------------------------------------------
 
 
 def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: Any = None) -> Mask:
@@ -221,43 +316,42 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
     return Mask(tuple(parts))
 
 
-def _carried(array: NDArray[Any]) -> NDArray[Any]:
-    """bfloat16 as ml_dtypes has it in float32, which holds it exactly; anything else as it is."""
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+def checked_number(name: str, value: Any, *, above: float = -math.inf) -> float:
+    """`value` as a float. Raises ValueError for what is no finite number, or none above `above`."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not (number and above < value < math.inf):
+        wanted = "a finite number" if above == -math.inf else f"a number above {above:g}"
+        raise ValueError(f"{name} must be {wanted} or None, got {value!r}")
+    return float(value)
 
 
-def _shape_of(arrays: dict[str, NDArray[Any]]) -> Shape:
+def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Shape:
     """The score matrix's shape. Raises ValueError where the arrays do not fit each other."""
-    for name, array in arrays.items():
+    for name, array in zip(_INPUTS, (query, key, value), strict=True):
         if array.ndim != 4 or 0 in array.shape:
             raise ValueError(
                 f"{name} must be a non-empty array of shape (batch, heads, length, dim), got {array.shape}"
             )
-        if array.dtype.kind != "f":
-            raise ValueError(f"{name} must hold floating-point numbers, got {array.dtype}")
-    query, key, value = arrays.values()
-    if not query.dtype == key.dtype == value.dtype:
-        raise ValueError(
-            f"query, key and value must share one dtype, got {query.dtype}, {key.dtype}, {value.dtype}"
-        )
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            f"query and key must have the same head_dim, got {query.shape[-1]} and {key.shape[-1]}"
-        )
-    if key.shape[2] != value.shape[2]:
-        raise ValueError(f"key and value must have the same length, got {key.shape[2]} and {value.shape[2]}")
-    if key.shape[:2] != value.shape[:2] or query.shape[0] != key.shape[0]:
-        raise ValueError(
-            "query, key and value must agree in batch, and key and value in heads, got "
-            f"{query.shape[:2]}, {key.shape[:2]}, {value.shape[:2]}"
-        )
-    if query.shape[1] % key.shape[1]:
-        raise ValueError(
-            "batch and heads must agree, or the key's heads divide the query's, "
-            f"got {query.shape[1]} heads and {key.shape[1]} kv_heads"
-        )
-    batch, heads, queries = query.shape[:3]
-    return Shape(batch, heads, queries, key.shape[2])
+    (batch, heads, queries, dim), (k_batch, kv_heads, keys, k_dim) = query.shape, key.shape
+    types = [str(array.dtype) for array in (query, key, value)]
+    found = f"got {query.shape}, {key.shape}, {value.shape}"
+    for fits, must in (
+        (len(set(types)) == 1, f"query, key and value must share one dtype, got {', '.join(types)}"),
+        (dim == k_dim, f"query and key must have the same head_dim, {found}"),
+        (keys == value.shape[2], f"key and value must have the same length, {found}"),
+        (
+            batch == k_batch and key.shape[:2] == value.shape[:2],
+            f"query, key and value must agree in batch, and key and value in heads, {found}",
+        ),
+        (heads % kv_heads == 0, f"the key's heads must divide the query's, {found}"),
+    ):
+        if not fits:
+            raise ValueError(must)
+    return Shape(batch, heads, queries, keys)
+
+
+def _of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
+    return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, NDArray[np.bool_] | None]:
@@ -268,12 +362,9 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, ND
         if len(bias.slopes) != shape.heads:
             raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
         return bias, None
-    added = _carried(np.asarray(bias))
-    if added.dtype.kind != "f":
-        raise ValueError(
-            f"bias must hold floating-point numbers that are added to the scores, got {added.dtype}; "
-            "give a boolean array as mask"
-        )
+    if np.asarray(bias).dtype == bool:
+        raise ValueError("bias must hold numbers that are added to the scores; give a boolean array as mask")
+    added = floating("bias", bias, finite=False)
     broadcastable("bias", added, shape)
     hidden = np.isneginf(added)
     if not np.isfinite(added[~hidden]).all():
@@ -281,44 +372,9 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, ND
     return (np.where(hidden, added.dtype.type(0), added), ~hidden) if hidden.any() else (added, None)
 
 
-def _checked_scale(scale: float | None, head_dim: int) -> float:
-    if scale is None:
-        return 1 / math.sqrt(head_dim)
-    if isinstance(scale, bool) or not isinstance(scale, int | float | np.number) or not math.isfinite(scale):
-        raise ValueError(f"scale must be a finite number or None, got {scale!r}")
-    return float(scale)
-
-
-def checked_softcap(softcap: float | None) -> float | None:
-    """The cap as a float, or None. Raises ValueError for what is no number above 0."""
-    if softcap is None:
-        return None
-    if (
-        isinstance(softcap, bool)
-        or not isinstance(softcap, int | float | np.number)
-        or not 0 < softcap < math.inf
-    ):
-        raise ValueError(f"softcap must be a number above 0, or None for no cap, got {softcap!r}")
-    return float(softcap)
-
-
-def _checked_sinks(sinks: ArrayLike | None, shape: Shape) -> NDArray[Any] | None:
-    if sinks is None:
-        return None
-    found = _carried(np.asarray(sinks))
-    if found.shape != (shape.heads,) or found.dtype.kind != "f" or not np.isfinite(found).all():
-        raise ValueError(
-            f"sinks must be one finite number a head, shape ({shape.heads},), got {found.dtype} of shape {found.shape}"
-        )
-    return found
-
-
-def _checked_gradient(gradient: ArrayLike | None, expected: tuple[int, ...]) -> NDArray[Any] | None:
-    if gradient is None:
-        return None
-    found = _carried(np.asarray(gradient))
-    if found.shape != expected:
-        raise ValueError(f"output_gradient must have the output's shape {expected}, got {found.shape}")
-    if found.dtype.kind != "f" or not np.isfinite(found).all():
-        raise ValueError("output_gradient must be finite, got a NaN or an infinity")
+def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Finite floating-point numbers in this shape, or None where none are given."""
+    found = None if array is None else floating(name, array)
+    if found is not None and found.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {found.shape}")
     return found

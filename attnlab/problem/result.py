@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from attnlab.plain import decode
+from attnlab.plain import decode, finite
 from attnlab.problem.workload import Workload
 from attnlab.text import one_line
 
@@ -221,7 +221,7 @@ class Result:
 
     def to_json(self) -> str:
         """One line of JSON; numbers that are not finite are written as strings."""
-        return json.dumps(_finite(asdict(self)), allow_nan=False)
+        return json.dumps(finite(asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> Result:
@@ -284,16 +284,6 @@ def _decoder() -> msgspec.json.Decoder[Any]:
 def _workload(text: str | bytes) -> Workload:
     """The workload told as JSON: contenders of one race share it, and to check it takes as long as all the rest."""
     return Workload.from_dict(json.loads(text))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,55 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.problem import block_sizes, costs
-from attnlab.problem import workload_checks as checks
+from attnlab.problem.block import head_dim_of, projected, shapes
 from attnlab.problem.captured import Captured, is_captured
 from attnlab.problem.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
+from attnlab.problem.distributions import DISTRIBUTIONS
 from attnlab.problem.dtypes import DTYPES, ITEM_BYTES
-from attnlab.problem.fields import declaration, declared, number, numbers, option, whole, yes
-from attnlab.problem.mask_part import Shape
-from attnlab.problem.masks import Mask
-from attnlab.problem.problem import Alibi, Problem, masked_by
-from attnlab.problem.storage import CONTIGUOUS, STORAGES
-from attnlab.problem.workload_checks import GIVEN
+from attnlab.problem.fields import (
+    declaration,
+    declared,
+    in_label,
+    number,
+    numbers,
+    option,
+    spoken,
+    whole,
+    yes,
+)
+from attnlab.problem.mask_parts import ALIGNMENTS, Causal, KeyLengths, Part, Shape, Window
+from attnlab.problem.masks import Counts, Mask
+from attnlab.problem.problem import Alibi, Problem, checked_number, masked_by
+
+DEVICES = ("cpu", "cuda")
+#: how keys and values lie between calls, and what a reader calls it; see `attnlab.backends.storage`
+STORAGES = {
+    "contiguous": "contiguous keys",
+    "preallocated": "preallocated cache",
+    "grown": "grown cache",
+    "packed": "packed batch",
+    "paged": "paged cache",
+}
+CONTIGUOUS = "contiguous"
+#: the mask and the bias of a caller's own array, which have no text
+GIVEN = "given"
 
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim", "splits")
+#: what is asked of a block alone, and why nothing else is
+_OF_BLOCKS = {
+    "layout": "its projections decide how query, key and value lie",
+    "storage": "keys and values come from its projections",
+    "splits": "keys and values come from its projections",
+    "distribution": "x is standard normal, as after a layer norm",
+    "direction": "its gradients have no error budget here, and nothing is timed that is not checked",
+}
+#: what fields were called in results that are stored
+_FORMER = {"regime": "distribution"}
 
 
 def _causal(text: str) -> str | bool:
@@ -45,33 +77,15 @@ class Workload:
 
     With a `d_model` it is the multi-head block around that: x: (batch, queries, d_model) is projected to the query,
     x itself (as many keys as queries) or a memory (batch, keys, d_model) to key and value, and the heads together back
-    to the output: (batch, queries, d_model). head_dim is then d_model/heads unless given. With `rotary`, query and key
-    are turned by their positions (`attnlab.problem.block`).
-
-    kv_heads, value_dim, scale : as many as heads, head_dim, and 1/sqrt(head_dim) (Vaswani et al. 2017, section 3.2.1)
-    unless given.
-    dtype, device : "float16", "bfloat16", "float32" or "float64"; "cpu" or "cuda".
-    causal : False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the last sees all).
-    window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
-    key_lengths : the keys that are there, one number a batch element.
-    mask : any further mask, as text (`attnlab.problem.masks`).
-    bias : "none", "normal" (an array of standard normal numbers) or "alibi".
-    softcap, sinks : c in c tanh(s/c), before the bias; one more logit a head in the sum of the softmax.
-    layout : how the arrays lie in memory, "bhsd" (batch, heads, length, dim) or "bshd" (batch, length, heads, dim);
-    backends are given the first shape either way.
-    storage : how keys and values lie between calls (`attnlab.problem.storage`): a call gathers them first, and where
-    it is a cache adds those of its own tokens.
-    splits : parts that the keys are cut into and merged from (`attnlab.problem.splitting`).
-    direction : "forward", "forward_with_log_sum", "backward" (the gradients alone) or "training" (both).
-    distribution, seed : how the inputs are drawn (`attnlab.problem.distributions`), and from which numbers; or a file
-    of inputs that a model computed, of which the first so many of each axis are taken (`attnlab.problem.captured`).
+    to the output: (batch, queries, d_model) (`attnlab.problem.block`). What a field means its declaration says; None
+    and True stand for what is written as the default of `causal`, `kv_heads`, `value_dim`, `head_dim` and `scale`.
 
     Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
     lengths beyond the keys, an unknown name.
     """
 
-    batch: int = declared(1, "Batch size.", whole(1), brief="b{}".format)
-    heads: int = declared(8, "Heads of the query.", whole(1), brief="h{}".format, several="heads")
+    batch: int = declared(1, "Batch size.", whole(1), brief="b{}", always=True)
+    heads: int = declared(8, "Heads of the query.", whole(1), brief="h{}", several="heads", always=True)
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", whole(1)
     )
@@ -85,123 +99,165 @@ class Workload:
         None,
         "Width of the multi-head block around the core, with its four projections. [default: the core alone]",
         whole(1),
-        brief=lambda value: "" if value is None else f"d_model={value}",
+        brief="d_model={}",
     )
-    rotary: bool = declared(
-        False,
-        "Rotary positions of query and key, in a block.",
-        yes,
-        write=lambda value: "true" if value else "false",
-        brief=lambda value: "rotary" if value else "",
+    rotary: bool = declared(False, "Rotary positions of query and key, in a block.", yes, brief="rotary")
+    dtype: str = declared(
+        "float32",
+        f"Number format: {', '.join(DTYPES)}.",
+        brief="{}",
+        several="dtypes",
+        names=DTYPES,
+        always=True,
     )
-    dtype: str = declared("float32", f"Number format: {', '.join(DTYPES)}.", str, brief=str, several="dtypes")
-    device: str = declared("cpu", "cpu or cuda.", str, brief=str)
+    device: str = declared("cpu", "cpu or cuda.", brief="{}", names=DEVICES, always=True)
     causal: str | bool = declared(
         False,
         "Hide later keys: top_left (query i sees keys 0 to i) or bottom_right (the last query sees all).",
         _causal,
-        brief=lambda value: {False: "", "top_left": "causal"}.get(value, f"causal={value}"),
+        brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
+        names=ALIGNMENTS,
     )
     window: tuple[int, int] | None = declared(
         None,
         "LEFT,RIGHT keys around a query's own place, along the causal diagonal; -1 for no limit.",
         numbers,
-        write=lambda value: ",".join(map(str, value)),
-        brief=lambda value: "" if value is None else f"window={value[0]},{value[1]}",
+        brief="window={}",
     )
     key_lengths: tuple[int, ...] | None = declared(
         None,
         "Keys that are there, one number a batch element; the rest is padding.",
         numbers,
-        write=lambda value: ",".join(map(str, value)),
-        brief=lambda value: "" if value is None else "key_lengths=" + ",".join(map(str, value)),
+        brief="key_lengths={}",
     )
     mask: str = declared(
         "",
         "A further mask: prefix(N), random(SHARE), ..., joined by &.",
-        str,
         brief=lambda text: text.replace(" ", ""),
     )
     bias: str = declared(
         "none",
         "What is added to the scores: none, normal (an array of standard normal numbers), alibi.",
-        str,
-        brief=lambda value: "" if value == "none" else f"bias={value}",
+        brief="bias={}",
+        names=("none", "normal", "alibi"),
     )
     softcap: float | None = declared(
-        None,
-        "Cap c of the scores, c tanh(s/c), before the bias.",
-        number,
-        write=repr,
-        brief=lambda value: "" if value is None else f"softcap={value:g}",
+        None, "Cap c of the scores, c tanh(s/c), before the bias.", number, brief="softcap={:g}"
     )
-    sinks: bool = declared(
-        False,
-        "One more logit a head in the denominator.",
-        yes,
-        write=lambda value: "true" if value else "false",
-        brief=lambda value: "sinks" if value else "",
-    )
-    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", number, write=repr)
+    sinks: bool = declared(False, "One more logit a head in the denominator.", yes, brief="sinks")
+    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", number)
     layout: str = declared(
         "bhsd",
         "How the arrays lie in memory: bhsd (heads outside) or bshd (as a projection leaves them).",
-        str,
-        brief=lambda value: "" if value == "bhsd" else value,
+        brief="{}",
+        names=("bhsd", "bshd"),
     )
     storage: str = declared(
         CONTIGUOUS,
         f"How keys and values lie between calls: {', '.join(STORAGES)}.",
-        str,
-        brief=lambda value: "" if value == CONTIGUOUS else f"storage={value}",
+        brief="storage={}",
         several="storage",
+        names=tuple(STORAGES),
     )
     splits: int = declared(
         1,
         "Parts that the keys are cut into, each computed with its ln Z, and merged.",
         whole(1),
-        brief=lambda value: "" if value == 1 else f"splits={value}",
+        brief="splits={}",
     )
     direction: str = declared(
         "forward",
         "What is measured: forward, forward_with_log_sum (ln Z too), backward (the gradients alone), training (both).",
-        str,
-        brief=lambda value: "" if value == "forward" else value,
+        brief="{}",
+        names=tuple(DIRECTIONS),
     )
     distribution: str = declared(
         "normal",
         "How the inputs are drawn; or FILE.safetensors/LAYER, inputs that a model computed (attnlab diagnose).",
-        str,
-        brief=lambda value: (
-            "" if value == "normal" else Captured.parse(value).brief if is_captured(value) else value
-        ),
+        brief=lambda value: Captured.parse(value).brief if is_captured(value) else value,
         also="inputs",
+        names=tuple(DISTRIBUTIONS),
     )
-    seed: int = declared(
-        0, "Seed of the inputs.", whole(0), brief=lambda value: f"seed={value}" if value else ""
-    )
+    seed: int = declared(0, "Seed of the inputs.", whole(0), brief="seed={}")
 
     def __post_init__(self) -> None:
         for name in _SIZES:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, self._derived(name))
             size = getattr(self, name)
-            if (name, size) == ("d_model", None):
-                continue
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if (size is not None or name != "d_model") and not (_is_whole(size) and size >= 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads must divide the {self.heads} heads, got {self.kv_heads}")
-        for check in (checks.numbers, checks.names, checks.sequences, checks.mask):
-            for name, value in check(self).items():
-                object.__setattr__(self, name, value)
-        block_sizes.check(self)
+        plain = 1 / math.sqrt(self.head_dim)
+        written: dict[str, Any] = {
+            "causal": "top_left" if self.causal is True else False if self.causal is None else self.causal,
+            "scale": plain if self.scale is None else checked_number("scale", self.scale),
+        }
+        if self.softcap is not None:
+            written["softcap"] = checked_number("softcap", self.softcap, above=0)
+        for name in ("window", "key_lengths"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, list | tuple):
+                raise ValueError(f"{name} must be whole numbers, got {given!r}")
+            written[name] = given if given is None else tuple(given)
+        for name, value in written.items():
+            object.__setattr__(self, name, value)
+        self._check_values()
+        self._check_block()
+        masked = self.masked
+        masked.check(self.shape)
+        if self.mask != GIVEN:  # a mask has one way to be written
+            written = _mask_fields(masked)
+        elif self.window is not None:
+            written = {"window": Window.of(self.window).sides}
+        for name, value in written.items():
+            object.__setattr__(self, name, value)
 
     def _derived(self, name: str) -> int | None:
         """A size that was not given, from those before it in `_SIZES`; None for one that has to be."""
         if name == "head_dim":
-            return block_sizes.head_dim_of(self.d_model, self.heads)
+            return head_dim_of(self.d_model, self.heads)
         return {"kv_heads": self.heads, "value_dim": self.head_dim}.get(name)
+
+    def _check_values(self) -> None:
+        """Raises ValueError for an unknown name, a flag that is none, a seed, and a mask that is no text."""
+        for one in fields(self):
+            value, names = getattr(self, one.name), declaration(one).names
+            if (one.name == "distribution" and self.captured is not None) or (one.name, value) == (
+                "bias",
+                GIVEN,
+            ):
+                continue
+            if names and value is not one.default and not (isinstance(value, str) and value in names):
+                known = names if one.default in names else (spoken(one.default), *names)
+                raise ValueError(f"{one.name} must be one of {', '.join(known)}, got {value!r}")
+            if one.default is False and not names and not isinstance(value, bool):
+                raise ValueError(f"{one.name} must be true or false, got {value!r}")
+        if not _is_whole(self.seed) or self.seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        if not isinstance(self.mask, str):
+            raise ValueError(
+                f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
+            )
+
+    def _check_block(self) -> None:
+        """Raises ValueError for a block that can not be, and for what is asked of no block."""
+        if self.d_model is None:
+            if self.rotary:
+                raise ValueError(
+                    "rotary positions belong to a multi-head block, got no d_model; give d_model too"
+                )
+            return
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name in _OF_BLOCKS and value != one.default:
+                raise ValueError(
+                    f"{one.name} of a multi-head block (d_model {self.d_model}) must be {one.default}, got {value!r}: "
+                    f"{_OF_BLOCKS[one.name]}"
+                )
+        if self.rotary and self.head_dim % 2:
+            raise ValueError(f"head_dim must be even for rotary positions, got {self.head_dim}")
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -252,7 +308,7 @@ class Workload:
             scale=problem.scale,
             direction=direction,
             layout=layout,
-            **checks.mask_fields(problem.mask),
+            **_mask_fields(problem.mask),
         )
 
     @classmethod
@@ -306,17 +362,30 @@ class Workload:
             return result
         return result[:, rows] if self.d_model is not None else result[:, :, rows]
 
-    # -- what it costs at least (`attnlab.problem.costs`) -----------------------------------------
+    @property
+    def attends_to_itself(self) -> bool:
+        """Of a block: whether keys and values come from x too, as where there are as many queries as keys."""
+        return self.queries == self.keys
+
+    # -- what it costs at least: arithmetic --------------------------------------------------------
 
     @property
     def pairs(self) -> int:
         """Query-key pairs that the mask keeps, over all batches and heads."""
-        return costs.pairs(self.masked, self.shape)
+        return _counts(self.masked, self.shape).pairs
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction."""
-        return costs.flops(self)
+        """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction.
+
+        Those of a block's projections are among them: a multiplication and an addition a weight and token.
+        """
+        core = int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
+        if self.d_model is None:
+            return core
+        q, k, v = projected(self)
+        tokens = self.queries * (q + self.heads * self.value_dim) + self.keys * (k + v)
+        return core + 2 * self.batch * self.d_model * tokens
 
     @property
     def input_bytes(self) -> int:
@@ -324,17 +393,35 @@ class Workload:
 
         Of a block: of x, its memory and its parameters, and of a bias.
         """
-        return costs.input_bytes(self)
+        return self._bytes_read(self.batch * self.queries, self.batch * self.keys, self.queries * self.keys)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
-        return costs.output_bytes(self)
+        return sum(math.prod(self.shape_of(name)) * ITEM_BYTES[self.dtype_of(name)] for name in self.results)
 
     @property
     def least_bytes(self) -> int:
-        """Least memory traffic: what the mask lets be seen read once, and every result written once."""
-        return costs.least_bytes(self)
+        """Least memory traffic: what the mask lets be seen read once, and every result written once.
+
+        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that no batch
+        element keeps. Of a block all inputs are read.
+        """
+        if self.d_model is not None:
+            return self.input_bytes + self.output_bytes
+        seen = _counts(self.masked, self.shape)
+        return self._bytes_read(seen.queries, seen.keys, seen.kept_by_some) + self.output_bytes
+
+    def _bytes_read(self, queries: int, keys: int, pairs: int) -> int:
+        """Bytes of the inputs, with so many queries and keys of all batch elements, and pairs of one."""
+        count = self.heads * pairs if self.bias == "normal" else 0
+        if self.d_model is None:
+            count += self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
+            count += self.kv_heads * keys * (self.head_dim + self.value_dim)
+        else:
+            count += (queries + (0 if self.attends_to_itself else keys)) * self.d_model
+            count += sum(map(math.prod, shapes(self, self.d_model).values()))
+        return count * ITEM_BYTES[self.dtype]
 
     @property
     def score_bytes(self) -> int:
@@ -351,9 +438,7 @@ class Workload:
         dim = f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}v{self.value_dim}"
         scale = "" if self.scale == 1 / math.sqrt(self.head_dim) else f"scale={self.scale:g}"
         written = {"heads": heads, "queries": length, "head_dim": dim, "scale": scale}
-        parts = (
-            written.get(one.name, declaration(one).brief(getattr(self, one.name))) for one in fields(self)
-        )
+        parts = (written.get(one.name, in_label(one, getattr(self, one.name))) for one in fields(self))
         return " ".join(filter(None, parts))
 
     def options(self) -> list[str]:
@@ -366,7 +451,7 @@ class Workload:
         for one in fields(self):
             value = getattr(self, one.name)
             if value != plain[one.name]:
-                given += [option(one.name), declaration(one).write(value)]
+                given += [option(one.name), spoken(value)]
         return given
 
     def command(self, *contenders: str) -> str:
@@ -395,5 +480,33 @@ class Workload:
         return cls(**given)
 
 
-#: what fields were called in results that are stored
-_FORMER = {"regime": "distribution"}
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@lru_cache(maxsize=512)
+def _counts(mask: Mask, shape: Shape) -> Counts:
+    """What a mask leaves: contenders of one race, and workloads of many directions, ask again and again."""
+    return mask.counts(shape)
+
+
+def _mask_fields(mask: Mask) -> dict[str, Any]:
+    """The fields that say `mask`: of their own for one condition of each kind, the rest as text."""
+    found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
+    further: list[Part] = []
+    for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
+        if isinstance(part, Causal) and not found["causal"]:
+            found["causal"] = part.alignment
+        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
+            found["key_lengths"] = part.lengths
+        elif (
+            isinstance(part, Window)
+            and found["window"] is None
+            and part.alignment
+            == (found["causal"] or "top_left")  # the field's lies along the causal diagonal
+        ):
+            found["window"] = part.sides
+        else:
+            further.append(part)
+    given = any(part.kind == GIVEN for part in further)
+    return {**found, "mask": GIVEN if given else Mask(tuple(further)).text}

@@ -25,7 +25,7 @@ from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.options import Settings
-from attnlab.race import prediction
+from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import measure_ceiling
@@ -213,7 +213,7 @@ class Harness:
         try:
             seconds = _predicted_seconds(backend, workload, self.limits.call_seconds)
             if seconds > self.limits.call_seconds:
-                reason = prediction.too_long(seconds, self.limits.call_seconds)
+                reason = admission.too_long(seconds, self.limits.call_seconds)
                 return Answer(Outcome.OVER_BUDGET, reason)
             rows = race_check.sampled_rows(workload)
             returned = backend.bind(workload, checked_problem(workload, rows))()
@@ -233,13 +233,10 @@ class Harness:
 def _predicted_seconds(backend: Backend, workload: Workload, limit: float) -> float:
     """Seconds that a call of `workload` will take, from smaller sizes; 0 where it is small itself."""
     library = backend.open(workload.device)
-    predicted, first = 0.0, None
-    for rung in prediction.rungs(workload):
-        call = backend.bind(rung)
+
+    def seconds_of(smaller: Workload) -> float:
+        call = backend.bind(smaller)
         # the first call of all carries the library's own start-up
-        seconds = min(library.time_calls(call, 1) for _ in range(2))
-        first = first or (rung.flops, seconds)
-        predicted = prediction.extrapolated(first, (rung.flops, seconds), workload.flops)
-        if predicted > limit and seconds > limit / 1000:
-            break  # no longer overhead: what it grows to can be told
-    return predicted
+        return min(library.time_calls(call, 1) for _ in range(2))
+
+    return admission.predicted_seconds(workload, seconds_of, limit) or 0.0

@@ -11,8 +11,7 @@ from attnlab.experiments import catalogue
 from attnlab.experiments.finding import Finding, Row
 from attnlab.figures import Drawn
 from attnlab.report.chapters import CHAPTERS, WORDS, Chapter
-from attnlab.report.layout import linked, markdown
-from attnlab.report.tables import NONE
+from attnlab.report.layout import NONE, linked, markdown
 from attnlab.text import counted, listed, named
 
 #: the backend whose rows the short table shows, where it was measured

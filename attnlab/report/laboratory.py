@@ -12,10 +12,10 @@ from typing import Any
 from attnlab.experiments import ledger_page as claims_page
 from attnlab.experiments.finding import Finding
 from attnlab.experiments.ledger import Ledger
+from attnlab.report import data_tables, layout
 from attnlab.report import findings as chapter
-from attnlab.report import layout, table_files
 from attnlab.report.data_tables import finding_rows
-from attnlab.report.figure_files import Writing
+from attnlab.report.formats import Writing
 from attnlab.report.layout import markdown, picture_link, shortened
 
 PAGE, STORE, CLAIMS, FIGURES, TABLES = "numerics.md", "numerics.json", "claims.json", "figures", "tables"
@@ -51,7 +51,7 @@ def write(
     tables["facts"] = chapter.facts(findings)
     if ledger:
         tables["claims"] = claims_page.figures(ledger)
-    table_files.write(tables.items(), folder / TABLES)
+    data_tables.write(tables.items(), folder / TABLES)
     seconds = sum(float(one.facts.get("seconds", 0.0)) for one in findings)
     about = (
         f"{len(findings)} experiments, {compared(findings)}, {seconds:.0f} s, {environment.get('cpu')}, "

@@ -13,9 +13,7 @@ from torch import Tensor
 from attnlab.backends.keywords import flag_and_array
 from attnlab.libraries.torch_sdpa import LEAST_SCALE
 from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.storage import CONTIGUOUS
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import DEVICES, GIVEN
+from attnlab.problem.workload import CONTIGUOUS, DEVICES, GIVEN, Workload
 
 #: what a call may be: one whose gradients may be asked for pays for the way back too
 FORWARD, TRAINING = "forward", "training"

@@ -17,10 +17,9 @@ from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult
 from attnlab.gate.questions import Question, forget, forget_all
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
-from attnlab.problem.packing import pack
 from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.subprocesses import Enough, work_in_lanes
+from attnlab.subprocesses import Enough, work_side_by_side
 from attnlab.system import cores
 
 #: the order of asking: what most backends have, and what shows most, first
@@ -116,7 +115,7 @@ def check(
     work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
     first, *rest = _shared_out(dtypes, lanes)
     try:
-        work_in_lanes(work, [(first, process), *((share, None) for share in rest)], told)
+        work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
         counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
         found = _summary(asked.name, counted)
         if not other or not found.passed:
@@ -259,7 +258,7 @@ class _BlackBox:
         try:
             answer = self._begin(question)
             _ = question.references
-            reply, found = answer()
+            reply = answer()
             self._taken += reply["cpu_seconds"]
             self._set_up += reply["setup_seconds"]
         except Refused as refusal:
@@ -270,7 +269,7 @@ class _BlackBox:
             raise Misbehaved(str(refusal)) from None
         except (Died, Hung) as fault:
             raise type(fault)(f"{question.text}: {fault}") from None
-        named = dict(zip(reply["names"], found, strict=True))
+        named: dict[str, Any] = reply["results"]
         if self._only is not None:  # float16 is carried in itself
             carried = question.problem.query.dtype
             named = {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
@@ -281,13 +280,11 @@ class _BlackBox:
         if self._only is not None:
             dtype = self._only[question.dtype]
             problem, workload = problem.cast(dtype), workload.with_(dtype=dtype)
-        plain, arrays = pack(problem)
         return self._process.begin(
             "answer",
             seconds=self._deadline,
-            arrays=arrays,
-            problem=plain,
-            workload=workload.to_dict(),
+            problem=problem,
+            workload=workload,
             layout=question.layouts[0],
             gradient_layout=question.layouts[1],
         )

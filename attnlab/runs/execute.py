@@ -225,7 +225,7 @@ def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
         worker = WorkerProcess(Contender(library, library))
         try:
             worker.start("ceiling", library=library, device=device, dtype=dtype)
-            found[library] = worker.finish_start()["found"]
+            found[library] = worker.finish_start()
         except (Refused, Died, Hung):
             continue  # a library that is not here sets no ceiling
         finally:

@@ -14,7 +14,7 @@ import numpy as np
 
 from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.mask_part import Part
+from attnlab.problem.mask_parts import Part
 from attnlab.problem.workload import Workload
 
 #: what features are added to: the smallest shape that kernels made for real models take

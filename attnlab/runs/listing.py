@@ -40,7 +40,7 @@ def listed(
     Raises ValueError for a folder that is none.
     """
     found, waiting = [], list(names) or backends(folders)
-    asked = {"folders": list(folders), "workload": Workload(device=device).to_dict()}
+    asked = {"folders": list(folders), "workload": Workload(device=device)}
     process: WorkerProcess | None = None
     try:
         while waiting:

@@ -129,7 +129,7 @@ def support(
 def _answer(process: WorkerProcess, workload: Workload, confirm: bool) -> str:
     """`YES`, the reason, or what went wrong; the process is there again after that."""
     try:
-        process.ask("declines", seconds=_SECONDS, workload=workload.to_dict())
+        process.ask("declines", seconds=_SECONDS, workload=workload)
         return _confirmed(process, workload) if confirm else YES
     except Refused as refusal:
         return str(refusal) if refusal.kind == "declined" else f"{FAULT}{refusal}"
@@ -143,8 +143,7 @@ def _answer(process: WorkerProcess, workload: Workload, confirm: bool) -> str:
 def _confirmed(process: WorkerProcess, workload: Workload) -> str:
     """What comes of one call: `YES` where it is right."""
     rows = race_check.sampled_rows(workload)
-    process.ask("prepare", seconds=_SECONDS, workload=workload.to_dict())
-    reply, arrays = process.ask_arrays("check", seconds=_SECONDS, rows=rows, calls=1)
-    answers = dict(zip(reply["names"], arrays, strict=True))
+    process.ask("prepare", seconds=_SECONDS, workload=workload)
+    (answers,) = process.ask("check", seconds=_SECONDS, rows=rows, calls=1)["answers"]
     found = race_check.judge(workload, rows, answers, process.computes_in)
     return YES if found.passed else f"{FAULT}{found.reason or 'failed the accuracy gate'}"

@@ -12,7 +12,7 @@ softmax is written out; ln Z itself is never stored there. The worst case:
 
     |ẑ − z| <= max_j η_j + u_P + (n + 4) u_i + u_i (2|z| + |m| + ln l)
 
-Merging parts s of the keys (`attnlab.problem.splitting`) is attention over as many keys as there are parts, whose
+Merging parts s of the keys (`Problem.parts`) is attention over as many keys as there are parts, whose
 scores are their z_s and whose values are their outputs o_s. With w_s = e^{z_s − z} it adds
 
     to o:  Σ w_s² (c u_O o_s)²                                                  each part's output is rounded
@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import parts
 
 from .error_budget import ErrorBudget, Tally, energy, seen_keys
 from .exact_attention import Rows, Softmax, at_rows, blocks, finite, softmax_rows
@@ -136,7 +135,7 @@ class _Merging(NamedTuple):
 
 
 def _merging(asked: Problem, cuts: Sequence[int], rounded: Roundings) -> _Merging:
-    pieces = [(at.stop - at.start, log_sums(part)) for at, part in parts(asked, cuts)]
+    pieces = [(at.stop - at.start, log_sums(part)) for at, part in asked.parts(cuts)]
     z = np.stack([one.log_sum for _, one in pieces])
     o = np.stack([one.output for _, one in pieces])
     counts = np.array([count for count, _ in pieces], float).reshape(-1, 1, 1, 1, 1)

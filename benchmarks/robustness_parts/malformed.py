@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import pickle
 import random
 import re
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -13,14 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from attnlab.backends.contender import Contender
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
-from attnlab.race import protocol
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
+from attnlab.subprocesses import Channel, Closed, Garbled
 from robustness_parts import REPOSITORY, Figures, say
 
 
@@ -34,7 +36,7 @@ def fuzz(lines: int) -> Figures:
             try:
                 read(_damaged(generator, good))
                 told["taken"] += 1
-            except (ValueError, protocol.Garbled, protocol.Closed):
+            except (ValueError, Garbled, Closed):
                 told["refused"] += 1
             except Exception as fault:  # the figure that must be 0
                 told[f"crash {type(fault).__name__}"] += 1
@@ -50,8 +52,8 @@ def _readers() -> Iterator[tuple[Callable[[bytes], Any], bytes]]:
     reference = (REPOSITORY / "reports" / "reference" / "results.jsonl").read_bytes().splitlines()[0]
     run = (REPOSITORY / "reports" / "reference" / "run.json").read_bytes()
     plan = b'lengths = [64, 128]\nheads = [1, 4]\nbackends = ["torch_sdpa[threads=1]"]\nwindow = [3, 0]\n'
-    header = json.dumps({"number": 1, "arrays": [{"dtype": "float32", "shape": [2, 2]}]}).encode()
-    frame = len(header).to_bytes(4, "big") + (16).to_bytes(4, "big") + header + bytes(16)
+    message = pickle.dumps((1, "answer", {"seconds": 1.0, "results": np.zeros((2, 2), np.float32)}))
+    frame = len(message).to_bytes(8, "big") + message
     yield lambda data: Result.from_json(data.decode(errors="replace")), reference
     yield lambda data: Workload.from_dict(_object(data)), json.dumps(workload.to_dict()).encode()
     yield _read_run, run
@@ -87,13 +89,11 @@ def _read_plan(data: bytes) -> Any:
 
 
 def _read_frame(data: bytes) -> Any:
-    reading, writing = os.pipe()
-    try:
-        os.write(writing, data[:60_000])
-        os.close(writing)
-        return protocol.receive(reading, time.monotonic() + 5)
-    finally:
-        os.close(reading)
+    reading, writing = socket.socketpair()
+    with reading:
+        with writing:
+            writing.sendall(data[:60_000])
+        return Channel(reading).receive(time.monotonic() + 5)
 
 
 _PIECES = [

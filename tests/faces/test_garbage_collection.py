@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from attnlab.garbage_collection import without_garbage_collection
+from attnlab.system import without_garbage_collection
 
 
 @pytest.mark.parametrize("enabled", [True, False])

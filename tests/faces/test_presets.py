@@ -16,7 +16,7 @@ from typed import status
 from attnlab.cli.compare import compare
 from attnlab.cli.options import read_workload
 from attnlab.problem.grid import choices
-from attnlab.problem.mask_part import Shape
+from attnlab.problem.mask_parts import Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import masked_by
 from attnlab.problem.workload import Workload

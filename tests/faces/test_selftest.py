@@ -16,10 +16,17 @@ from attnlab.cli.app import app
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race import selftest as module
-from attnlab.race.background_load import HOGS, hog
-from attnlab.race.bare import seconds_alone
 from attnlab.race.limits import Limits
-from attnlab.race.selftest import CONDITIONS, IDLE, Report, Trial, selftest
+from attnlab.race.selftest import (
+    CONDITIONS,
+    IDLE,
+    LOADS,
+    Report,
+    Trial,
+    background_load,
+    seconds_alone,
+    selftest,
+)
 from attnlab.report.selftest_page import page, verdict
 
 TINY = Workload(heads=1, queries=8, keys=8, head_dim=4)
@@ -187,11 +194,11 @@ def test_an_unknown_backend_is_refused_before_anything_is_measured() -> None:
         selftest(names=["nope"], conditions=[IDLE])
 
 
-@pytest.mark.parametrize("kind", HOGS)
+@pytest.mark.parametrize("kind", LOADS)
 def test_a_hog_ends_with_its_block(kind: str) -> None:
     """Whatever happens in it."""
     before = set(psutil.Process().children())
-    with pytest.raises(RuntimeError, match="enough"), hog(kind, 60.0):
+    with pytest.raises(RuntimeError, match="enough"), background_load(kind, 60.0):
         (mine,) = set(psutil.Process().children()) - before
         raise RuntimeError("enough")
     assert not mine.is_running()

@@ -19,9 +19,8 @@ from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends
 from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.mask_part import Part
-from attnlab.problem.workload import Workload
-from attnlab.problem.workload_checks import DEVICES
+from attnlab.problem.mask_parts import Part
+from attnlab.problem.workload import DEVICES, Workload
 from attnlab.race.worker_process import WorkerProcess
 from attnlab.report.support_page import SHORT, page, short
 from attnlab.runs.features import BASE, PLAIN, asked, features

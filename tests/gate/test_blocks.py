@@ -11,8 +11,7 @@ import pytest
 
 from attnlab.backends.discovery import load
 from attnlab.gate import race_check
-from attnlab.problem.block import Block
-from attnlab.problem.block_sizes import PROJECTIONS
+from attnlab.problem.block import PROJECTIONS, Block
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem

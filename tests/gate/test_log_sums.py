@@ -11,8 +11,7 @@ import pytest
 from mutants.parts import composed, hide, repeated, scores_of, visible
 from numpy.typing import NDArray
 
-from attnlab.backends.backend_file import backend_of
-from attnlab.backends.discovery import load
+from attnlab.backends.discovery import backend_of, load
 from attnlab.errors import Declined
 from attnlab.gate.gate import EVERYTHING, FORWARD, Answers, examine
 from attnlab.gate.questions import Question
@@ -20,8 +19,7 @@ from attnlab.gate.tables import LOG_SUMS
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import DTYPES, round_to
 from attnlab.problem.masks import EVERYTHING as ALL
-from attnlab.problem.problem import Problem
-from attnlab.problem.splitting import parts, places
+from attnlab.problem.problem import Problem, places
 from attnlab.theory.log_sum_budget import log_sums
 
 Array = NDArray[np.float64]
@@ -59,7 +57,7 @@ def merged(weigh: Callable[[Array, Array, Array], Array]) -> Attention:
         output, z = whole(problem, cuts)
         if not cuts:
             return output, z
-        pieces = [(at.stop - at.start, log_sums(part)) for at, part in parts(problem, cuts)]
+        pieces = [(at.stop - at.start, log_sums(part)) for at, part in problem.parts(cuts)]
         counts = np.array([count for count, _ in pieces], float).reshape(-1, 1, 1, 1, 1)
         of_parts = np.stack([found.log_sum for _, found in pieces])
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
@@ -73,7 +71,7 @@ def sink_in_every_part(problem: Problem, cuts: list[int]) -> tuple[Array, Array]
     """Its weight is taken once a part."""
     if problem.sinks is None or not cuts:
         return whole(problem, cuts)
-    pieces = [log_sums(part.with_(sinks=problem.sinks)) for _, part in parts(problem, cuts)]
+    pieces = [log_sums(part.with_(sinks=problem.sinks)) for _, part in problem.parts(cuts)]
     z = np.logaddexp.reduce([found.log_sum for found in pieces])
     return sum(np.exp(found.log_sum - z) * found.output for found in pieces), z
 
@@ -154,7 +152,7 @@ def in_two(question: Question, factor: float = 1.0) -> Answers:
     if question.form.splits > 1 or problem.sinks is not None:
         raise Declined("whole keys without sinks only")
     cuts = places(problem.shape.keys, 2) if problem.shape.keys > 1 else []
-    found = [log_sums(part) for _, part in parts(problem, cuts)]
+    found = [log_sums(part) for _, part in problem.parts(cuts)]
     logarithms = np.stack([one.log_sum for one in found])
     top = np.where(np.isfinite(logarithms).any(axis=0), logarithms.max(axis=0), 0.0)
     shares = np.exp(logarithms - top)

@@ -14,7 +14,7 @@ from attnlab.errors import Declined, Unavailable
 from attnlab.experiments.black_box import black_box
 from attnlab.experiments.observables import observe
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.mask_part import Shape
+from attnlab.problem.mask_parts import Shape
 from attnlab.problem.problem import Problem
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}

@@ -18,10 +18,9 @@ from attnlab.problem.result import Measurement, Outcome
 from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
 from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
-from attnlab.report.figure_files import Writing
 from attnlab.report.findings import conditions, left_out
+from attnlab.report.formats import Writing, content_of, draw, render
 from attnlab.report.laboratory import overview
-from attnlab.report.page import content_of, draw, render
 from attnlab.runs.store import read_run
 
 SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}

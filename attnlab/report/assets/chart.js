@@ -1,169 +1,79 @@
-// One chart: drawn by Observable Plot, read by pointer, touch and keyboard.
-const LETTER = 6.6;
+// One chart: drawn by Observable Plot, read by pointer, touch and keyboard; and panels of charts side by side.
+const MOST_PANELS = 12;
 
 /**
- * Draw into `host`. `points` are what can be pointed at, `at` gives the x and y of one in data, `tip` its title and
- * lines, `series` what it belongs to, `label` says what the chart shows; the rest are options of Plot.
+ * Draw into `host` with these `options` of Plot; `label` says what is shown. Each of `points`, placed by the channels
+ * `at`, tells of itself in the lines that `tip` makes of it, where it is pointed at and where the arrow keys come to it;
+ * a click and Enter call `onpick`. `ring` is the mark around it.
  */
-function drawChart(host, { points, at, tip, series, label, focus, onpick, marks, ...options }) {
-  const pointed = (more) => Plot.pointer({ maxRadius: 40, ...more });
-  const ring =
-    focus?.(pointed) ??
-    Plot.dot(
-      points,
-      pointed({
-        x: (one) => at(one).x,
-        y: (one) => at(one).y,
-        r: 7,
-        fill: "none",
-        stroke: "currentColor",
-        strokeWidth: 1.8,
-      }),
-    );
-  const [across, down] = [writtenAxis("X", options.x), writtenAxis("Y", options.y)];
-  const svg = Plot.plot({
-    style: { fontSize: "12px", fontFamily: "inherit", background: "none", overflow: "visible" },
-    ...options,
-    x: across.scale,
-    y: down.scale,
-    marks: [...across.marks, ...down.marks, ...marks, ring],
-  });
-  svg.querySelector("style")?.remove(); // its rules stand in page.css, which the policy of the page allows
-  svg.setAttribute("aria-hidden", "true");
-  const keys = onpick
-    ? "arrow keys go from one to the next, Enter picks one"
-    : "arrow keys go from one to the next";
-  const frame = element(
-    "div",
-    { class: "chart", tabindex: "0", role: "group", "aria-label": `${label}; ${keys}` },
-    svg,
-  );
-  host.append(frame);
-  frame.addEventListener("pointerdown", (event) => event.stopPropagation(), true); // Plot would hold the point fast
-  const show = (one) => showTip(...tip(one), onScreen(svg, at(one)));
-  svg.addEventListener("input", () => (svg.value ? show(svg.value) : hideTip()));
-  if (onpick) svg.addEventListener("click", () => svg.value && onpick(svg.value));
-  byKeyboard(frame, svg, points, at, series, show, onpick);
-  return svg;
-}
-
-/**
- * An axis whose ticks are given one by one: the scale without its own axis, and marks for the ticks, all of which are
- * written. Plot leaves out the text of some on a logarithmic axis.
- */
-function writtenAxis(side, { ticks, tickFormat, grid, label, labelAnchor, labelArrow, ...scale }) {
-  if (!Array.isArray(ticks))
-    return { scale: { ticks, tickFormat, grid, label, labelAnchor, labelArrow, ...scale }, marks: [] };
-  const axis = Plot[`axis${side}`](ticks, { text: tickFormat, label, labelAnchor, labelArrow });
-  return { scale: { ...scale, axis: null }, marks: [grid ? Plot[`grid${side}`](ticks) : null, axis] };
-}
-
-/** Where a point of the data stands in the window. */
-function onScreen(svg, { x, y }) {
-  const box = svg.getBoundingClientRect();
-  const scale = box.width / svg.viewBox.baseVal.width;
-  const along = (name, value) => {
-    const found = svg.scale(name);
-    return found.apply(value) + (found.bandwidth ?? 0) / 2;
-  };
-  return { x: box.left + along("x", x) * scale, y: box.top + along("y", y) * scale };
-}
-
-function byKeyboard(frame, svg, points, at, series, show, onpick) {
+function draw(host, label, { points, at, tip, onpick, ring = Plot.dot }, { marks, ...options }) {
+  const title = (one) => tip(one).filter(Boolean).join("\n");
+  const said = `${label}; arrow keys go from one to the next${onpick ? ", Enter picks one" : ""}`;
+  const frame = element("div", { class: "chart", tabindex: "0", role: "group", "aria-label": said });
   let place = -1;
-  const step = (by) => (place + by + points.length) % points.length;
-  /** the first point of the next series, or of the one before */
-  const jump = (by) => {
-    const names = [...new Set(points.map(series))];
-    const next =
-      names[(names.indexOf(series(points[Math.max(place, 0)])) + by + names.length) % names.length];
-    return points.findIndex((one) => series(one) === next);
-  };
-  const moves = {
-    ArrowRight: () => step(1),
-    ArrowLeft: () => step(-1),
-    ArrowDown: () => jump(1),
-    ArrowUp: () => jump(-1),
+  const show = (next) => {
+    place = next;
+    const [some, pointed] = place < 0 ? [points, Plot.pointer] : [[points[place]], (channels) => channels];
+    const around = pointed({ ...at, r: 7, fill: "none", stroke: "currentColor", strokeWidth: 2 });
+    const told = Plot.tip(some, pointed({ ...at, title, lineWidth: 26 }));
+    const svg = Plot.plot({
+      className: "plot",
+      marginLeft: 64,
+      marginBottom: 40,
+      ...options,
+      marks: [...marks, ring(some, around), told],
+    });
+    svg.querySelector("style")?.remove(); // its rules stand in page.css, as the page's policy asks
+    svg.setAttribute("aria-hidden", "true");
+    if (onpick) svg.addEventListener("click", () => svg.value && onpick(svg.value));
+    frame.replaceChildren(svg);
+    part("tip").textContent = place < 0 ? "" : title(points[place]);
   };
   frame.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && onpick && points[place]) return onpick(points[place]);
-    if (!moves[event.key] || !points.length) return undefined;
-    event.preventDefault();
-    place = place < 0 ? 0 : moves[event.key]();
-    const spot = onScreen(svg, at(points[place]));
-    svg.dispatchEvent(
-      new PointerEvent("pointermove", { clientX: spot.x, clientY: spot.y, pointerType: "mouse" }),
-    );
-    return show(points[place]); // of several at one spot, the one that was meant
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (event.key === "Escape") show(-1);
+    else if (event.key === "Enter" && points[place]) onpick?.(points[place]);
+    else if (by && points.length) {
+      event.preventDefault();
+      show(place < 0 ? 0 : (place + by + points.length) % points.length);
+    }
   });
-  frame.addEventListener("blur", hideTip);
+  frame.addEventListener("blur", () => show(-1));
+  show(-1);
+  host.append(frame);
 }
 
-/**
- * Heights of labels near to `wanted`, `gap` apart and within [top, bottom], in the same order: halfway between being
- * pushed down only and pushed up only, which both are so far apart.
- */
-function settled(wanted, gap, top, bottom) {
-  const order = d3.range(wanted.length).sort((a, b) => wanted[a] - wanted[b]);
-  const pushed = (all, from, by, further) => {
-    const places = Array(all.length);
-    for (const index of by > 0 ? order : [...order].reverse())
-      places[index] = from = further(all[index], from + by);
-    return places;
-  };
-  const [down, up] = [pushed(wanted, -Infinity, gap, Math.max), pushed(wanted, Infinity, -gap, Math.min)];
-  const inside = pushed(
-    down.map((one, index) => (one + up[index]) / 2),
-    top - gap,
-    gap,
-    Math.max,
-  );
-  return pushed(inside, bottom + gap, -gap, Math.min);
+/** A panel for each of `items`, side by side where each has `least` pixels; `show` fills one of that width. */
+function panels(host, items, least, show) {
+  const few = items.slice(0, MOST_PANELS);
+  const left = `The first ${few.length} of ${items.length} panels: choose others by the filters.`;
+  if (few.length < items.length) host.append(note(left));
+  const columns = Math.max(1, Math.min(few.length, Math.floor(host.clientWidth / least)));
+  const width = Math.floor((host.clientWidth - 16 * (columns - 1)) / columns);
+  const made = few.map(() => element("section"));
+  host.append(element("div", { class: "panels" }, made));
+  few.forEach((one, at) => show(made[at], one, width));
 }
 
-/** A name in lines of at most `most` letters, cut at its underscores. */
-function lines(name, most) {
-  const found = [""];
-  for (const part of name.split(/(?<=[_[,#])/)) {
-    if (found.at(-1) && (found.at(-1) + part).length > most) found.push("");
-    found[found.length - 1] += part;
-  }
-  return found.map((one) => cut(one, most));
+const ownerOf = (one) => one.contender;
+/** The colour of each point's contender, for Plot. */
+const painted = (of = ownerOf) => ({ value: (one) => paint(of(one)), scale: null });
+
+/** Points in the colour and shape of their contenders. */
+function dots(points, channels, of = ownerOf) {
+  const symbol = { value: (one) => shapeOf(of(one)), scale: null };
+  const look = { r: 3.2, symbol, rotate: (one) => turnOf(of(one)), fill: painted(of), stroke: painted(of) };
+  return Plot.dot(points, { ...look, ...channels });
+}
+
+/** A scale over `values` with some room, its ticks written by `text`. */
+function scaleOver(values, text, log, { label, ticks, base = 10 }) {
+  const [low, high] = d3.extent(values);
+  const room = low === high ? 2 : (high / low) ** 0.06;
+  const domain = log ? [low / room, high * room] : [Math.min(0, low), high * 1.06 || 1];
+  const tickFormat = (value) => short(text(value));
+  return { type: log ? "log" : "linear", domain, base, label, ticks, tickFormat, grid: true };
 }
 
 /** A name of at most `most` letters. */
-const cut = (name, most) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
-
-const ownerOf = (one) => one.contender;
-
-/** The colour of each point's contender, for Plot. */
-const paint = (of) => ({ value: (one) => shade(of(one).colour), scale: null });
-
-/** Points in the colour and shape of their contenders, whom `of` tells. */
-const dots = (points, x, y, of, r) =>
-  Plot.dot(points, {
-    x,
-    y,
-    r,
-    symbol: { value: (one) => SYMBOLS[of(one).symbol], scale: null },
-    fill: paint(of),
-    stroke: paint(of),
-  });
-
-/** The widths that `count` panels take side by side in `width` pixels. */
-function panelWidth(width, count, least = 300) {
-  const columns = Math.max(1, Math.min(count, Math.floor(width / least)));
-  return Math.floor((width - 16 * (columns - 1)) / columns);
-}
-
-const MOST_PANELS = 12;
-
-/** The first panels of many, and a line that says so. */
-function fewPanels(host, panels) {
-  const said =
-    panels.length > MOST_PANELS
-      ? `The first ${MOST_PANELS} of ${panels.length} panels: choose others by the filters.`
-      : "";
-  host.append(element("p", { class: "note" }, said));
-  return panels.slice(0, MOST_PANELS);
-}
+const cut = (name, most = 20) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);

@@ -1,148 +1,106 @@
-// Any quantity against any axis, linear or logarithmic: one panel for every set of conditions that the axis leaves.
-const figure = { y: QUANTITIES[0]?.name, x: (axisNamed("keys") ?? AXES[0])?.name, logs: {} };
-const FRAME = { height: 330, left: 68, top: 14, bottom: 42 };
-const LABEL_HEIGHT = 13;
-const LABEL_LETTERS = 20;
+// Any quantity against any axis, linear or logarithmic: a panel for every set of conditions that the axis leaves.
+/** A column of results, which has an interval where there are columns `name`_low and `name`_high. */
+const quantity = (name, label, text, more) => ({ name, label, text, value: (one) => one[name], ...more });
+const QUANTITIES = [
+  quantity("time", "time of one call (lower is better)", secondsText),
+  quantity("baseline", "times as fast as the baseline (higher is better)", ratioText),
+  quantity("memory", "peak memory of one call (lower is better)", bytesText, { base: 2 }),
+  quantity("error", "relative error (lower is better)", (value) => figures(value, 2)),
+  quantity("share", "share of the matrix-multiply rate (higher is better)", percentText, { linear: true }),
+  quantity("bandwidth", "share of the copy bandwidth (higher is better)", percentText, { linear: true }),
+].filter((one) => results.some((result) => one.value(result) != null));
 
-const isLog = (axis) => figure.logs[axis.name] ?? axis.log;
+/** The axes to draw against: every field with several values, and every quantity. */
+const fieldAxis = (field) => ({
+  ...{ name: field.name, field, label: field.label, text: String, base: 2, linear: !field.numbers },
+  value: (one) => valueOf(field, one.workload),
+});
+const varying = fields.filter((one) => one.values.length > 1);
+const AXES = [...varying.filter((one) => one.name !== "run").map(fieldAxis), ...QUANTITIES];
+const axisNamed = (name) => AXES.find((one) => one.name === name);
+Object.assign(state, { y: QUANTITIES[0]?.name, x: (axisNamed("keys") ?? AXES[0])?.name, logs: {} });
+const isLog = (axis) => state.logs[axis.name] ?? !axis.linear;
+/** Whether a result has a place on the axis. */
+const fits = (axis, one) => (isLog(axis) ? axis.value(one) > 0 : axis.value(one) != null);
 
-/** Whether a value has a place on the axis. */
-const fits = (axis, value) => value != null && (typeof value === "string" || !isLog(axis) || value > 0);
-
-/** What all panels share: both axes, what they span, and the values that x takes. */
-function framed(some) {
-  const [x, y] = [axisNamed(figure.x), quantityNamed(figure.y)];
-  const points = some.filter((one) => fits(y, y.value(one)) && fits(x, x.value(one)));
-  const texts = x.field && !x.field.numbers;
-  const taken = new Set(points.map(x.value));
-  const places = texts ? x.field.values.filter((one) => taken.has(one)) : [...taken].sort(d3.ascending);
-  const ends = points.flatMap((one) => [y.low(one), y.high(one)]).filter((one) => fits(y, one));
-  return {
-    x,
-    y,
-    places,
-    across: texts ? null : extent(places, isLog(x)),
-    up: extent(within(points.map(y.value), ends), isLog(y)),
-    /** how far along x a result stands */
-    along: (one) => (texts ? places.indexOf(x.value(one)) : x.value(one)),
-  };
+/** A figure of a result with its interval; empty where it has none. */
+function written(one, name, text) {
+  return one[name] == null ? "" : text(one[name]) + interval(one[`${name}_low`], one[`${name}_high`], text);
 }
 
-/** Names at the ends of the curves, moved apart, with thin lines to where they belong; none where they do not fit. */
-function labelled(ends, frame, yScale, width) {
-  const { x, y, across } = frame;
-  const bottom = FRAME.height - FRAME.bottom;
-  if (!x.field || width < 340 || !ends.length || ends.length * LABEL_HEIGHT > bottom - FRAME.top) {
-    return { right: 14, marks: [] };
-  }
-  const scale = Plot.scale({ y: yScale });
-  const heights = settled(
-    ends.map((one) => scale.apply(y.value(one))),
-    LABEL_HEIGHT,
-    FRAME.top,
-    bottom,
+/** Everything known of a result, line by line. */
+function resultLines(one) {
+  const { workload, contender } = one;
+  const first = [contender.name, workload.label, several && workload.run.title];
+  if (one.time == null) return [...first, `${one.outcome}: ${one.reason ?? ""}`];
+  const processes = one.processes > 1 ? `, 95 % over ${one.processes} processes` : "";
+  const verdict = (name, other) =>
+    one[`${name}_is`] && `${written(one, name, ratioText)} × as fast as ${other}: ${one[`${name}_is`]}`;
+  return [
+    ...first,
+    `time: ${written(one, "time", secondsText)}${processes}, median of ${plural(one.rounds, "round")}`,
+    verdict("baseline", workload.run.baseline),
+    contender.name === workload.best ? "the fastest here" : verdict("best", workload.best),
+    one.memory != null && `peak memory: ${bytesText(one.memory)}`,
+    one.error != null && `relative error: ${figures(one.error, 2)}`,
+    one.allowed && `${percentText(one.error / one.allowed)} of the error allowed`,
+    one.share != null && `${percentText(one.share)} of the matrix-multiply rate`,
+    one.bandwidth != null && `${percentText(one.bandwidth)} of the copy bandwidth`,
+    `kernel: ${one.kernel ?? "not told"}`,
+    one.computes_in && `computes in ${one.computes_in}`,
+    workload.run.settings[contender.name],
+  ];
+}
+
+/** What tells the panel of a workload from others: all fields but the axis, and the length in place of a quantity. */
+function panelOf(workload, axis) {
+  const others = varying.filter((one) => one !== (axis.field ?? fieldNamed("keys")));
+  const said = (one) => (one.numbers ? `${one.label} = ` : "") + one.values[workload.value[one.name]];
+  return joined(...others.map(said));
+}
+
+function figurePanel(host, title, some, x, y, options) {
+  const along = x.field ? x.value : fieldAxis(fieldNamed("keys")).value;
+  const points = d3.sort(some, (one) => one.contender.name, along);
+  const at = { x: x.value, y: y.value };
+  const look = (one) => ({ stroke: paint(one), strokeDasharray: one.dashes || null, strokeWidth: 1.7 });
+  const curve = ([one, mine]) => Plot.line(mine, { ...at, ...look(one) });
+  const ends = { y1: (one) => one[`${y.name}_low`], y2: (one) => one[`${y.name}_high`] };
+  host.append(heading(title));
+  draw(
+    host,
+    `${y.label} against ${x.label}, ${title}`,
+    { points, at, tip: resultLines },
+    {
+      height: 330,
+      ...options,
+      marks: [
+        Plot.frame({ strokeOpacity: 0.2 }),
+        ...d3.groups(points, ownerOf).map(curve),
+        Plot.ruleX(points, { x: x.value, ...ends, stroke: painted(), clip: true }),
+        dots(points, at),
+      ],
+    },
   );
-  const line = { x1: x.value, y1: y.value, x2: () => across?.[1], strokeWidth: 1, strokeOpacity: 0.4 };
-  const name = { frameAnchor: "right", dx: 8, textAnchor: "start", fontSize: 12, y: y.value };
-  return {
-    right: d3.max(ends, (one) => Math.min(one.contender.name.length, LABEL_LETTERS)) * LETTER + 18,
-    marks: [
-      across &&
-        Plot.link(ends, { ...line, y2: (_, index) => scale.invert(heights[index]), stroke: paint(ownerOf) }),
-      Plot.text(ends, {
-        ...name,
-        text: (one) => cut(one.contender.name, LABEL_LETTERS),
-        fill: paint(ownerOf),
-        render: (index, scales, values, dimensions, context, next) =>
-          next(index, scales, { ...values, y: heights }, dimensions, context),
-      }),
-    ],
-  };
 }
 
-/** One contender's curve; a workload where it has no value is a gap in it. */
-function curve(some, { x, y, along }) {
-  const [{ contender }] = some;
-  return Plot.line(d3.sort(some, x.field ? along : (one) => keysOf(one.workload)), {
-    x: x.value,
-    y: (one) => (fits(y, y.value(one)) ? y.value(one) : null),
-    stroke: shade(contender.colour),
-    strokeWidth: 1.7,
-    strokeDasharray: contender.dashes || null,
-  });
-}
-
-function figurePanel(host, some, title, frame, width) {
-  const { x, y, along, places } = frame;
-  const panel = element("section", { class: "panel" }, element("h3", {}, title));
-  host.append(panel);
-  const points = some.filter((one) => fits(y, y.value(one)) && fits(x, x.value(one)));
-  if (!points.length) return panel.append(element("p", { class: "note" }, "Nothing to draw here."));
-  panel.append(element("p", { class: "axis" }, `${y.label} (${y.better} is better)`));
-  const range = [FRAME.height - FRAME.bottom, FRAME.top];
-  const yScale = { ...scaleOf(y, isLog(y), frame.up, [], 6), label: null, range };
-  const ends = d3.groups(points, ownerOf).map(([, mine]) => d3.greatest(mine, along));
-  const labels = labelled(ends, frame, yScale, width);
-  const most = Math.max(2, Math.floor((width - FRAME.left - labels.right) / 46));
-  const spans = points.filter((one) => fits(y, y.low(one)) && fits(y, y.high(one)));
-  const span = { x: x.value, y1: y.low, y2: y.high, stroke: paint(ownerOf), strokeWidth: 1.4, clip: true };
-  return drawChart(panel, {
-    points: d3.sort(points, (one) => one.contender.index, along),
-    at: (one) => ({ x: x.value(one), y: y.value(one) }),
-    series: (one) => one.contender.name,
-    tip: (one) => [one.contender.name, resultLines(one)],
-    label: `${y.label} against ${x.label}, ${title}`,
-    width,
-    height: FRAME.height,
-    marginLeft: FRAME.left,
-    marginRight: labels.right,
-    marginTop: FRAME.top,
-    marginBottom: FRAME.bottom,
-    x: scaleOf(x, isLog(x), frame.across, places, most),
-    y: yScale,
-    marks: [
-      ...d3.groups(some, ownerOf).map(([, mine]) => curve(mine, frame)),
-      Plot.ruleX(spans, span),
-      dots(points, x.value, y.value, ownerOf, 3),
-      ...labels.marks,
-    ],
-  });
-}
-
-function axisControls(redraw) {
-  const change = (name) => (value) => {
-    figure[name] = value;
-    redraw();
-  };
-  const log = (axis, name) =>
-    tick(`${name} logarithmic`, isLog(axis), (on) => {
-      figure.logs[axis.name] = on;
-      redraw();
-    });
-  const x = axisNamed(figure.x);
+function showFigures(host, selected) {
+  if (!QUANTITIES.length) return host.append(note("Nothing was measured: there is nothing to draw."));
+  const [x, y] = [axisNamed(state.x), axisNamed(state.y)];
   const listed = (axes) => axes.map((one) => [one.name, one.label]);
-  return element(
-    "div",
-    { class: "row" },
-    picker("show", listed(QUANTITIES), figure.y, change("y")),
-    picker("against", listed(AXES), figure.x, change("x")),
-    log(quantityNamed(figure.y), "y"),
-    x.field && !x.field.numbers ? null : log(x, "x"),
-  );
-}
-
-function showFigures(host, { selected }, redraw) {
-  if (!QUANTITIES.length)
-    return host.append(element("p", {}, "Nothing was measured: there is nothing to draw."));
-  host.append(axisControls(redraw));
-  const some = selectedResults(selected);
-  if (!some.length) return host.append(element("p", {}, "No backend is selected that was asked here."));
-  const frame = framed(some);
-  const panels = d3.groups(some, (one) => panelOf(one.workload, frame.x).filter(Boolean).join(" · "));
-  const few = fewPanels(host, panels);
-  const grid = element("div", { class: "panels" });
-  host.append(grid);
-  const width = panelWidth(host.clientWidth, few.length, 400);
-  for (const [title, mine] of few) figurePanel(grid, mine, title, frame, width);
-  return host;
+  const log = (axis, name) =>
+    tick(`${name} logarithmic`, isLog(axis), (on) => choose({ logs: { ...state.logs, [axis.name]: on } }));
+  const textual = x.field && !x.field.numbers;
+  const pickers = [picker("show", listed(QUANTITIES), "y"), picker("against", listed(AXES), "x")];
+  host.append(row(...pickers, log(y, "y"), textual ? "" : log(x, "x")));
+  const some = resultsOf(selected).filter((one) => fits(x, one) && fits(y, one));
+  if (!some.length) return host.append(note("No backend is selected that was measured here."));
+  host.append(legend(some));
+  const scaleOf = (axis, ticks) =>
+    scaleOver(some.map(axis.value), axis.text, isLog(axis), { label: axis.label, base: axis.base, ticks });
+  const places = { type: "point", domain: x.field?.values, label: x.label };
+  const scales = { x: textual ? places : scaleOf(x, 6), y: scaleOf(y) };
+  const grouped = d3.groups(some, (one) => panelOf(one.workload, x));
+  const show = (panel, [title, mine], width) => figurePanel(panel, title, mine, x, y, { width, ...scales });
+  return panels(host, grouped, 400, show);
 }

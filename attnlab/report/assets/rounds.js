@@ -1,135 +1,62 @@
 // Raw rounds as points over time, those disturbed marked, so that anybody can judge the noise.
-const noise = { scale: "own" };
-const SCALES = [
-  ["own", "time, each its own scale"],
-  ["same", "time, one scale for all"],
-  ["relative", "relative to its median"],
-];
-
-/** A round as the scale asks for it: seconds, or a part of the result's median. */
-const heightOf = (one) => (noise.scale === "relative" ? one.seconds / one.result.time : one.seconds);
-
-/** An axis over these ends, with some room. */
-const roomy = ([low, high]) => {
-  const more = (high - low || high) * 0.08;
-  return [low - more, high + more];
+const SCALES = {
+  own: "time, each its own scale",
+  same: "time, one scale for all",
+  relative: "relative to its median",
 };
+/** A round as the scale asks for it: seconds, or a part of the result's median. */
+const heightOf = (one) => (state.scale === "relative" ? one.seconds / one.result.time : one.seconds);
 
-const roundTip = (one) => [
+const roundLines = (one) => [
   one.result.contender.name,
-  [
-    ["round", String(one.round + 1)],
-    ["time", secondsText(one.seconds)],
-    ["of its median", ratioText(one.seconds / one.result.time)],
-    ["process", String(one.process + 1)],
-    ["", one.disturbed ? "disturbed: does not count" : "counts"],
-  ],
+  `round ${one.round} in process ${one.process}: ${secondsText(one.seconds)}`,
+  `${ratioText(one.seconds / one.result.time)} of its median`,
+  one.disturbed ? "disturbed: does not count" : "counts",
 ];
 
-/** Stripes for every other process, the median, and the rounds. */
-function roundMarks(points, result) {
-  const [kept, left] = [points.filter((one) => !one.disturbed), points.filter((one) => one.disturbed)];
-  const spans = d3.rollups(
-    points,
-    (some) => d3.extent(some, (one) => one.round),
-    (one) => one.process,
-  );
-  const stripes = spans.filter((_, index) => index % 2).map(([, [from, to]]) => [from - 0.5, to + 0.5]);
-  const median = noise.scale === "relative" ? 1 : result.time;
-  const cross = { stroke: "currentColor", symbol: "times", r: 3.4, strokeWidth: 1.6 };
-  return [
-    Plot.rect(stripes, { x1: "0", x2: "1", fill: "currentColor", fillOpacity: 0.06 }),
-    Plot.ruleY([median], { stroke: "currentColor", strokeOpacity: 0.5 }),
-    Plot.dot(kept, { x: "round", y: heightOf, fill: shade(result.contender.colour), r: 2.6 }),
-    Plot.dot(left, { x: "round", y: heightOf, ...cross }),
-  ];
-}
-
-function roundsPanel(host, result, width, domain) {
-  const points = roundsOf(result);
-  const left = points.filter((one) => one.disturbed).length;
-  const said = `${secondsText(result.time)}; ${plural(points.length, "round")}${left ? `, ${left} disturbed` : ""}`;
-  const title = element("h3", {}, swatch(result.contender), result.contender.name);
-  const panel = element("section", { class: "panel" }, title, element("p", { class: "axis" }, said));
-  const [first, last] = d3.extent(points, (one) => one.round);
-  const part = (one) => figures(one).replace(/\.?0+$/, "");
-  host.append(panel);
-  drawChart(panel, {
-    points,
-    at: (one) => ({ x: one.round, y: heightOf(one) }),
-    series: (one) => one.process,
-    label: `Rounds of ${result.contender.name}`,
-    tip: roundTip,
+function roundsPanel(host, result, width, all) {
+  const [points, { contender, time }] = [roundsOf(result), result];
+  const [left, kept] = [points.filter((one) => one.disturbed), points.filter((one) => !one.disturbed)];
+  const stripes = d3.groups(points, (one) => one.process).filter((_, index) => index % 2);
+  const ends = { x1: ([, some]) => some[0].round - 0.5, x2: ([, some]) => some.at(-1).round + 0.5 };
+  const relative = state.scale === "relative";
+  const [low, high] = d3.extent(state.scale === "own" ? points : all, heightOf);
+  const room = (high - low || high) * 0.08;
+  const tickFormat = (one) => short(relative ? figures(one) : secondsText(one));
+  const counts = `${plural(points.length, "round")}${left.length ? `, ${left.length} disturbed` : ""}`;
+  host.append(heading(swatch(contender), contender.name), note(`${secondsText(time)}; ${counts}`));
+  const pointed = { points, at: { x: "round", y: heightOf }, tip: roundLines };
+  draw(host, `Rounds of ${contender.name}`, pointed, {
     width,
-    height: 170,
-    marginLeft: 62,
-    marginRight: 8,
-    marginTop: 8,
-    marginBottom: 34,
-    x: {
-      label: "round",
-      ticks: 6,
-      tickFormat: (one) => (Number.isInteger(one) ? String(one + 1) : ""),
-      labelArrow: "none",
-      domain: [first - 0.6, last + 0.6],
-    },
-    y: {
-      domain: domain ?? roomy(d3.extent(points, heightOf)),
-      ticks: 4,
-      tickFormat: noise.scale === "relative" ? part : (one) => short(secondsText(one)),
-      grid: true,
-      label: null,
-    },
-    marks: roundMarks(points, result),
+    height: 176,
+    x: { label: "round", ticks: 6, tickFormat: (one) => (one % 1 ? "" : String(one)) },
+    y: { domain: [low - room, high + room], ticks: 4, grid: true, label: null, tickFormat },
+    marks: [
+      Plot.rectX(stripes, { ...ends, fill: "currentColor", fillOpacity: 0.06 }),
+      Plot.ruleY([relative ? 1 : time], { strokeOpacity: 0.5 }),
+      Plot.dot(kept, { x: "round", y: heightOf, fill: paint(contender), r: 2.6 }),
+      Plot.dot(left, { x: "round", y: heightOf, stroke: "currentColor", symbol: "times" }),
+    ],
   });
 }
 
-/** How many of how many rounds the page holds, where it does not hold all. */
-function thinned() {
-  const { all, shown: held, every } = ROUNDS;
-  if (every === 1) return "";
-  const which = every ? `one of ${every} of each result` : "too many for a page";
-  return ` This page holds ${counted(held)} of ${counted(all)} rounds: ${which}.`;
-}
-
-function roundControls(able, workload, redraw) {
-  const listed = able.map((one) => [one.index, nameOf(one)]);
-  return element(
-    "div",
-    { class: "row" },
-    picker("workload", listed, workload.index, (value) => {
-      view.workload = workloads[value];
-      redraw();
-    }),
-    picker("y axis", SCALES, noise.scale, (value) => {
-      noise.scale = value;
-      redraw();
-    }),
-  );
-}
-
-function showRounds(host, { selected }, redraw) {
-  const able = selected.filter((one) => one.first.length);
+function showRounds(host, selected) {
+  const able = selected.filter((one) => one.first);
+  if (!able.length) return host.append(note("Nothing was measured here: there are no rounds."));
   const workload = currentWorkload(able);
-  if (!workload) return host.append(element("p", {}, "Nothing was measured here: there are no rounds."));
+  state.workload = workload.index;
+  const listed = able.map((one) => [one.index, one.name]);
+  const { all, shown: held, every } = ROUNDS;
+  const which = every ? `one of ${every} of each result` : "too many for a page, they stand in results.jsonl";
   host.append(
-    roundControls(able, workload, redraw),
+    row(picker("workload", listed, "workload"), picker("y axis", Object.entries(SCALES), "scale")),
     note(
       "× a disturbed round, left out of every figure. Stripes tell processes apart; the line is the median.",
-      thinned(),
     ),
+    every === 1 ? "" : note(`This page holds ${counted(held)} of ${counted(all)} rounds: ${which}.`),
   );
-  const mine = [...workload.results.values()].filter((one) => one.raw != null && shown.has(one.contender));
-  if (!mine.length) {
-    const nobody = "No contender that is selected was measured here.";
-    return host.append(
-      element("p", {}, ROUNDS.every ? nobody : "The rounds stand in results.jsonl of the run."),
-    );
-  }
-  const domain = noise.scale === "own" ? null : roomy(d3.extent(mine.flatMap(roundsOf), heightOf));
-  const grid = element("div", { class: "panels" });
-  host.append(grid);
-  const width = panelWidth(host.clientWidth, mine.length, 280);
-  for (const result of d3.sort(mine, (one) => one.time)) roundsPanel(grid, result, width, domain);
-  return host;
+  const mine = resultsOf([workload]).filter((one) => every && one.time != null);
+  const sorted = d3.sort(mine, (one) => one.time);
+  const rounds = mine.flatMap(roundsOf);
+  return panels(host, sorted, 280, (panel, one, width) => roundsPanel(panel, one, width, rounds));
 }

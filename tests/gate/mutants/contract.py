@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Prefix, Window
-from attnlab.problem.mask_part import ALIGNMENTS, Part
+from attnlab.problem.mask_parts import ALIGNMENTS, Causal, Given, KeyLengths, Part, Prefix, Window
 from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
 

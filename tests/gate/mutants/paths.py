@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attnlab.problem.mask_kinds import Causal
+from attnlab.problem.mask_parts import Causal
 from attnlab.problem.problem import Problem
 
 from .contract import hiding, key

@@ -1,0 +1,421 @@
+"""The conditions that a mask is made of, one class each, and the tile of a score matrix that they are asked about.
+
+Defining a class makes it known to text, plans, the command line and the gate. A part says
+
+* ``visible(place)``: the boolean array of a tile, True where a key is seen, broadcastable to the place;
+* ``flag``: the keywords by which a library may be told of it instead of being given the array;
+* ``text``: how it is written, in labels, plans and on the command line;
+* ``spans``: the stretch of keys that each row keeps, where it keeps one; counting is then arithmetic;
+* ``check(shape)``: what a shape that it does not fit has to change.
+
+Positions are counted from the first query and the first key (top-left), unless a part says otherwise.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Positions = NDArray[np.intp]
+ALIGNMENTS = ("top_left", "bottom_right")
+#: an open side of a window, as it is written
+OPEN = -1
+
+
+class Shape(NamedTuple):
+    """The score matrix that a mask lies on."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+
+
+class Place(NamedTuple):
+    """A tile of a score matrix: some of its rows and columns, for all batches and heads or some of them."""
+
+    shape: Shape
+    rows: Positions
+    columns: Positions
+    batches: slice = slice(None)
+    heads: slice = slice(None)
+
+    @classmethod
+    def whole(cls, shape: Shape) -> Place:
+        """All of it."""
+        return cls(shape, np.arange(shape.queries), np.arange(shape.keys))
+
+    def diagonal(self, alignment: str) -> Positions:
+        """The key that stands opposite each of the rows, (rows, 1)."""
+        offset = self.shape.keys - self.shape.queries if alignment == "bottom_right" else 0
+        return np.asarray(self.rows[:, None] + offset)
+
+
+class Part(ABC):
+    """One condition that a pair of query and key must meet to be kept."""
+
+    #: the name in text and of the keyword by which a backend may take it
+    kind: ClassVar[str]
+    #: keywords by which a backend may take it instead of the array, see `flag`
+    keywords: ClassVar[tuple[str, ...]] = ()
+    #: by name; filled as classes are defined
+    kinds: ClassVar[dict[str, type[Part]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Part.kinds[cls.kind] = cls
+
+    @abstractmethod
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """True where a key is seen; broadcastable to (batches, heads, rows, columns) of `place`."""
+
+    @property
+    def text(self) -> str:
+        """How it is written: its kind and its fields, ``window(256,0,top_left)``."""
+        values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
+        flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+        return f"{self.kind}({','.join(str(OPEN if one is None else one) for one in flat)})"
+
+    def flag(self, shape: Shape) -> dict[str, Any]:
+        """Keywords by which a library can be told of it, each enough by itself; none: it has to see the array."""
+        return {}
+
+    def spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
+        """First key seen and first one no more, by (batch, query), for a part that keeps one stretch of keys a row."""
+        return None
+
+    def check(self, shape: Shape) -> None:  # noqa: B027 - most kinds fit every shape
+        """Raises ValueError where it does not fit `shape`."""
+
+    @classmethod
+    def parse(cls, *arguments: str) -> Part:
+        """The part that the arguments in its text stand for, each read as its field's type.
+
+        Raises ValueError where one is no such number, TypeError where they are too many or too few.
+        """
+        named = fields(cls)  # type: ignore[arg-type]
+        try:
+            read = [
+                {"int": int, "float": float}.get(str(one.type), str)(text)
+                for one, text in zip(named, arguments, strict=False)
+            ]
+        except ValueError:
+            names = " and ".join(one.name for one in named)
+            raise ValueError(f"the mask {cls.kind} takes {names}, got {', '.join(arguments)}") from None
+        return cls(*read, *arguments[len(read) :])
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
+        """One that fits `shape`, drawn at random, for whoever tries many; None where there is none."""
+        return None
+
+
+@dataclass(frozen=True)
+class Causal(Part):
+    """Query i sees keys up to i (``top_left``) or up to i + keys − queries (``bottom_right``)."""
+
+    kind: ClassVar[str] = "causal"
+    keywords: ClassVar[tuple[str, ...]] = ("causal", "causal_bottom_right")
+    alignment: str = "top_left"
+
+    def __post_init__(self) -> None:
+        if self.alignment not in ALIGNMENTS:
+            raise ValueError(
+                f"causal must be one of {', '.join(ALIGNMENTS)} or false, got {self.alignment!r}"
+            )
+
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """Columns up to the diagonal."""
+        return np.asarray(place.columns <= place.diagonal(self.alignment))
+
+    def flag(self, shape: Shape) -> dict[str, Any]:
+        """``causal`` for top-left, ``causal_bottom_right``, and both where queries and keys are as many."""
+        return _aligned(self, shape, True)
+
+    def spans(self, shape: Shape) -> tuple[Positions, Positions]:
+        """From the first key to the diagonal."""
+        last = Place.whole(shape).diagonal(self.alignment).T
+        return np.zeros_like(last), last + 1
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Causal:
+        """Either alignment."""
+        return cls(ALIGNMENTS[int(rng.integers(2))])
+
+
+@dataclass(frozen=True)
+class Window(Part):
+    """Query i sees the keys from `left` before to `right` after its own place, both included; None: no limit there.
+
+    Its own place is key i (``top_left``) or key i + keys − queries (``bottom_right``).
+    """
+
+    kind: ClassVar[str] = "window"
+    keywords: ClassVar[tuple[str, ...]] = ("window", "window_bottom_right")
+    left: int | None
+    right: int | None
+    alignment: str = "top_left"
+
+    def __post_init__(self) -> None:
+        for side in (self.left, self.right):
+            if side is not None and (isinstance(side, bool) or not isinstance(side, int) or side < 0):
+                raise ValueError(
+                    f"a window is two whole numbers, keys before and after, {OPEN} for no limit, "
+                    f"got {(self.left, self.right)}"
+                )
+        if self.alignment not in ALIGNMENTS:
+            raise ValueError(
+                f"a window's alignment must be one of {', '.join(ALIGNMENTS)}, got {self.alignment!r}"
+            )
+
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """Columns near the diagonal."""
+        distance = place.columns - place.diagonal(self.alignment)
+        seen = np.ones(distance.shape, bool)
+        if self.left is not None:
+            seen &= distance >= -self.left
+        if self.right is not None:
+            seen &= distance <= self.right
+        return seen
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Keys before and after, -1 for no limit."""
+        return (OPEN if self.left is None else self.left, OPEN if self.right is None else self.right)
+
+    def flag(self, shape: Shape) -> dict[str, Any]:
+        """``window`` for top-left, ``window_bottom_right``, and both where queries and keys are as many."""
+        return _aligned(self, shape, self.sides)
+
+    def spans(self, shape: Shape) -> tuple[Positions, Positions]:
+        """Around the diagonal."""
+        own = Place.whole(shape).diagonal(self.alignment).T
+        first = np.zeros_like(own) if self.left is None else own - self.left
+        return first, np.full_like(own, shape.keys) if self.right is None else own + self.right + 1
+
+    def check(self, shape: Shape) -> None:
+        """No side reaches further than there are keys."""
+        if max(self.sides) > shape.keys:
+            raise ValueError(
+                f"a window reaches no further than the {shape.keys} keys, got {self.sides}; "
+                f"give {OPEN} for no limit on a side"
+            )
+
+    @classmethod
+    def parse(cls, *arguments: str) -> Window:
+        """``window(256,0)``, ``window(256,-1,bottom_right)``."""
+        return cls.of(arguments)
+
+    @classmethod
+    def of(cls, told: Any, alignment: str = "top_left") -> Window:
+        """From two numbers or texts and perhaps an alignment; -1 and None stand for no limit."""
+        given = list(told)
+        if len(given) == 3:
+            alignment = str(given.pop()).strip()
+        try:
+            sides = [
+                None if one is None else int(one) if isinstance(one, str) else operator.index(one)
+                for one in given
+            ]
+            left, right = (None if one == OPEN else one for one in sides)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"a window is two whole numbers, keys before and after, {OPEN} for no limit, got {told!r}"
+            ) from None
+        return cls(left, right, alignment)
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Window:
+        """Any that fits, open on a side now and then."""
+        sides = [None if rng.random() < 0.2 else int(rng.integers(0, shape.keys + 1)) for _ in range(2)]
+        return cls(sides[0], sides[1], ALIGNMENTS[int(rng.integers(2))])
+
+
+@dataclass(frozen=True)
+class KeyLengths(Part):
+    """Of batch element b the first `lengths[b]` keys are there; the rest is padding."""
+
+    kind: ClassVar[str] = "key_lengths"
+    keywords: ClassVar[tuple[str, ...]] = ("key_lengths",)
+    lengths: tuple[int, ...]
+
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """(batches, 1, 1, columns)."""
+        lengths = np.asarray(self.lengths)[place.batches]
+        return np.asarray(place.columns < lengths[:, None, None, None])
+
+    def flag(self, shape: Shape) -> dict[str, Any]:
+        """``key_lengths``, a tuple of int."""
+        return {"key_lengths": self.lengths}
+
+    def spans(self, shape: Shape) -> tuple[Positions, Positions]:
+        """The keys that are there."""
+        lengths = np.asarray(self.lengths, dtype=np.intp)[:, None]
+        return np.zeros_like(lengths), lengths
+
+    def check(self, shape: Shape) -> None:
+        """One a batch element, none beyond the keys."""
+        if len(self.lengths) != shape.batch:
+            raise ValueError(
+                f"key_lengths needs one length a batch element, {shape.batch}, got {len(self.lengths)}: {self.lengths}"
+            )
+        if any(
+            isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= shape.keys
+            for one in self.lengths
+        ):
+            raise ValueError(
+                f"key_lengths must be whole numbers from 0 to the {shape.keys} keys, got {self.lengths}"
+            )
+
+    @classmethod
+    def parse(cls, *arguments: str) -> KeyLengths:
+        """``key_lengths(512,300)``."""
+        try:
+            return cls(tuple(map(int, arguments)))
+        except ValueError:
+            raise ValueError(f"key_lengths takes whole numbers, got {', '.join(arguments)}") from None
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, shape: Shape) -> KeyLengths:
+        """Any, one of them 0 now and then."""
+        return cls(tuple(map(int, rng.integers(0, shape.keys + 1, size=shape.batch))))
+
+
+@dataclass(frozen=True)
+class Prefix(Part):
+    """Causal from the first key, but the first `length` keys are seen by all queries: a prompt read both ways."""
+
+    kind: ClassVar[str] = "prefix"
+    length: int
+
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """Columns of the prefix, and up to the diagonal."""
+        return np.asarray((place.columns < self.length) | (place.columns <= place.diagonal("top_left")))
+
+    def check(self, shape: Shape) -> None:
+        """No longer than the keys."""
+        if not 0 <= self.length <= shape.keys:
+            raise ValueError(f"the mask prefix must have 0 to {shape.keys} keys, got {self.length}")
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Prefix:
+        """Of any length."""
+        return cls(int(rng.integers(0, shape.keys + 1)))
+
+
+@dataclass(frozen=True)
+class Random(Part):
+    """A share of all pairs, drawn from `seed`; what a backend must do that is told nothing but the array."""
+
+    kind: ClassVar[str] = "random"
+    share: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(
+                f"the mask random takes the share of pairs that are kept, 0 to 1, got {self.share:g}"
+            )
+
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """One array for all batches and heads."""
+        shape = place.shape
+        kept = _drawn_pairs(self.share, self.seed, shape.queries, shape.keys)
+        return np.asarray(kept[np.ix_(place.rows, place.columns)])
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Random:
+        """From 10 to 90 %."""
+        return cls(round(float(rng.uniform(0.1, 0.9)), 3), int(rng.integers(2**31)))
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Part):
+    """A boolean array of the caller's, broadcastable to (batch, heads, queries, keys); True keeps."""
+
+    kind: ClassVar[str] = "given"
+    array: NDArray[np.bool_] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.array, np.ndarray) or self.array.dtype != np.bool_:
+            came = getattr(self.array, "dtype", type(self.array).__name__)
+            raise ValueError(
+                f"a mask must be a boolean array, True where a key is seen, got {came}; "
+                "give numbers that are added to the scores as bias"
+            )
+
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """Its tile, with as many axes as it has itself."""
+        found = self.array
+        for axis, at in ((-1, place.columns), (-2, place.rows)):
+            if found.ndim >= -axis and found.shape[axis] != 1:
+                found = np.take(found, at, axis=axis)
+        for axis, part in ((-3, place.heads), (-4, place.batches)):
+            if found.ndim >= -axis and found.shape[axis] != 1:
+                found = found[(slice(None),) * (found.ndim + axis) + (part,)]
+        return found
+
+    @property
+    def text(self) -> str:
+        """``given``."""
+        return self.kind
+
+    def check(self, shape: Shape) -> None:
+        """It can be broadcast."""
+        broadcastable("mask", self.array, shape)
+
+
+def _aligned(part: Causal | Window, shape: Shape, value: Any) -> dict[str, Any]:
+    """The keyword of a part's alignment, or of both where queries and keys are as many and they mean the same."""
+    square = shape.queries == shape.keys
+    both = zip(ALIGNMENTS, part.keywords, strict=True)
+    return {keyword: value for side, keyword in both if square or side == part.alignment}
+
+
+@lru_cache(maxsize=2)
+def _drawn_pairs(share: float, seed: int, queries: int, keys: int) -> NDArray[np.bool_]:
+    return np.asarray(np.random.default_rng([seed, 5]).random((queries, keys), dtype=np.float32) < share)
+
+
+def broadcastable(name: str, array: NDArray[Any], shape: Shape) -> None:
+    """Raises ValueError where `array` cannot be broadcast to (batch, heads, queries, keys)."""
+    try:
+        fits = np.broadcast_shapes(array.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must broadcast to (batch, heads, queries, keys) = {tuple(shape)}, got shape {array.shape}"
+        )
+
+
+#: a window without limits
+WHOLE = (-1, -1)
+
+
+def band(
+    n_q: int,
+    n_k: int,
+    causal: bool = False,
+    causal_bottom_right: bool = False,
+    window: tuple[int, int] | None = None,
+    window_bottom_right: tuple[int, int] | None = None,
+) -> tuple[int, int]:
+    """(lowest, highest): query i sees key j where lowest ≤ j − i ≤ highest; the keywords are those of backends.
+
+    A side without a limit reaches beyond the last query, -n_q, or the last key, n_k.
+    """
+    lowest, highest, shift = -n_q, n_k, n_k - n_q
+    for (left, right), own in ((window or WHOLE, 0), (window_bottom_right or WHOLE, shift)):
+        lowest = lowest if left < 0 else max(lowest, own - left)
+        highest = highest if right < 0 else min(highest, own + right)
+    if causal:
+        highest = min(highest, 0)
+    if causal_bottom_right:
+        highest = min(highest, shift)
+    return lowest, highest

@@ -1,0 +1,321 @@
+"""What the page to explore shows of runs, as plain data that a browser draws.
+
+Nothing is judged here or in the page: verdicts and intervals are those of `attnlab.report.analysis`, first places those
+of `attnlab.report.winners`, and the answer that of the report.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from string import ascii_uppercase
+from typing import Any
+
+from attnlab import figures, units
+from attnlab.judge.analysis import Cell
+from attnlab.judge.groups import condition, conditions, place_text
+from attnlab.judge.pairing import Verdict
+from attnlab.judge.ranking import Lead, Sure
+from attnlab.judge.replication import seconds
+from attnlab.problem.result import Measurement, Result
+from attnlab.report import layout, sentences
+from attnlab.report.analysis import Analysis, analyse
+from attnlab.report.answer import answer_of
+from attnlab.report.as_ran import AsRan, as_ran
+from attnlab.runs.store import Run
+from attnlab.text import one_line
+
+#: fields that have a filter of their own whatever the run; all others have one where they take several values
+ALWAYS = ("heads", "keys", "dtype", "direction", "device")
+#: entries of an environment that two runs are compared by
+_MACHINE = (
+    *("cpu", "gpu", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "governor"),
+    *("turbo", "huge_pages", "variables", "load_at_start"),
+)
+_DASHES = {"-": "", "--": "6 4", "-.": "8 3 2 3", ":": "2 3"}
+
+
+def page_data(
+    runs: Sequence[Run], known: Sequence[Analysis] = ()
+) -> tuple[dict[str, Any], list[Measurement]]:
+    """All but the raw rounds, and the latency of each result that has a time, in the order of the results.
+
+    known : reports' analyses of some of the runs, which need not be judged again.
+    """
+    analyses = [_analysed(run, known) for run in runs]
+    titles = [one_line(run.folder.resolve().name) for run in runs]
+    if len(runs) > 1:
+        titles = [f"{ascii_uppercase[at % 26]}: {title}" for at, title in enumerate(titles)]
+    workloads: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    fields: list[dict[str, Any]] = []
+    latencies: list[Measurement] = []
+    for number, analysis in enumerate(analyses):
+        for cell in analysis.cells:
+            for name, result in cell.answers.items():
+                results.append({"workload": len(workloads), **_result(cell, name, result, analysis.baseline)})
+                if results[-1]["time"] is not None and result.latency is not None:
+                    latencies.append(result.latency)
+            workloads.append({"run": number, **_workload(cell)})
+            run = {"run": titles[number]} if len(runs) > 1 else {}
+            heads, keys = cell.at
+            fields.append({**run, "heads": heads, "keys": keys, **conditions(cell.workload)})
+    names = list(dict.fromkeys(name for one in analyses for name in one.names))
+    data = {
+        "runs": [_run(*one) for one in zip(titles, runs, analyses, strict=True)],
+        "contenders": [
+            {"name": name, "colour": style.colour, "symbol": style.marker, "dashes": _DASHES[style.dashes]}
+            for name, style in figures.styles(names).items()
+        ],
+        "fields": list(_fields(fields)),
+        "workloads": _columns(workloads),
+        "results": _columns(results),
+    }
+    return data, latencies
+
+
+def _analysed(run: Run, known: Sequence[Analysis]) -> Analysis:
+    """`run`, judged; by one of the `known`, where no text had to be changed in it for Markdown."""
+    shown = replace(run, contenders=tuple(map(one_line, run.contenders)), baseline=one_line(run.baseline))
+    for one in known:
+        if replace(one.run, findings=run.findings) == shown:  # the page shows no findings
+            return one
+    return analyse(shown, lambda same: same)
+
+
+def _run(title: str, run: Run, analysis: Analysis) -> dict[str, Any]:
+    answer = answer_of(analysis)
+    machine = {name: _text(name, run.environment.get(name)) for name in _MACHINE}
+    ran = as_ran(analysis)
+    for library, version in sorted({pair for one in ran for pair in _entries(one.facts, "versions")}):
+        machine[library] = ", ".join(filter(None, [machine.get(library), version]))
+    return {
+        "title": title,
+        "started": one_line(run.started).replace("T", " ").replace("+00:00", " UTC"),
+        "command": one_line(run.command, 4000),
+        "baseline": analysis.baseline,
+        "shared": one_line(analysis.shared),
+        "warnings": [layout.plain(one_line(one, 1000)) for one in sentences.warnings(analysis)],
+        "answer": [layout.plain(one_line(one, 1000)) for one in (answer.line, *answer.sentences)],
+        "machine": one_line(sentences.machine(run.environment)),
+        "about": [
+            [one_line(name).removesuffix("_bytes").replace("_", " "), one_line(said)]
+            for name, said in machine.items()
+            if said
+        ],
+        "settings": {one.name: one_line("; ".join(_settings(one))) for one in ran},
+    }
+
+
+def _settings(ran: AsRan) -> list[str]:
+    """Threads, modes of its library, and the versions that a contender ran with."""
+    known = [*_entries(ran.facts, "modes"), *_entries(ran.facts, "versions")]
+    return [f"threads: {ran.threads}", *(f"{name} {value}" for name, value in known)]
+
+
+def _entries(facts: Mapping[str, Any], name: str) -> list[tuple[str, str]]:
+    found = facts.get(name)
+    return [(str(key), str(one)) for key, one in found.items()] if isinstance(found, Mapping) else []
+
+
+def _text(name: str, value: Any) -> str:
+    """An entry of an environment in one line; empty for None."""
+    if name.endswith("_bytes") and isinstance(value, int):
+        return units.bytes_text(value)
+    if isinstance(value, Mapping):
+        value = [f"{key} {one}" for key, one in value.items() if one is not None]
+    return one_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value or ""))
+
+
+def _workload(cell: Cell) -> dict[str, Any]:
+    """One workload, and who is first there, with what to tell of it."""
+    won = cell.won
+    failed = Counter(_outcome(cell, name) for name in cell.answers if name not in cell.measured)
+    told = {
+        "first": ", ".join(won.first),
+        "same kernel": ", ".join(sorted(cell.first.difference(won.first))),
+        "verdict": str(won.sure),
+        "ahead of the next": _ahead(won.ahead),
+        "ahead of the baseline": _ahead(won.over_baseline),
+        "not measured": ", ".join(f"{count} {outcome}" for outcome, count in failed.items()),
+    }
+    return {
+        "group": cell.group,
+        "place": place_text(cell.workload),
+        "label": cell.workload.label,
+        "margin": cell.margin,
+        "size": cell.workload.score_bytes,
+        "state": str(won.sure),
+        "first": None if won.sure is Sure.NOBODY else won.name,
+        "best": cell.ranking.best.contender if cell.ranking else None,
+        "next_ratio": won.ahead.ratio if won.ahead else None,
+        "baseline_ratio": won.over_baseline.ratio if won.over_baseline else None,
+        "told": [f"{name}: {one}" for name, one in told.items() if one],
+    }
+
+
+def _ahead(lead: Lead | None) -> str:
+    if lead is None:
+        return ""
+    span = "" if lead.low is None or lead.high is None else f" {units.interval(lead.low, lead.high)}"
+    return f"{units.ratio(lead.ratio)}{span} × as fast as {lead.over}"
+
+
+def _outcome(cell: Cell, name: str) -> str:
+    return "not believed" if name in cell.faults else str(cell.answers[name].outcome).replace("_", " ")
+
+
+def _result(cell: Cell, name: str, result: Result, baseline: str) -> dict[str, Any]:
+    """One contender's answer to one workload. What needs a time is None for one without a believed one."""
+    standing = cell.standing(name) if name in cell.measured else None
+    span = seconds(result.latency) if standing and result.latency else None
+    rate = cell.rates.get(name) if standing else None
+    checked = result.accuracy if standing else None
+    best = cell.ranking.best.contender if cell.ranking else None
+    instead = f" (asked for {result.asked_kernel})" if result.fell_back else ""
+    return {
+        "contender": name,
+        "outcome": _outcome(cell, name),
+        "reason": cell.faults.get(name) or result.reason,
+        "kernel": f"{result.kernel}{instead}" if result.kernel else None,
+        "computes_in": result.computes_in,
+        "rounds": standing.rounds if standing else 0,
+        "processes": span.processes if span else 0,
+        "time": standing.seconds if standing else None,
+        "time_low": span.low if span else None,
+        "time_high": span.high if span else None,
+        "memory": result.peak_bytes if standing else None,
+        "error": checked.relative_error if checked else None,
+        "allowed": checked.budget if checked else None,
+        "share": rate.compute if rate else None,
+        "bandwidth": rate.bandwidth if rate else None,
+        **_verdict("baseline", standing.against_baseline if standing else None, name == baseline),
+        **_verdict("best", standing.against_best if standing else None, name == best),
+    }
+
+
+def _verdict(against: str, verdict: Verdict | None, itself: bool) -> dict[str, str | float | None]:
+    """The verdict on a contender against another, and how many times as fast it is, with its interval."""
+    ends = {"": "ratio", "_low": "high", "_high": "low"}  # the slowest is the least times as fast
+    taken = {end: getattr(verdict, of, None) for end, of in ends.items()}
+    found = {f"{against}{end}": 1 / value if value else None for end, value in taken.items()}
+    if itself:
+        found[against] = 1.0
+    return {f"{against}_is": str(verdict.kind) if verdict else None, **found}
+
+
+def _fields(told: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Fields to filter by: their values as text, as numbers where they are, and the place of each workload's."""
+    for name in dict.fromkeys(name for one in told for name in one):
+        values = list(dict.fromkeys(one[name] for one in told))
+        if name not in ALWAYS and len(values) < 2:
+            continue
+        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+        values.sort(key=None if numbers else str)
+        yield {
+            "name": name,
+            "label": "n" if name == "keys" else name.replace("_", " "),
+            "values": [_said(name, one) for one in values],
+            "numbers": values if numbers else None,
+            "of": [values.index(one[name]) for one in told],
+        }
+
+
+def _said(name: str, value: Any) -> str:
+    if name in ("run", "heads", "keys", "direction"):
+        return str(value).replace("_", " ")
+    return one_line(condition(name, value, always=True) or str(value))
+
+
+# -- small data --------------------------------------------------------------------------------------
+
+
+def packed(data: Any) -> str:
+    """`data` as JSON, packed by gzip, in base64: no text in it can end the element that it stands in.
+
+    Raises ValueError for a number that is not finite.
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), 7, mtime=0)).decode()
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A column for each entry of the rows."""
+    return {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+def _column(values: list[Any]) -> Any:
+    """Figures with five digits; texts, which repeat, each in one safe line as ``codes`` into ``values``."""
+    if not any(isinstance(one, str) for one in values):
+        return [figure(one) if isinstance(one, float) else one for one in values]
+    places = {text: place for place, text in enumerate(dict.fromkeys(values))}
+    return {
+        "values": [None if one is None else one_line(one) for one in places],
+        "codes": [places[one] for one in values],
+    }
+
+
+def figure(value: float) -> float | None:
+    """`value` with five digits, one more than are ever written; None where it is negative or not finite.
+
+    Rounded to fewer digits it is what `value` rounds to: it is cut off, and where something was cut and the last digit
+    is 0 or 5, that is made one more (as decimal.ROUND_05UP does, in a fraction of its time).
+    """
+    if not 0 <= value < math.inf:
+        return None
+    text = f"{value:.14e}"  # 1.23456789012345e-05: as many digits as come back unchanged from a float
+    last = text[5]
+    if last in "05" and text[6:16].strip("0"):
+        last = str(int(last) + 1)
+    return float(f"{text[:5]}{last}{text[16:]}")
+
+
+def packed_rounds(latencies: Sequence[Measurement], most: int) -> str:
+    """The raw rounds of all results, `packed` in at most `most` letters: thinned evenly until they fit.
+
+    ``all`` and ``shown`` tell how many rounds there were and are; ``every`` that one of so many is kept, 0 for none,
+    and then there is nothing else.
+    """
+    count = sum(len(one.samples) for one in latencies)
+    longest = max((len(one.samples) for one in latencies), default=0)
+    step = 1
+    while True:
+        block = packed({"all": count, "every": step, **_rounds(latencies, step)})
+        if len(block) <= most:
+            return block
+        if step >= longest:  # not even one of each fits
+            return packed({"all": count, "shown": 0, "every": 0})
+        step = min(max(step + 1, math.ceil(step * len(block) / max(most, 1))), longest)
+
+
+def _rounds(latencies: Sequence[Measurement], step: int) -> dict[str, Any]:
+    """Of every so many rounds the first: a row a result.
+
+    ``times`` are whole numbers of 10^``exponent`` seconds, of four digits or more; ``disturbed`` are places among them.
+    ``schedule`` is a place in ``schedules``, lists of rounds and of their processes: many results share one.
+    """
+    exponents, times, disturbed = [], [], []
+    schedules: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    schedule = []
+    for latency in latencies:
+        samples, left_out = latency.by_round(), latency.disturbed_rounds
+        numbers = tuple(sorted(samples)[::step])
+        shortest = min((samples[one] for one in numbers if samples[one] > 0), default=1.0)
+        exponents.append(math.floor(math.log10(shortest)) - 3)
+        times.append([round(samples[one] / 10.0 ** exponents[-1]) for one in numbers])
+        disturbed.append([at for at, one in enumerate(numbers) if one in left_out])
+        taken = (numbers, tuple(latency.processes[one] for one in numbers))
+        schedule.append(schedules.setdefault(taken, len(schedules)))
+    return {
+        "shown": sum(map(len, times)),
+        "exponent": exponents,
+        "times": times,
+        "disturbed": disturbed,
+        "schedule": schedule,
+        "schedules": list(schedules),
+    }

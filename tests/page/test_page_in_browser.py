@@ -1,0 +1,205 @@
+"""The page in a real browser, offline and from disk: what it says, how it is used, and that it lets nothing else in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from opened_page import PHONE, TWO_OF_EACH, VIEWS, Make, Open
+
+from attnlab import units
+from attnlab.report.analysis import analyse
+from attnlab.report.answer import answer_of
+from attnlab.report.layout import plain
+from attnlab.runs.store import Run
+
+PAIR = ("torch_eager", "torch_sdpa")
+
+
+@pytest.mark.parametrize(
+    "options", [PHONE, {"width": 320, "height": 600, "color_scheme": "dark"}, {"width": 1280}]
+)
+def test_every_view_is_drawn_on_any_screen(options: dict[str, Any], made: Make, opened: Open) -> None:
+    """From disk and offline, no wider than the screen, dark on a dark one; every control has a name to hear."""
+    found = opened(made(variants=TWO_OF_EACH), **options)
+    for name in VIEWS:
+        assert len(found.view(name)) > 200
+        assert found.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        unnamed = found.page.eval_on_selector_all(
+            "input, select, button, .chart, [role=region]",
+            "all => all.filter((one) => !(one.labels?.[0]?.textContent || one.textContent.trim()"
+            " || one.getAttribute('aria-label'))).map((one) => one.outerHTML)",
+        )
+        assert unnamed == [], name
+    ground = found.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    dark = max(map(int, re.findall(r"\d+", ground))) < 60
+    assert dark is ("color_scheme" in options)
+    found.harmless()
+
+
+def test_the_policy_is_in_force(made: Make, opened: Open) -> None:
+    """A script that is not the page's own does not run: so that the tests beside this one can fail."""
+    found = opened(made(heads=(1,)))
+    found.page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))"
+    )
+    assert found.page.evaluate("window.ran") is None
+    with pytest.raises(AssertionError):
+        found.harmless()
+
+
+def test_a_browser_that_cannot_unpack_the_data_says_so(made: Make, opened: Open) -> None:
+    found = opened(made(heads=(1,)), without="DecompressionStream")
+    assert found.text("body").startswith("This browser cannot unpack the data of this page")
+
+
+def test_hostile_text_stays_text(made: Make, opened: Open) -> None:
+    """Names, reasons, kernels, settings, machine and command are shown as they were written, and do nothing."""
+    hostile, worse = "<script>window.ran=1</script>", "</script><img src=x onerror=window.ran=2>"
+    costs = {hostile: lambda one: 1e-5 + 1e-9 * one.pairs, "torch_eager": lambda one: 2e-5 + 2e-9 * one.pairs}
+    names = (hostile, "torch_eager", "refuses")
+    run = made(costs=costs, contenders=names, kernels={hostile: worse}, baseline="torch_eager")
+    results = [replace(one, reason=one.reason and worse) for one in run.results]
+    facts = {"versions": {worse: hostile}, "modes": {hostile: worse}}
+    environment = {**run.environment, "cpu": worse, "contenders": {hostile: facts}}
+    found = opened(replace(run, results=results, environment=environment, command=worse, started=hostile))
+    found.tick("never", "refuses", on=True)
+    texts = {name: found.view(name) for name in VIEWS}
+    assert hostile in found.text("#head") and worse in found.text("#head")
+    assert texts["table"].count(worse) > 1 and texts["runs"].count(worse) >= 3
+    assert found.page.evaluate("window.ran") is None and found.page.locator("img").count() == 0
+    found.harmless()
+
+
+def test_the_page_says_what_the_report_says(made: Make, opened: Open) -> None:
+    """The answer, the winner of each cell and how far it is ahead, and every time, as the report writes them."""
+    run = made()
+    analysis, found = analyse(run), opened(run)
+    answer = answer_of(analysis)
+    assert all(plain(one) in found.text("#head") for one in (answer.line, *answer.sentences))
+    found.page.locator("#view .chart").first.focus()
+    for cell in sorted(analysis.cells, key=lambda one: (one.workload.keys, one.workload.heads)):
+        found.page.keyboard.press("ArrowRight")
+        told, lead = found.page.locator("#tip").text_content(), cell.won.ahead
+        assert f"first: {', '.join(cell.won.first)}\n" in told and f"verdict: {cell.won.sure}\n" in told
+        assert lead is not None and f"{units.ratio(lead.ratio)} [" in told and f"fast as {lead.over}" in told
+    table = found.view("table")
+    for one in run.results:
+        if one.latency is not None and "#" not in one.contender:
+            assert units.seconds_text(one.latency.median) in table.replace("\n", "")
+    found.harmless()
+
+
+def test_points_are_reached_by_pointer_touch_and_keyboard(made: Make, opened: Open) -> None:
+    """Tab goes through filters, views and charts, arrows through views and points, Enter picks, Escape hides."""
+    found = opened(made(contenders=PAIR), **PHONE)
+    reached = set()
+    for _ in range(15):
+        found.page.keyboard.press("Tab")
+        reached |= set(
+            found.page.evaluate("[document.activeElement.className, document.activeElement.tagName]")
+        )
+    assert {"chart", "skip", "SELECT", "INPUT", "SUMMARY"} <= reached
+    found.page.locator("#view .chart").first.focus()
+    for _ in range(3):
+        found.page.keyboard.press("ArrowRight")
+    found.page.keyboard.press("Enter")
+    assert "Ranking at n = 256, 1 head" in found.text("#view")
+    found.page.keyboard.press("ArrowRight")
+    found.page.keyboard.press("Escape")
+    assert found.page.locator("#tip").text_content() == ""
+    found.page.locator('#view [aria-label="cell"] rect').first.tap(force=True)
+    assert "Ranking at n = 64, 1 head" in found.text("#view")
+    found.page.locator("#tabs :checked").focus()
+    found.page.keyboard.press("ArrowRight")
+    assert "time of one call" in found.text("#view")
+    chart = found.page.locator("#view .chart").first
+    chart.scroll_into_view_if_needed()
+    dot = chart.locator('[aria-label="dot"] path').nth(1).bounding_box()
+    found.page.touchscreen.tap(dot["x"] + dot["width"] / 2, dot["y"] + dot["height"] / 2)
+    told = chart.locator('[aria-label="tip"]').text_content()
+    for words in ("peak memory", "kernel", "threads", "of the error allowed"):
+        assert words in told
+    found.harmless()
+
+
+def test_filters_and_axes_change_what_is_shown(made: Make, opened: Open) -> None:
+    run = made(variants=TWO_OF_EACH, contenders=(*PAIR, "numpy_vectorized"))
+    found = opened(run)
+    count = len(run.results)
+    for name, label, left in (
+        ("backend", "torch_sdpa", 2 / 3),
+        ("keys", "256", 2 / 3),
+        ("heads", "4", 1 / 2),
+        ("dtype", "bfloat16", 1 / 2),
+    ):
+        found.tick(name, label, on=False)
+        assert f"{round(count * left)} results" in found.view("table"), name
+        found.tick(name, label, on=True)
+    found.view("figures")
+    measured = found.points()
+    for name, label in (("backend", "torch_sdpa"), ("dtype", "bfloat16")):
+        found.tick(name, label, on=False)
+    assert measured > found.points() == 12
+    found.pick("against", "heads")
+    assert "n = 256" in found.text("#view") and found.points() == 12
+    for name in ("memory", "error", "share", "baseline"):
+        found.pick("show", name)
+        assert found.points() == 12, name
+    found.page.get_by_label("y logarithmic").set_checked(False)
+    assert found.points() == 12
+    for label in ("64", "256", "1024"):
+        found.tick("keys", label, on=False)
+    assert all("Nothing is selected" in found.view(name) for name in VIEWS)
+    found.harmless()
+
+
+def test_rounds_are_shown_with_the_disturbed_marked(made: Make, opened: Open) -> None:
+    """One point a round; every fifteen rounds of a made-up run hold one that was disturbed."""
+    run = made(lengths=(256,), heads=(1,), contenders=PAIR)
+    found = opened(run)
+    assert found.view("rounds").count("15 rounds, 1 disturbed") == 2
+    for scale in ("same", "relative", "own"):
+        found.pick("y axis", scale)
+        assert found.points() == 30
+    found.harmless()
+
+
+def test_two_runs_stand_side_by_side(made: Make, opened: Open) -> None:
+    """Each with its own answer and heat map; times against times; what differs between their machines is marked."""
+    one, other = made("here", contenders=PAIR), made("there", contenders=PAIR, seed=3)
+    found = opened(one, replace(other, environment={**other.environment, "cpu": "Another Processor"}))
+    assert found.text("#head").count("Use torch_sdpa") == 2
+    assert "A: here" in found.view("winners") and "B: there" in found.view("winners")
+    text = found.view("runs")
+    assert all(said in text for said in ("Another Processor", "differs", "12 results in both", "no verdict"))
+    assert found.points() == 12
+    found.tick("run", "B: there", on=False)
+    assert "No contender was measured on the same workload in both" in found.text("#view")
+    found.harmless()
+
+
+#: what a run may lack, and what the page then says
+LACKING: dict[str, tuple[Callable[[Make], Run], str]] = {
+    "empty": (lambda made: replace(made(complete=False), results=[]), "No verdict"),
+    "one backend": (
+        lambda made: made(contenders=("torch_sdpa",), baseline="torch_sdpa"),
+        "Only torch_sdpa has",
+    ),
+    "all wrong": (lambda made: made(contenders=PAIR, wrong=PAIR), "Use none of these here"),
+    "one process": (lambda made: made(processes=1), "No verdict yet"),
+    "above the ceiling": (lambda made: made(memory=False, ceiling_flops=1e6), "No verdict"),
+}
+
+
+@pytest.mark.parametrize("kind", LACKING)
+def test_whatever_a_run_lacks_the_page_is_true(kind: str, made: Make, opened: Open) -> None:
+    """Every view is drawn or says why not."""
+    make, said = LACKING[kind]
+    found = opened(make(made))
+    assert said in found.text("#head")
+    assert all(found.view(name) for name in VIEWS)
+    found.harmless()
