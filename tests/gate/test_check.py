@@ -20,7 +20,7 @@ import os, time
 import numpy as np
 LIBRARY = "numpy"
 def declines(workload):
-    return None if workload.queries * workload.keys < 5000 else "this takes long, and asks the same"
+    return None if workload.queries * workload.keys < 25_000 else "this takes long, and asks the same"
 def attend(query, key, value, *, causal, scale):
     s = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) * {scale}
     if causal:
@@ -40,6 +40,10 @@ def attend_with_log_sum(query, key, value, *, causal, scale):
 """
 
 
+#: NumPy has no bfloat16
+HALVES = ("float16", "bfloat16")
+
+
 def held(
     folder: Path, *, scale: str = "scale", extra: str = "pass", more: str = "", lanes: int = 1, **options: Any
 ) -> Checked:
@@ -52,12 +56,12 @@ def test_a_right_file_passes_with_its_precision_in_one_process_and_in_two(tmp_pa
     """NumPy has no bfloat16: that is declined, and not held against it. The result is plain JSON."""
     told: list[list[str]] = [[], []]
     found, together = (
-        held(tmp_path, lanes=lanes, more=LOG_SUM.format(log="np.log"), on_event=texts.append)
+        held(tmp_path, lanes=lanes, more=LOG_SUM.format(log="np.log"), on_event=texts.append, dtypes=HALVES)
         for lanes, texts in enumerate(told, 1)
     )
     assert found == together and sorted(told[0]) == sorted(told[1])
     assert found.passed is True and found.reason is None
-    assert set(found.precision) == set(found.log_sums) == {"float32", "float64", "float16"}
+    assert set(found.precision) == set(found.log_sums) == {"float16"}
     for numbers in (*found.precision.values(), *found.log_sums.values()):
         assert set(numbers) == {"class", "relative_error", "budget_ratio", "max_ulp", "bias", "of"}
     assert found.declined > 0 and found.left_out == 0
@@ -114,9 +118,8 @@ def test_one_that_declines_all_is_neither_right_nor_wrong_and_an_unknown_one_a_m
     tmp_path: Path,
 ) -> None:
     found = held(tmp_path, more="\ndef declines(workload):\n    return 'not today'\n", dtypes=("float32",))
-    assert found.passed is None and "declines every workload that was asked: not today" in (
-        found.reason or ""
-    )
+    assert found.passed is None and "declines every workload that was asked" in (found.reason or "")
+    assert "not today" in (found.reason or "")
     with pytest.raises(ValueError, match="no backend is called"):
         check("torch_sdqa")
 
