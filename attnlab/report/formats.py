@@ -20,7 +20,7 @@ from attnlab.judge.growth import Fitting
 from attnlab.report import (
     as_ran,
     data_tables,
-    findings,
+    experiments,
     layout,
     sentences,
     speed_figures,
@@ -127,7 +127,7 @@ def draw(analysis: Analysis) -> dict[str, Drawn]:
         "latency": speed_figures.latency(analysis),
         "memory": speed_figures.memory(analysis),
         "ceiling": speed_figures.ceiling(analysis),
-        **findings.draw(analysis.run.findings),
+        **experiments.draw(analysis.run.findings),
     }
     return {name: one for name, one in drawn.items() if one is not None}
 
@@ -221,7 +221,7 @@ def render(content: Content, pictures: Mapping[str, Picture], files: Sequence[st
         left_out=as_ran.left_out(analysis),
         storages=tables.storages(analysis),
         blocks=tables.blocks(analysis),
-        findings=findings.content(run.findings, shown, TABLES),
+        findings=experiments.content(run.findings, shown, TABLES),
         self_test=sentences.self_test_summary(analysis),
         account=sentences.account(analysis),
         environment=as_ran.environment(analysis),
