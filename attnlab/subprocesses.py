@@ -1,170 +1,333 @@
-"""Work in lanes: processes of their own, beside the one that asked for it.
+"""Fresh processes of this program, and messages to and from them; nothing is forked.
 
-`work_in_lanes` does one piece of work on several parts side by side, the first part here, each other in a lane.
-`Aside` is a piece of work in a lane while the caller goes on with another. What is told in any lane arrives here, in
-the thread that asked for it. A lane ends with the process that started it, and ends what it started itself. Its
-interpreter is a fresh one, as a worker's is: nothing is forked.
+A `Subprocess` is an interpreter that calls one function with its end of a `Channel`. An `Aside` is one call of a
+function there, while the caller does something else; `work_side_by_side` does one piece of work on several parts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, Pipe, wait
-from typing import IO, Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any, Generic, TypeVar
 
-from attnlab.system import die_with_parent
+from attnlab.system import die_with_parent, wait_until_stopped
 
-#: a lane that is told to end has this long to end what it started
+#: before each message: its length in bytes, big-endian
+_LENGTH = struct.Struct(">Q")
+#: a message that claims to be longer is none
+_MOST_BYTES = 2**36
+#: what is told to end has this long to end what it started
 _ENDING_SECONDS = 5.0
 
 Part = TypeVar("Part")
 Found = TypeVar("Found")
 Tell = Callable[[Any], None]
-#: works on a part and tells what it finds. In a lane all of it is pickled: the function, the part and what is told
+#: works on a part and tells what it finds. In another process all of it is pickled: function, part and what is told
 Work = Callable[[Part, Tell], None]
 
 
+class Closed(Exception):
+    """The other side is gone."""
+
+
+class Late(Exception):
+    """No complete message came, or was taken, before the deadline."""
+
+
+class Garbled(Exception):
+    """What came is no message; the text says why."""
+
+
 class Enough(Exception):
-    """Raised by who is told: the rest need not be known."""
+    """Raised by a `Tell` to end all of the work early."""
 
 
 class Broken(RuntimeError):
-    """The work in a lane raised, or its process ended before the work did; the message says how."""
+    """The work in another process raised, or that process ended before the work did; the message says how."""
 
 
-def work_in_lanes(work: Work[Part], parts: Sequence[Part], tell: Tell) -> None:
-    """`work` on all of `parts` at once, until it is done or `tell` raises; no process is left behind.
+class Channel:
+    """Messages over one socket, each of them pickled. A deadline is a `time.monotonic` instant, None for never."""
 
-    What other lanes tell is passed on whenever the work in this process tells something, and after it. What `tell`
-    raises comes through, but for `Enough`. Raises Broken for a lane that broke.
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def fileno(self) -> int:
+        """For `multiprocessing.connection.wait`."""
+        return self._end.fileno()
+
+    def send(self, message: Any, deadline: float | None = None) -> None:
+        """Raises Closed or Late."""
+        data = pickle.dumps(message, protocol=5)
+        try:
+            self._end.settimeout(_left(deadline))
+            self._end.sendall(_LENGTH.pack(len(data)))
+            self._end.sendall(data)
+        except TimeoutError:
+            raise Late from None
+        except OSError:
+            raise Closed from None
+
+    def receive(self, deadline: float | None = None) -> Any:
+        """The next message. Raises Closed, Late or Garbled."""
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        if length > _MOST_BYTES:
+            raise Garbled(f"a message of {length} bytes, at most {_MOST_BYTES} are expected")
+        data = self._read(length, deadline)
+        try:
+            return pickle.loads(data)
+        except Exception as fault:
+            raise Garbled(f"a message that is none ({type(fault).__name__})") from None
+
+    def ready(self) -> bool:
+        """Whether a message has begun to come, or the other side is gone."""
+        return bool(ready([self], 0))
+
+    def close(self) -> None:
+        """The other side finds it `Closed`."""
+        self._end.close()
+
+    def _read(self, length: int, deadline: float | None) -> bytearray:
+        data = bytearray()
+        while len(data) < length:
+            try:
+                self._end.settimeout(_left(deadline))
+                chunk = self._end.recv(min(length - len(data), 1 << 20))
+            except TimeoutError:
+                raise Late from None
+            except OSError:
+                raise Closed from None
+            if not chunk:
+                raise Closed
+            data += chunk
+        return data
+
+
+def ready(channels: Sequence[Channel], seconds: float | None = None) -> list[Channel]:
+    """Those on which a message begins to come, or whose other side is gone; waits for one, at most so many seconds."""
+    waiting: list[Any] = list(channels)
+    return wait(waiting, seconds)  # type: ignore[return-value]
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until then, a moment at least: 0 would mean not to wait for what is there."""
+    return None if deadline is None else max(1e-4, deadline - time.monotonic())
+
+
+class Subprocess:
+    """A fresh interpreter that calls `target`, "module:function", with its end of the `channel`.
+
+    In a group of processes of its own, unless `own_group` is False: Ctrl-C in a terminal does not reach it, and what it
+    starts is stopped and ended with it. `output` takes what it prints, None for where this process prints; what goes to
+    standard output is dropped where there is none. Raises OSError where no process can be started.
     """
-    lanes: list[_Lane] = []
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        output: Any = None,
+        own_group: bool = True,
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel, self._own_group = Channel(ours), own_group
+        try:
+            with theirs:
+                start = "from attnlab.subprocesses import main; main()"
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", start, str(theirs.fileno()), target],
+                    pass_fds=[theirs.fileno()],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL if output is None else output,
+                    stderr=output,
+                    start_new_session=own_group,
+                )
+        except BaseException:
+            ours.close()
+            raise
+
+    @property
+    def number(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    def signal(self, number: int) -> None:
+        """To its whole group, where it has one of its own."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            (os.killpg if self._own_group else os.kill)(self.number, number)
+
+    def stop(self) -> None:
+        """Stop it and what is in its group, and return when its threads are stopped: a signal alone only asks."""
+        self.signal(signal.SIGSTOP)
+        wait_until_stopped(self.number)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        self.signal(signal.SIGCONT)
+
+    def ended(self, seconds: float) -> str | None:
+        """How it ended, in words; None where it has not within so many seconds."""
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return f"was killed by {signal_name(-status)}" if status < 0 else f"exited with status {status}"
+
+    def end(self, patience: float = 0.0) -> None:
+        """End it, whatever it does: after so many seconds in which it may end what it started, at once where 0."""
+        if patience and self.process.poll() is None:
+            self.process.terminate()
+            self.ended(patience)
+        if self._own_group or self.process.returncode is None:
+            self.signal(signal.SIGKILL)  # what it started may still be there
+        self.process.wait()
+        self.channel.close()
+
+
+def signal_name(number: int) -> str:
+    """As the manual calls it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def main() -> None:
+    """In the new process: call what was asked for."""
+    module, _, name = sys.argv[2].partition(":")
+    getattr(importlib.import_module(module), name)(Channel(socket.socket(fileno=int(sys.argv[1]))))
+
+
+class Aside(Generic[Found]):
+    """``function(*arguments)`` in a process of its own, from now on, while the caller does something else.
+
+    All of it, and what comes of it, is pickled. It ends with this object at the latest, also where nobody asks for the
+    result. environment, output : as of a `Subprocess`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Found],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,
+        output: Any = None,
+    ) -> None:
+        self._process = _begun(_tell_result, (function, arguments), environment, output)
+        self._end = weakref.finalize(self, Subprocess.end, self._process, _ENDING_SECONDS)
+
+    def result(self, seconds: float | None = None) -> Found:
+        """What came of it, to be asked for once. Raises Broken, and Late where it is not there in so many seconds."""
+        found: list[Found] = []
+        deadline = None if seconds is None else time.monotonic() + seconds
+        try:
+            while _pass_on(self._process, found.append, deadline):
+                pass
+        finally:
+            self._end()
+        return found[0]
+
+    def end(self) -> None:
+        """End it without a result."""
+        self._end()
+
+
+def work_side_by_side(work: Work[Part], parts: Sequence[Part], tell: Tell) -> None:
+    """`work` on all of `parts` at once, on the first here, until it is done or `tell` raises; no process is left.
+
+    What is told elsewhere is told here, in this thread: whenever the work in this process tells something, and after
+    it. What `tell` raises comes through, but for `Enough`. Raises Broken.
+    """
+    working: list[Subprocess] = []
+
+    def pass_on(channels: Sequence[Channel]) -> None:
+        for one in [one for one in working if one.channel in channels]:
+            if not _pass_on(one, tell):
+                working.remove(one)
 
     def told_here(message: Any) -> None:
-        for lane in lanes:
-            while lane.working and lane.reports.poll():
-                lane.pass_on(tell)
+        while found := ready([one.channel for one in working], 0):
+            pass_on(found)
         tell(message)
 
+    started: list[Subprocess] = []
     try:
         for part in parts[1:]:
-            lanes.append(_Lane(work, part))
+            started.append(_begun(work, part))
+        working += started
         work(parts[0], told_here)
-        while working := {lane.reports: lane for lane in lanes if lane.working}:
-            for reports in wait(list(working)):
-                working[reports].pass_on(tell)  # type: ignore[index]
+        while working:
+            pass_on(ready([one.channel for one in working]))
     except Enough:
         pass
     finally:
-        for lane in lanes:
-            lane.ask_to_end()
-        for lane in lanes:
-            lane.end()
+        for one in started:
+            one.process.terminate()
+        for one in started:
+            one.end(_ENDING_SECONDS)
 
 
-class Aside(Generic[Part, Found]):
-    """``function(part)`` in a lane, from now on, while the caller does something else.
+def _begun(
+    work: Work[Any], part: Any, environment: Mapping[str, str] | None = None, output: Any = None
+) -> Subprocess:
+    process = Subprocess("attnlab.subprocesses:_do", environment=environment, output=output)
 
-    The function, the part and what comes of it are pickled. The lane ends with this object at the latest, also where
-    nobody asks for the result.
-    """
+    def send() -> None:
+        with contextlib.suppress(Closed):  # how it ended is told when its result is asked for
+            process.channel.send((work, part))
 
-    def __init__(self, function: Callable[[Part], Found], part: Part) -> None:
-        self._lane = _Lane(_tell_result, (function, part))
-        self._end = weakref.finalize(self, _Lane.end, self._lane)
-
-    def result(self) -> Found:
-        """What came of it, once it is there; to be asked for once. Raises Broken."""
-        told: list[Found] = []
-        try:
-            while self._lane.working:
-                self._lane.pass_on(told.append)
-        finally:
-            self._end()
-        return told[0]
+    threading.Thread(
+        target=send, daemon=True
+    ).start()  # it reads when it has started: nobody need wait for that
+    return process
 
 
-def _tell_result(asked: tuple[Callable[[Part], Any], Part], tell: Tell) -> None:
-    function, part = asked
-    tell(function(part))
+def _pass_on(process: Subprocess, tell: Tell, deadline: float | None = None) -> bool:
+    """Wait for what is told next, and tell it; False where that was the end of it. Raises Broken and Late."""
+    try:
+        kind, message = process.channel.receive(deadline)
+    except (Closed, Garbled):
+        how = process.ended(_ENDING_SECONDS)
+        raise Broken(f"a process that was to do a part of the work {how}") from None
+    if kind == "raised":
+        raise Broken(f"a process that was to do a part of the work raised:\n{message}")
+    if kind == "told":
+        tell(message)
+    return bool(kind == "told")
 
 
-class _Lane:
-    """A process that works on one part; `reports` is what it tells, until it is no longer `working`."""
-
-    def __init__(self, work: Work[Part], part: Part) -> None:
-        self.working = True
-        self.reports, theirs = Pipe(duplex=False)
-        asked = pickle.dumps((work, part))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "attnlab.subprocesses", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in a terminal reaches the caller alone, which ends its lanes
-            )
-        # it reads when it has started, which nobody need wait for
-        threading.Thread(target=_write, args=(self._process.stdin, asked), daemon=True).start()
-
-    def pass_on(self, tell: Tell) -> None:
-        """Wait for what it tells next, and tell it."""
-        try:
-            kind, message = self.reports.recv()
-        except (EOFError, OSError):
-            status = self._process.wait()
-            how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"
-            raise Broken(f"a process that was to do a part of the work {how}") from None
-        if kind == "raised":
-            raise Broken(f"a process that was to do a part of the work raised:\n{message}")
-        if kind == "done":
-            self.working = False
-        else:
-            tell(message)
-
-    def ask_to_end(self) -> None:
-        """Let it end what it started, and itself."""
-        self._process.terminate()
-
-    def end(self) -> None:
-        """Ask it to end, where it was not asked, and wait until it has; one that does not is killed."""
-        self.ask_to_end()
-        try:
-            self._process.wait(_ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # what it started dies with it, where the system can
-            self._process.wait()
-        self.reports.close()
-
-
-def _write(to_lane: IO[bytes], asked: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError), to_lane:
-        to_lane.write(asked)
-
-
-def main(reports: Connection) -> None:
-    """In a lane: do what standard input says and report it; to be told to end is to leave the work by an exception."""
+def _do(channel: Channel) -> None:
+    """In the new process: the work that comes, and reports of it. SIGTERM leaves it by an exception."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     die_with_parent()
     try:
-        work, part = pickle.load(sys.stdin.buffer)
-        work(part, lambda message: reports.send(("told", message)))
-        reports.send(("done", None))
-    except BrokenPipeError:
+        work, part = channel.receive()
+        work(part, lambda message: channel.send(("told", message)))
+        channel.send(("done", None))
+    except Closed:
         pass  # who started it has gone
+    except Garbled as fault:
+        channel.send(("raised", str(fault)))
     except Exception:
-        reports.send(("raised", traceback.format_exc()))
+        channel.send(("raised", traceback.format_exc()))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to be ended
 
 
-if __name__ == "__main__":
-    main(Connection(int(sys.argv[1]), readable=False))
+def _tell_result(asked: tuple[Callable[..., Any], tuple[Any, ...]], tell: Tell) -> None:
+    function, arguments = asked
+    tell(function(*arguments))

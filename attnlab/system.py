@@ -1,7 +1,6 @@
 """What the operating system does for the measuring: stopping processes, counting, limits. Linux first.
 
-Whatever a system lacks is done otherwise or left out, here and nowhere else: macOS has no ``/proc`` and no pipes of a
-wanted size, Windows neither signals that stop a process nor process groups nor resource limits.
+Whatever a system lacks is done otherwise or left out, here and nowhere else: macOS has no ``/proc`` and tells less.
 """
 
 from __future__ import annotations
@@ -40,42 +39,17 @@ def _module(name: str) -> Any:
         return None
 
 
-# -- processes of others ---------------------------------------------------------------------------
+# -- other processes, and cores --------------------------------------------------------------------
 
 
-def go_on(process: psutil.Process) -> None:
-    """Let a worker and all that it started run again."""
-    _signal(process, "SIGCONT", "resume")
-
-
-def stop(process: psutil.Process) -> None:
-    """Stop a worker and all that it started, and return when its threads are stopped: a signal alone only asks."""
-    _signal(process, "SIGSTOP", "suspend")
-    if hasattr(os, "waitid"):  # waits without polling (20 µs), and leaves an exit status to be read
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+def wait_until_stopped(number: int) -> None:
+    """Return when all threads of a child are stopped, or it has ended; its exit status stays to be read."""
+    if hasattr(os, "waitid"):  # waits without polling (20 µs)
+        os.waitid(os.P_PID, number, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return
     until = time.monotonic() + _STOPPING_SECONDS
-    while process.status() not in _AT_REST and time.monotonic() < until:
+    while psutil.Process(number).status() not in _AT_REST and time.monotonic() < until:
         time.sleep(1e-4)
-
-
-def kill(process: psutil.Process) -> None:
-    """End a worker and all that it started, stopped ones too."""
-    _signal(process, "SIGKILL", "kill")
-
-
-def _signal(process: psutil.Process, name: str, otherwise: str) -> None:
-    """To its process group, or, where there are none, to the process and its children one by one.
-
-    Until the process has been waited for, its number cannot be another's.
-    """
-    if hasattr(os, "killpg") and hasattr(signal, name):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, getattr(signal, name))
-        return
-    with contextlib.suppress(psutil.Error):
-        for one in (*process.children(recursive=True), process):
-            getattr(one, otherwise)()
 
 
 def started_by(number: int) -> list[int]:
@@ -88,13 +62,6 @@ def started_by(number: int) -> list[int]:
     except OSError:  # another system, or it has ended
         return []
     return [one for child in map(int, children) for one in (child, *started_by(child))]
-
-
-def widen(pipe: int, size: int) -> None:
-    """Let a pipe hold so many bytes, where the system can: the two sides take turns less often."""
-    fcntl = _module("fcntl")
-    with contextlib.suppress(OSError, AttributeError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
 
 
 def cores() -> int:

@@ -20,9 +20,9 @@ from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends
 from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
-from attnlab.race.bare import seconds_alone
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.race.selftest import seconds_alone
 
 #: what is promised: so much is added at most to a call of so many seconds
 PROMISED, CALL_SECONDS = 0.02, 1e-3

@@ -10,7 +10,6 @@ takes about twelve minutes, ten trials ten such runs. The page ``benchmarks/peer
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -28,8 +27,8 @@ from peer_scores import RULES, quantile, score
 from peer_tools import PATIENCE, TOOLS, Pair, child, pairs, version
 
 from attnlab import figures
-from attnlab.race.background_load import hog
 from attnlab.race.environment import environment
+from attnlab.race.selftest import background_load
 
 CONDITIONS = {"idle": "idle", "hog": "beside a busy loop"}
 Trials = list[dict[str, Any]]
@@ -53,7 +52,7 @@ def save(store: Store, file: Path) -> None:
 def measured(trial: int, condition: str, pair: Pair, tool: str, seconds: float) -> dict[str, Any]:
     """One trial, to be stored; its ``failed`` tells why there is no ratio."""
     one: dict[str, Any] = {"trial": trial, "condition": condition, "pair": pair.name, "tool": tool}
-    beside = hog("cpu", 10 * PATIENCE) if condition == "hog" else contextlib.nullcontext()
+    beside = background_load("cpu" if condition == "hog" else "idle", 10 * PATIENCE)
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, beside:
         one |= {"at": datetime.now(UTC).isoformat(timespec="seconds"), "load": round(os.getloadavg()[0], 2)}
         started = time.monotonic()

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from attnlab.experiments.claims_api import Ledger, run_claims
-from attnlab.experiments.ledger_page import deciding_figure
+from attnlab.experiments.claim import Ledger
+from attnlab.experiments.claims import run_claims
 from attnlab.report.layout import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "claims-by-seed.md"
@@ -27,7 +27,7 @@ def page(ledgers: Mapping[int, Ledger]) -> str:
         found = {seed: ledger[entry.id] for seed, ledger in ledgers.items()}
         verdicts = [str(one.verdict) for one in found.values()]
         differ += len(set(verdicts)) > 1
-        figures = list(dict.fromkeys(deciding_figure(one) for one in found.values()))
+        figures = list(dict.fromkeys(one.deciding_figure for one in found.values()))
         rows.append([f"`{entry.id}`", ", ".join(dict.fromkeys(verdicts)), "; ".join(figures)])
     return "\n\n".join(
         [

@@ -8,7 +8,6 @@ minutes a pass, `power` fifteen seconds a trial, `agreement` about twelve minute
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import statistics
@@ -29,10 +28,10 @@ from attnlab.judge.pairing import Kind
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.background_load import hog
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.race.selftest import background_load
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan
 
@@ -222,8 +221,7 @@ def main() -> None:
     chosen = parser.parse_args()
     store = Store(chosen.out / "verdicts.jsonl")
     measures = {"aa": (aa, chosen.passes), "power": (power, chosen.trials), "agreement": (agreement, 4)}
-    idle = chosen.beside == "idle" or not chosen.sections
-    with contextlib.nullcontext() if idle else hog(chosen.beside, _LOAD_SECONDS):
+    with background_load(chosen.beside, _LOAD_SECONDS):
         for section in chosen.sections:
             measure, count = measures[section]
             measure(store, chosen.beside, count)

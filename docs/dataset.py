@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from attnlab.runs.dataset_page import anew
+from tabulate import tabulate
+
+from attnlab.runs.dataset_query import VIEWS
+from attnlab.runs.dataset_schema import PARTITIONS, TABLES, VERSION, VERSION_KEY, arrow
 
 PAGE = Path(__file__).with_suffix(".md")
 
+
+def written_again(page: str) -> str:
+    """`page` with the version, the tables with their columns and the views between its marks."""
+    parts = [
+        f"The schema is version {VERSION} (`{VERSION_KEY}` in `dataset.json` and in every file's metadata)."
+    ]
+    for table, columns in TABLES.items():
+        rows = [(f"`{name}`", "in the folder's name", text) for name, text in PARTITIONS.items()]
+        kinds = {one.name: re.sub(r"(?<=<)(item|element): ", "", str(one.type)) for one in arrow(table)}
+        rows += [(f"`{one.name}`", f"`{kinds[one.name]}`", one.text.replace("|", "\\|")) for one in columns]
+        parts.append(f"### Table `{table}`\n{tabulate(rows, ('column', 'type', 'what it holds'), 'pipe')}")
+    views = [(f"`{name}`", text) for name, (text, _) in VIEWS.items()]
+    parts.append(f"### Views of `attnlab query`\n{tabulate(views, ('view', 'what it holds'), 'pipe')}")
+    text = re.sub(r" {2,}\|", " |", re.sub(r"-{4,}", "---", "\n\n".join(parts)))
+    return re.sub(r"(?s)(<!-- columns -->\n).*?(\n<!-- end)", lambda marks: marks[1] + text + marks[2], page)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(anew(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(written_again(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

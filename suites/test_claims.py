@@ -2,7 +2,8 @@
 
 import pytest
 
-from attnlab.experiments.claims_api import CLAIMS, ClaimVerdict, Ledger, run_claims
+from attnlab.experiments.claim import ClaimVerdict, Ledger
+from attnlab.experiments.claims import CLAIMS, run_claims
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,15 @@ process of its own, and may end it, is tested where that counts.
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
-from attnlab.race.worker import Reply, Worker, _refusal
+from attnlab.race.worker import Worker, refusal
 from attnlab.race.worker_process import Refused
 
 
@@ -41,15 +39,14 @@ class InThisProcess:
             backend = load(self._contender.backend, self._folders, dict(self._contender.settings))
         self._worker.backend, self.computes_in, self.parts = backend, backend.computes_in, backend.parts
 
-    def begin(
-        self, op: str, *, seconds: float, arrays: Sequence[NDArray[Any]] = (), **arguments: Any
-    ) -> Callable[[], Reply]:
+    def begin(self, op: str, *, seconds: float, **arguments: Any) -> Callable[[], Any]:
         """A call of what is returned does it."""
-        return lambda: self._do(op, *(np.array(one) for one in arrays), **arguments)
+        return lambda: self.ask(op, seconds=seconds, **arguments)
 
-    def ask(self, op: str, *, seconds: float, **arguments: Any) -> dict[str, Any]:
-        """The answer."""
-        return self._do(op, **arguments)[0]
+    def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:
+        """The answer; what was asked is not changed by it."""
+        with _refusing():
+            return getattr(self._worker, op)(**copy.deepcopy(arguments))
 
     def answered(self) -> bool:
         """Whether nothing is to be waited for."""
@@ -57,10 +54,6 @@ class InThisProcess:
 
     def end(self) -> None:
         """Nothing is there to be ended."""
-
-    def _do(self, op: str, *arrays: NDArray[Any], **arguments: Any) -> Reply:
-        with _refusing():
-            return self._worker.do({"op": op, **arguments}, arrays)
 
 
 @contextlib.contextmanager
@@ -71,5 +64,4 @@ def _refusing() -> Iterator[None]:
         try:
             yield
         except Exception as fault:
-            told = _refusal(fault)
-            raise Refused(told["error"], told["message"]) from None
+            raise Refused(*refusal(fault)) from None

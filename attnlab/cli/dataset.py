@@ -10,7 +10,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnlab.cli.stored import tell_passed_over
+from attnlab.text import one_line
 
 if TYPE_CHECKING:
     from attnlab.runs.dataset import Answer
@@ -37,7 +38,6 @@ def collect(runs: tuple[Path, ...], into: Path) -> int:
     Exits with 1 where a folder could not be read; the others are collected all the same.
     """
     from attnlab.runs import dataset
-    from attnlab.text import one_line
 
     found = dataset.collect(runs, into)
     for one in found:
@@ -73,7 +73,7 @@ def query(dataset: Path, sql: str, form: str) -> int:
     with _ended_by_ctrl_c():
         answer = ask(dataset, sql)
         tell_passed_over(answer.foreign)
-        {"table": _table, "md": _markdown, "csv": _csv, "json": _json}[form](answer)
+        _print(answer, form)
     return 0
 
 
@@ -100,79 +100,57 @@ def _end(*_: object) -> None:
     os._exit(130)
 
 
-def _shown(answer: Answer) -> list[list[str]]:
-    """The rows as a person is shown them; whether there are more is told."""
-    rows = [[_cell(one, digits=6) for one in row] for row in itertools.islice(answer.rows, _ROWS)]
+def _print(answer: Answer, form: str) -> None:
+    """Whole as csv (a line a row, the names first, null empty) or json (one list of objects), or the first rows."""
+    if form == "json":
+        rows = (json.dumps(dict(zip(answer.columns, map(_plain, row), strict=True))) for row in answer.rows)
+        click.echo("[", nl=False)
+        for index, line in enumerate(rows):
+            click.echo((",\n" if index else "\n") + line, nl=False)
+        click.echo("\n]")
+        return
+    names = [one_line(one, 100_000) for one in answer.columns]
+    if form == "csv":
+        written = csv.writer(sys.stdout, lineterminator="\n")
+        written.writerow(names)
+        written.writerows([_cell(one) for one in row] for row in answer.rows)
+        return
+    shown = [[_cell(one, short=True) for one in row] for row in itertools.islice(answer.rows, _ROWS)]
     if next(answer.rows, None) is not None:
-        told = f"attnlab: the first {_ROWS} rows; --format csv and --format json print all"
-        click.echo(told, err=True)
-    return rows
+        click.echo(f"attnlab: the first {_ROWS} rows; --format csv and --format json print all", err=True)
+    if form == "md":
+        from attnlab.report.analysis import neutral_text
+        from attnlab.report.layout import markdown
 
-
-def _table(answer: Answer) -> None:
+        titles = [neutral_text(one).replace("|", "\\|") for one in answer.columns]
+        head = f"| {' | '.join(titles)} |\n|{':--|' * len(titles)}"
+        cells = [list(map(neutral_text, row)) for row in shown]
+        click.echo(markdown(titles, cells, left=len(titles)) if cells else head)
+        return
     from rich.markup import escape
     from rich.table import Table
 
     from attnlab.cli.tables import show
 
     table = Table()
-    for name in answer.columns:
-        table.add_column(escape(_text(name)), overflow="fold")
-    for row in _shown(answer):
-        table.add_row(*map(escape, row))
+    for title in names:
+        table.add_column(escape(title), overflow="fold")
+    for row in shown:
+        table.add_row(*[escape(cell) for cell in row])
     show(table)
 
 
-def _markdown(answer: Answer) -> None:
-    from attnlab.report.layout import markdown
-    from attnlab.report.neutral import neutral_text
-
-    names = [neutral_text(one).replace("|", "\\|") for one in answer.columns]
-    rows = [list(map(neutral_text, row)) for row in _shown(answer)]
-    if rows:
-        click.echo(markdown(names, rows, left=len(names)))
-    else:
-        click.echo(f"| {' | '.join(names)} |\n|{':--|' * len(names)}")
-
-
-def _csv(answer: Answer) -> None:
-    """Comma-separated, a line a row, the names of the columns first; null is empty."""
-    written = csv.writer(sys.stdout, lineterminator="\n")
-    written.writerow(map(_text, answer.columns))
-    written.writerows([_cell(one) for one in row] for row in answer.rows)
-
-
-def _json(answer: Answer) -> None:
-    """One list of objects; numbers that are not finite are the texts "nan", "inf" and "-inf"."""
-    rows: Iterable[dict[str, Any]] = (
-        dict(zip(answer.columns, map(_plain, row), strict=True)) for row in answer.rows
-    )
-    click.echo("[", nl=False)
-    for index, row in enumerate(rows):
-        click.echo((",\n" if index else "\n") + json.dumps(row, allow_nan=False), nl=False)
-    click.echo("\n]")
-
-
-def _cell(value: Any, digits: int | None = None) -> str:
-    """One value as text in one line; numbers to so many digits, where that is said."""
+def _cell(value: Any, *, short: bool = False) -> str:
+    """One value as text in one line; `short`, numbers to six digits and texts to some letters."""
     value = _plain(value)
-    if value is None:
-        return ""
-    if isinstance(value, float) and digits is not None:
-        return f"{value:.{digits}g}"
-    return _text(
-        value if isinstance(value, str) else json.dumps(value), 100_000 if digits is None else _LETTERS
-    )
-
-
-def _text(text: str, most: int = 100_000) -> str:
-    from attnlab.text import one_line
-
-    return one_line(text, most)
+    if isinstance(value, float) and short:
+        return f"{value:.6g}"
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return one_line(text, _LETTERS if short else 100_000)
 
 
 def _plain(value: Any) -> Any:
-    """A value of DuckDB's as JSON has it."""
+    """A value of DuckDB's as JSON has it; numbers that are not finite are the texts "nan", "inf" and "-inf"."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | Decimal):

@@ -107,13 +107,11 @@ def show_run(run: Run, *, quiet: bool = False) -> None:
     Of a run that is not complete, what there is.
     """
     from attnlab.cli.tables import show
-    from attnlab.report import in_words
-    from attnlab.report.analysis import analyse
-    from attnlab.report.answer import answer_of
+    from attnlab.report import content_of, in_words
 
-    analysis = analyse(run)
+    content = content_of(run)
     if not quiet:
-        cells = [one for one in analysis.cells if one.answers]
+        cells = [one for one in content.analysis.cells if one.answers]
         if cells:
             show(table(Standings(one.workload, one.ranking, one.answers) for one in cells))
-    click.echo(in_words(analysis, answer_of(analysis)))
+    click.echo(in_words(content))

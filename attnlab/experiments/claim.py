@@ -1,4 +1,4 @@
-"""A claim as a row of data, what decides it, and the rule that makes its verdict.
+"""A claim as a row of data, what decides it, the rule that makes its verdict, and the ledger of many.
 
 A claim names an experiment of `attnlab.experiments` and *tests*: a quantity of it and what its rows must be
 if the claim is true. Whose statement a test belongs to says what its failure means: the claim's own, where its
@@ -9,12 +9,13 @@ every row that a claim looks at, theory's own prediction is the right statement,
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from attnlab.experiments.finding import STANDARD_ERRORS, Finding, Row, meets
+from attnlab.experiments.finding import STANDARD_ERRORS, Finding, Row, meets, pick
 from attnlab.experiments.survey import RAISED
 
 
@@ -38,7 +39,7 @@ class ClaimVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Test:
-    """Rows of `quantity` whose `where` has these values, one of them where several are given, and what they must be.
+    """The rows that `quantity` and `where` take (`Row.takes`), and what they must be.
 
     `expected`: a number, or one that the row's conditions give, in `relation` to the measured one; None for what
     theory predicts of the row.
@@ -51,12 +52,28 @@ class Test:
     expected: float | Callable[[Mapping[str, Any]], float] | None = None
     where: Mapping[str, Any] = field(default_factory=dict)
 
-    def takes(self, row: Row) -> bool:
-        """Whether it is about `row`."""
-        return row.quantity == self.quantity and all(
-            row.where.get(key) in (value if isinstance(value, tuple) else (value,))
-            for key, value in self.where.items()
-        )
+    def check(self, role: Role, rows: Sequence[Row]) -> Check:
+        """The row that comes out worst. Raises `_Unmeasured` where there is none or a backend raised an error."""
+        mine = pick(rows, self.quantity, **self.where)
+        if not mine or any("backend" in row.where for row in mine):
+            for row in pick(rows, RAISED):
+                raise _Unmeasured(f"{row.where['backend']}: {row.where['reason']}")
+        if not mine:
+            raise _Unmeasured(f"no backend was asked for {self.quantity}")
+        found = [self._against(role, row) for row in mine]
+        worst = max(found, key=lambda check: check.excess)
+        return worst if len(found) == 1 else replace(worst, where=f"{worst.where}; worst of {len(found)}")
+
+    def _against(self, role: Role, row: Row) -> Check:
+        words = {
+            key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in row.where.items()
+        }
+        where = ", ".join(text if key == "backend" else f"{key} = {text}" for key, text in words.items())
+        relation, expected = self.relation, self.expected
+        if expected is None:
+            relation, expected = row.relation, row.predicted
+        number = float(expected(row.where) if callable(expected) else expected)
+        return Check(role, row.quantity, row.measured, relation, number, row.standard_error, row.slack, where)
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,17 @@ class Check:
         above = {"=": abs(above), "≥": -above, ">": -above}.get(self.relation, above)
         return above + room if self.relation in "<>" else above - room
 
+    def __str__(self) -> str:
+        """The figures in words: ``Var(q·k): 1014 ± 6, claimed = 256 (σ = 2, d_k = 64)``."""
+        of = "claimed" if self.role in (Role.CLAIM, Role.BEYOND) else "predicted"
+        error = f" ± {self.standard_error:.2g}" if self.standard_error else ""
+        slack = f" ± {self.slack:.2g}" if self.slack and self.relation not in "<>" else ""
+        expected, where = (
+            f"{self.relation} {_number(self.expected)}{slack}",
+            f" ({self.where})" if self.where else "",
+        )
+        return f"{self.quantity}: {_number(self.measured)}{error}, {of} {expected}{where}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, which has no NaN and no infinity: such a number becomes its name."""
         plain = {
@@ -107,18 +135,22 @@ class Check:
         return cls(**{**known, **numbers, "role": Role(data["role"])})
 
 
-class Unmeasured(Exception):
+class _Unmeasured(Exception):
     """The experiment has not the rows that a test needs; the message says why."""
 
 
+_TEXTS = ("id", "theme", "says", "truth", "reference", "condition", "experiment", "plan")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Statement:
-    """What is said of attention, in our own words, and what is right.
+class Claim:
+    """What is said of attention, in our own words, what is right, the tests that decide it; and how they came out.
 
     says : the claim. truth : the right statement. condition : under which the claim holds, where it needs one.
-    reference : where to read more. experiment : whose quantities decide it, `PUBLISHED` where it was
+    reference : where to read more. experiment : whose quantities decide it, ``published`` where they were
     looked up; empty where only trained models could tell. plan : the plan of the race whose verdict decides it, where
-    a race does and no experiment.
+    a race does and no experiment. claimed, beyond, right, control : tests by `Role`. checks : of a judged claim; the
+    verdict is not stored but follows. note : why there are no checks, where there are none.
     """
 
     id: str
@@ -129,67 +161,68 @@ class Statement:
     condition: str = ""
     experiment: str = ""
     plan: str = ""
+    claimed: tuple[Test, ...] = field(default=(), compare=False)
+    beyond: tuple[Test, ...] = field(default=(), compare=False)
+    right: tuple[Test, ...] = field(default=(), compare=False)
+    control: tuple[Test, ...] = field(default=(), compare=False)
+    checks: tuple[Check, ...] = ()
+    note: str = ""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Claim(Statement):
-    """A statement and the tests that decide it: of the claim, of the claim beyond its condition, and further ones."""
-
-    claimed: tuple[Test, ...] = ()
-    beyond: tuple[Test, ...] = ()
-    right: tuple[Test, ...] = ()
-    control: tuple[Test, ...] = ()
-
-    def checks(self, finding: Finding) -> tuple[Check, ...]:
-        """A check a test, and one on theory's prediction for the same rows. Raises Unmeasured where there are none."""
-        roles = (
-            (Role.CLAIM, self.claimed),
-            (Role.BEYOND, self.beyond),
-            (Role.RIGHT, self.right),
-            (Role.CONTROL, self.control),
-        )
-        found = [_check(role, test, finding.rows) for role, tests in roles for test in tests]
+    def judged(self, finding: Finding | None) -> Claim:
+        """With what its experiment found: a check a test, and one on theory's prediction for the same rows."""
+        if finding is None:
+            asked = f"a race decides it, on the machine where it is asked: attnlab run --plan {self.plan}"
+            untrained = "a question about models trained on language, and no experiment here trains one"
+            note = "its experiment was not run" if self.experiment else asked if self.plan else untrained
+            return replace(self, note=note)
+        tests = list(zip(Role, (self.claimed, self.beyond, self.right, self.control), strict=True))
         predicted = {
             (test.quantity, tuple(test.where.items())): Test(test.quantity, where=test.where)
             for test in (*self.claimed, *self.beyond)
             if test.expected is not None
         }
-        return (*found, *(_check(Role.RIGHT, test, finding.rows) for test in predicted.values()))
+        try:
+            every = (*tests, (Role.RIGHT, tuple(predicted.values())))
+            checks = tuple(test.check(role, finding.rows) for role, mine in every for test in mine)
+        except _Unmeasured as reason:
+            return replace(self, note=f"not measured here: {reason}")
+        return replace(self, checks=checks)
 
+    @property
+    def verdict(self) -> ClaimVerdict:
+        """What follows from the checks."""
+        return decide(self.checks)
 
-def _check(role: Role, test: Test, rows: Sequence[Row]) -> Check:
-    """The row that comes out worst for `test`. Raises Unmeasured where there is none or a backend raised an error."""
-    mine = [row for row in rows if test.takes(row)]
-    if not mine or any("backend" in row.where for row in mine):
-        for row in rows:
-            if row.quantity == RAISED:
-                raise Unmeasured(f"{row.where['backend']}: {row.where['reason']}")
-    if not mine:
-        raise Unmeasured(f"no backend was asked for {test.quantity}")
-    found = [_against(role, test, row) for row in mine]
-    worst = max(found, key=lambda check: check.excess)
-    return (
-        worst
-        if len(found) == 1
-        else Check(**{**vars(worst), "where": f"{worst.where}; worst of {len(found)}"})
-    )
+    @property
+    def deciding(self) -> Check | None:
+        """The check on which the verdict turns: the first that the claim fails, or its first where it fails none."""
+        said = [check for check in self.checks if check.role in (Role.CLAIM, Role.BEYOND)]
+        tests = [check for check in self.checks if check.role in (Role.RIGHT, Role.CONTROL)]
+        if self.verdict is ClaimVerdict.NOT_MEASURABLE:
+            return next((check for check in tests if not check.holds), None)
+        return next((check for check in said if not check.holds), said[0])
 
+    @property
+    def deciding_figure(self) -> str:
+        """That check in words, or why there is none: ``Var(q·k): 1014 ± 6, claimed = 256 (σ = 2, d_k = 64)``."""
+        check = self.deciding
+        return self.note if check is None else str(check)
 
-def _against(role: Role, test: Test, row: Row) -> Check:
-    where = ", ".join(
-        str(value)
-        if key == "backend"
-        else f"{key} = {value:g}"
-        if isinstance(value, float)
-        else f"{key} = {value}"
-        for key, value in row.where.items()
-    )
-    if test.expected is None:
-        relation, expected = row.relation, row.predicted
-    else:
-        relation = test.relation
-        expected = float(test.expected(row.where) if callable(test.expected) else test.expected)
-    return Check(role, row.quantity, row.measured, relation, expected, row.standard_error, row.slack, where)
+    def verdict_in(self, words: Mapping[ClaimVerdict, str]) -> str:
+        """The verdict in `words`, with its condition where it hangs on one."""
+        conditional = self.verdict is ClaimVerdict.CONDITIONAL and self.condition
+        return words[self.verdict] + (f": {self.condition}" if conditional else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON; with the verdict, for whoever reads it elsewhere."""
+        text, checks = {name: getattr(self, name) for name in _TEXTS}, [one.to_dict() for one in self.checks]
+        return {**text, "verdict": str(self.verdict), "checks": checks, "note": self.note}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Claim:
+        """The inverse of `to_dict`, without the tests; the verdict is computed anew, whatever the data say."""
+        known = {name: data[name] for name in (*_TEXTS, "note") if name in data}
+        return cls(**known, checks=tuple(Check.from_dict(one) for one in data["checks"]))
 
 
 def decide(checks: Iterable[Check]) -> ClaimVerdict:
@@ -210,3 +243,52 @@ def decide(checks: Iterable[Check]) -> ClaimVerdict:
     if failed.get(Role.RIGHT):
         return ClaimVerdict.NOT_MEASURABLE
     return ClaimVerdict.REFUTED if failed[Role.CLAIM] else ClaimVerdict.CONDITIONAL
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What one run found. `facts` are the seed, the backends that were asked and the seconds that it took."""
+
+    entries: tuple[Claim, ...]
+    facts: Mapping[str, str | float]
+
+    @property
+    def counts(self) -> dict[ClaimVerdict, int]:
+        """How many claims met each verdict."""
+        found = Counter(entry.verdict for entry in self.entries)
+        return {verdict: found[verdict] for verdict in ClaimVerdict}
+
+    def __getitem__(self, id: str) -> Claim:
+        return {entry.id: entry for entry in self.entries}[id]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {"facts": dict(self.facts), "claims": [entry.to_dict() for entry in self.entries]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Ledger:
+        """The inverse of `to_dict`."""
+        return cls(tuple(Claim.from_dict(one) for one in data["claims"]), dict(data["facts"]))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every test of every claim as plain values, a row a test."""
+        return [
+            {"claim": entry.id, "tested": _TESTED[check.role], **{name: getattr(check, name) for name in _FIGURES},
+             "met": check.holds, "where": check.where}
+            for entry in self.entries
+            for check in entry.checks
+        ]  # fmt: skip
+
+
+_TESTED = {
+    Role.CLAIM: "the claim",
+    Role.BEYOND: "the claim, beyond its condition",
+    Role.RIGHT: "the right statement",
+    Role.CONTROL: "the experiment itself",
+}
+_FIGURES = ("quantity", "measured", "standard_error", "relation", "expected", "slack")
+
+
+def _number(value: float) -> str:
+    """A whole number in full, any other to four digits."""
+    return f"{value:,.0f}" if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"

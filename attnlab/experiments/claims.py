@@ -1,14 +1,31 @@
-"""What is often said of attention, a claim a row, theme by theme in the order in which they are read."""
+"""What is often said of attention, a claim a row, theme by theme in the order of reading; and how claims are judged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
-from attnlab.experiments.claim import Claim, Test
-from attnlab.experiments.published import HEADS as HEAD_COUNT
-from attnlab.experiments.published import PUBLISHED
+from attnlab.experiments.catalogue import EXPERIMENTS, check_request, run_experiments
+from attnlab.experiments.claim import Claim, Ledger, Test
+from attnlab.experiments.finding import Finding, Row
 from attnlab.plain import suggestion
+
+#: stands where a claim names the experiment that decides it, for figures that were looked up; their quantity
+PUBLISHED, HEADS_EACH = "published", "heads a layer"
+#: model, year, heads of a layer, where it is said
+_MODELS = (
+    ("Transformer base", 2017, 8, "Vaswani et al. 2017, table 3"),
+    ("Transformer big", 2017, 16, "Vaswani et al. 2017, table 3"),
+    ("BERT base", 2018, 12, "Devlin et al. 2018, §3"),
+    ("BERT large", 2018, 16, "Devlin et al. 2018, §3"),
+    ("GPT-3 small", 2020, 12, "Brown et al. 2020, table 2.1"),
+    ("GPT-3 175B", 2020, 96, "Brown et al. 2020, table 2.1"),
+    ("PaLM 540B", 2022, 48, "Chowdhery et al. 2022, table 1"),
+    ("Llama 3 8B", 2024, 32, "Grattafiori et al. 2024, table 3"),
+    ("Llama 3 70B", 2024, 64, "Grattafiori et al. 2024, table 3"),
+    ("Llama 3 405B", 2024, 128, "Grattafiori et al. 2024, table 3"),
+)
 
 FORMULA, SHAPES, REACH, PRECISION = "The formula", "Shapes", "Reach", "Precision"
 TEMPERATURE, VARIANCE, SATURATION = "Temperature", "The variance of the scores", "Saturation"
@@ -363,16 +380,16 @@ CLAIMS = (
         says="A model typically has 8 to 16 heads.",
         truth="So the first ones had. Of those looked up here the later ones have 12 (GPT-3 small) to 128 (Llama "
         "3 405B).",
-        claimed=(Test(HEAD_COUNT, "≥", 8, {"year": (2017, 2018)}), Test(HEAD_COUNT, "≤", 16, {"year": (2017, 2018)})),
-        beyond=(Test(HEAD_COUNT, "≤", 16, {"year": (2020, 2022, 2024)}),),
+        claimed=(Test(HEADS_EACH, "≥", 8, {"year": (2017, 2018)}), Test(HEADS_EACH, "≤", 16, {"year": (2017, 2018)})),
+        beyond=(Test(HEADS_EACH, "≤", 16, {"year": (2020, 2022, 2024)}),),
     ),
     Claim(
         id="bert-heads", theme=MANY_HEADS, experiment=PUBLISHED, condition="BERT base",
         reference="Devlin et al. 2018 (1810.04805), §3",
         says="BERT has 12 heads a layer.",
         truth="BERT base has 12, BERT large 16.",
-        claimed=(Test(HEAD_COUNT, "=", 12, {"model": "BERT base"}),),
-        beyond=(Test(HEAD_COUNT, "=", 12, {"model": "BERT large"}),),
+        claimed=(Test(HEADS_EACH, "=", 12, {"model": "BERT base"}),),
+        beyond=(Test(HEADS_EACH, "=", 12, {"model": "BERT large"}),),
     ),
     Claim(
         id="heads-learn-syntax", theme=BEYOND,
@@ -382,6 +399,7 @@ CLAIMS = (
         "Nothing in the formula assigns such parts; it is a question about a trained model, not about attention.",
     ),
 )
+# fmt: on
 
 
 def chosen(ids: Iterable[str] = ()) -> tuple[Claim, ...]:
@@ -393,3 +411,54 @@ def chosen(ids: Iterable[str] = ()) -> tuple[Claim, ...]:
             hint = suggestion(id, known, "attnlab claims --list names them all")
             raise ValueError(f"no claim is called {id!r}; {hint}")
     return tuple(known[id] for id in wanted)
+
+
+def published() -> Finding:
+    """What was looked up as a finding, so that claims are decided by it as by an experiment's."""
+    rows = tuple(
+        Row.compare(HEADS_EACH, {"model": model, "year": year, "source": source}, None, heads)
+        for model, year, heads, source in _MODELS
+    )
+    question = "How many heads has a model?"
+    return Finding(PUBLISHED, "Published models", question, f"{len(rows)} models were looked up.", rows)
+
+
+def run_claims(
+    ids: Iterable[str] = (),
+    *,
+    seed: int = 0,
+    backends: Sequence[str] | None = None,
+    folders: Sequence[Path | str] = (),
+    findings: Iterable[Finding] = (),
+    on_event: Callable[[str], None] = lambda text: None,
+) -> Ledger:
+    """Judge the claims called `ids`, all where none is named, by the experiments that they need, each run once.
+
+    backends : names to measure through, all that are found where None. folders : where to look for more of them.
+    findings : experiments that have been run already, with the same seed and backends.
+
+    Raises ValueError for an unknown id or backend or a bad seed, before any experiment has run.
+    """
+    wanted = chosen(ids)
+    check_request(backends, seed, folders)
+    found = {one.experiment: one for one in findings}
+    for name in EXPERIMENTS:
+        if name not in found and any(claim.experiment == name for claim in wanted):
+            on_event(name.replace("_", " "))
+            (found[name],) = run_experiments([name], backends, seed=seed, folders=folders)
+    return judged(wanted, found, seed)
+
+
+def judged(claims: Iterable[Claim], found: Mapping[str, Finding], seed: int = 0) -> Ledger:
+    """The ledger of `claims` from findings by name of their experiment, and from what was published."""
+    found = {PUBLISHED: published(), **found}
+    entries = tuple(claim.judged(found.get(claim.experiment)) for claim in claims)
+    used = [found[name] for name in dict.fromkeys(entry.experiment for entry in entries) if name in found]
+    facts: dict[str, str | float] = {"seed": seed, "backends": "none"}
+    for one in used:
+        told = {
+            key: fact for key, fact in one.facts.items() if key.startswith("without") or key == "backends"
+        }
+        facts |= told
+    seconds = sum(float(one.facts.get("seconds", 0.0)) for one in used)
+    return Ledger(entries, {**facts, "seconds": round(seconds, 2)})

@@ -1,15 +1,30 @@
-"""What an experiment found: rows of predicted against measured, each with its standard error and verdict."""
+"""What an experiment is and what it found: rows of predicted against measured, picked, drawn and stored."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab import figures
 
 # what a bar shows is what a row is judged by
 from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from attnlab.experiments.survey import Survey
+
+Array = NDArray[np.float64]
+#: the conditions that tell a row apart: numbers and names
+Where = Mapping[str, Any]
 #: the relation of a figure that nothing is predicted of
 MEASURED = "measured"
 #: what `Row.relation` may be; < and > must hold beyond the error
@@ -32,10 +47,6 @@ def meets(measured: float, relation: str, expected: float, room: float) -> bool:
     return bool((reached | {"<": above < -room, ">": above > room})[relation])
 
 
-#: the conditions that tell a row apart
-Where = dict[str, str | float]
-
-
 @dataclass(frozen=True)
 class Row:
     """One comparison: `where` tells it apart (d_k, scaling, backend, ...), the rest are the figures.
@@ -45,7 +56,7 @@ class Row:
     """
 
     quantity: str
-    where: Mapping[str, str | float]
+    where: Where
     predicted: float
     measured: float
     standard_error: float
@@ -57,41 +68,40 @@ class Row:
     def compare(
         cls,
         quantity: str,
-        where: Mapping[str, str | float],
-        predicted: float,
+        where: Where,
+        predicted: float | None,
         measured: float,
         *,
         standard_error: float = 0.0,
         slack: float = 0.0,
         relation: str = "=",
     ) -> Row:
-        """A row that passes where the two figures stand in that relation."""
+        """A row that passes where the two figures stand in that relation.
+
+        Without a prediction (None) it passes where `measured` is finite, and is counted in no comparison.
+        """
+        if predicted is None:
+            predicted, relation = measured, MEASURED
         measured, predicted = float(measured), float(predicted)
         passed = meets(measured, relation, predicted, max(STANDARD_ERRORS * standard_error, slack))
         return cls(quantity, where, predicted, measured, standard_error, passed, relation, slack)
-
-    @classmethod
-    def only_measured(
-        cls, quantity: str, where: Mapping[str, str | float], measured: float, *, standard_error: float = 0.0
-    ) -> Row:
-        """A figure without a prediction; it passes where it is finite, and is counted in no comparison."""
-        return cls.compare(
-            quantity, where, measured, measured, standard_error=standard_error, relation=MEASURED
-        )
 
     @property
     def compared(self) -> bool:
         """Whether anything was predicted of it."""
         return self.relation != MEASURED
 
+    def takes(self, quantity: str, where: Mapping[str, Any]) -> bool:
+        """Whether it is of `quantity`, with these values of `where`, one of them where a tuple of several is given."""
+        return quantity in ("", self.quantity) and all(
+            self.where.get(name) in (value if isinstance(value, tuple) else (value,))
+            for name, value in where.items()
+        )
 
-def pick(rows: Iterable[Row], quantity: str = "", **where: str | float) -> list[Row]:
-    """The rows of that quantity, of any where none is named, whose conditions have these values."""
-    return [
-        row
-        for row in rows
-        if quantity in ("", row.quantity) and all(row.where.get(name) == one for name, one in where.items())
-    ]
+
+def pick(rows: Iterable[Row], quantity: str = "", **where: Any) -> list[Row]:
+    """The rows of that quantity, of any where none is named, whose conditions have these values: see `Row.takes`."""
+    return [row for row in rows if row.takes(quantity, where)]
 
 
 @dataclass(frozen=True)
@@ -118,3 +128,116 @@ class Finding:
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
         """The inverse of `to_dict`."""
         return cls(**{**data, "rows": tuple(Row(**row) for row in data["rows"])})
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Rows for the short table of a chapter: those that `quantity` and `where` take (`Row.takes`).
+
+    Through one backend, or through each where `every`.
+    """
+
+    quantity: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    every: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What a module of an experiment defines as ``EXPERIMENT``: how its question is answered, and its chapter.
+
+    The first paragraph of the module's docstring is the question, the second what theory says of it; the docstring of
+    `draw` is the figure's caption. All of them, and `lesson`, hold whatever was measured.
+
+    measure : takes rows through the backends of a `Survey`, which keeps them. conclusion : what was found, in sentences
+    made from the rows. draw : in a figure. lesson : what follows. shown : the rows that show it best.
+    """
+
+    title: str
+    measure: Callable[[Survey], None]
+    conclusion: Callable[[Sequence[Row]], str]
+    draw: Callable[[Finding], Figure]
+    lesson: str
+    shown: tuple[Shown, ...]
+
+    @property
+    def question(self) -> str:
+        """What is asked."""
+        return self._said[0]
+
+    @property
+    def theory(self) -> str:
+        """What is known of it."""
+        return self._said[1]
+
+    @property
+    def caption(self) -> str:
+        """What stands below the figure."""
+        return " ".join((self.draw.__doc__ or "").split())
+
+    @property
+    def _said(self) -> list[str]:
+        """The paragraphs of the module's docstring, each a line; empty ones where Python was told to drop them."""
+        text = sys.modules[self.measure.__module__].__doc__ or "\n\n"
+        return [" ".join(one.split()) for one in text.split("\n\n")]
+
+
+def values(rows: Iterable[Row], condition: str) -> Array:
+    """The values of one condition, a number a row; or of ``measured``, ``predicted``, ``standard_error``."""
+    return np.array(
+        [float(row.where[condition] if condition in row.where else getattr(row, condition)) for row in rows]
+    )
+
+
+def of_first_backend(rows: Sequence[Row]) -> list[Row]:
+    """Those of the first backend, by name: what theory predicts is the same for all."""
+    return pick(rows, backend=min(str(row.where["backend"]) for row in rows)) if rows else []
+
+
+def of_most_keys(rows: Iterable[Row]) -> list[Row]:
+    """Those of the longest rows: a slow backend was asked for short ones."""
+    rows = list(rows)
+    return pick(rows, keys=max((row.where["keys"] for row in rows), default=0))
+
+
+def plot_measured(
+    panel: Axes, rows: Sequence[Row], x: str, colour: str, unit: float | Array = 1.0, **options: Any
+) -> None:
+    """The measured values against the condition `x`, in units of `unit`, with their bars; `options` : of `points`."""
+    found, errors = values(rows, "measured") / unit, values(rows, "standard_error") / unit
+    figures.points(panel, values(rows, x), found, errors, colour, **options)
+
+
+def plot_predicted(
+    panel: Axes, rows: Sequence[Row], x: str, colour: str, unit: float | Array = 1.0, *, smooth: bool = False
+) -> None:
+    """The predicted values against the condition `x`, in units of `unit`: a line, or a curve where `smooth`."""
+    at, line = values(rows, x), values(rows, "predicted") / unit
+    panel.plot(*(figures.smooth(list(at), line) if smooth else (at, line)), color=colour, linewidth=1.8)
+
+
+def plot_by_backend(
+    panel: Axes,
+    rows: Sequence[Row],
+    x: str | float,
+    colour: str = "",
+    *,
+    form: Callable[[float], float] = float,
+    named: bool = True,
+) -> None:
+    """`form` of the measured values against the condition `x`, or at x: open marks a backend, nested so that all show.
+
+    Without a colour each backend has its own; `named` puts them into the legend.
+    """
+    styles = figures.backend_styles([str(row.where["backend"]) for row in rows])
+    for (name, style), size in zip(styles.items(), figures.nested_sizes(len(styles)), strict=True):
+        mine = pick(rows, backend=name)
+        at = values(mine, x) if isinstance(x, str) else [x] * len(mine)
+        look: dict[str, Any] = {"color": colour or style["color"], "mfc": "none", "ms": size, "mew": 0.8}
+        label = name if named else None
+        panel.plot(at, [form(row.measured) for row in mine], style["marker"], label=label, **look)
+
+
+def boundary(panel: Axes, x: float) -> None:
+    """A dashed line at `x`, where one behaviour ends and another begins."""
+    panel.axvline(x, color=figures.GREY, linestyle="--", linewidth=1.2)

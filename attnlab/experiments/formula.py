@@ -1,14 +1,16 @@
-"""What does softmax(scale · q kᵀ) v compute, index by index, and which shapes does it take? Asked of every backend.
+"""What does softmax(scale · q kᵀ) v compute, and which shapes does it take?
 
-There is a score for every pair of query and key, s_ij = q_i·k_j; each query has weights of its own that add up over the
-keys; the output has a row for each query and the width of a value. So lengths of queries and keys are independent of
-each other, reordering the tokens reorders the output, and a causal prefix does not know what follows it.
+There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a query are positive and add
+up to 1 over the keys it sees, p_ij = e^{s_ij} / Σ_l e^{s_il}, and its output is the mean of the values with these
+weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1). So the numbers of queries and keys are independent,
+as are the widths of keys and values; the same permutation of all tokens permutes the output; and under a causal mask
+the output of a prefix does not depend on what follows it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,25 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.experiments.estimates import mean_over_clusters, mean_row
-from attnlab.experiments.finding import Finding, Row, Where, pick
-from attnlab.experiments.responses import read_logits, weights_of
-from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
+from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick
+from attnlab.experiments.observables import read_logits, weights_of
+from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
 from attnlab.figures import BLACK, CYCLE, GREY, entitle, new_figure
 from attnlab.theory import attention_under_random_inputs, precision_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Array = NDArray[Any]
+Arrays = list[NDArray[Any]]
 _HEADS, _TOKENS, _DIM = 2, 12, 16
 _SCALE = _DIM**-0.5
 #: rounding of sums of a few products in float64, with room; and that of a quotient of differences
 _ROUNDING, _DIFFERENCE = 1e-13, 1e-9
 #: what an honest error may be above its budget, which is a root mean square
 _ABOVE_BUDGET = 0.25
-#: keys over which scores are summed without a softmax
-UNNORMALISED_KEYS = (16, 128)
 #: queries, keys, value dimension
 SHAPES: Mapping[str, Sequence[tuple[int, int, int]]] = {
     "n_q = n_k": ((12, 12, _DIM),),
@@ -50,18 +49,13 @@ def measure(survey: Survey) -> None:
     survey.each(_properties, _causal_properties, _scores, without_softmax, _shapes)
 
 
-def _drawn(
-    seed: int, stream: int, queries: int, keys: int, value_dim: int = _DIM
-) -> tuple[Array, Array, Array]:
+def _drawn(seed: int, stream: int, queries: int, keys: int, value_dim: int = _DIM) -> Arrays:
     rng = generator(seed, 1600, stream)
     shapes = ((queries, _DIM), (keys, _DIM), (keys, value_dim))
-    q, k, v = (rng.standard_normal((1, _HEADS, *shape)) for shape in shapes)
-    return q, k, v
+    return [rng.standard_normal((1, _HEADS, *shape)) for shape in shapes]
 
 
-def _error(
-    one: OpenBackend, arrays: tuple[Array, Array, Array], dtype: str, causal: bool = False
-) -> tuple[float, float]:
+def _error(one: OpenBackend, arrays: Arrays, dtype: str, causal: bool = False) -> tuple[float, float]:
     """Relative error over the budget of an implementation that rounds all it may, and the scatter of that figure."""
     q, k, v = (array.astype(dtype) for array in arrays)
     budget = list(precision_classes(q, k, v, dtype=dtype, scale=_SCALE, causal=causal).values())[-1]
@@ -71,11 +65,10 @@ def _error(
 
 
 def _errors(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
-    for causal in (False, True):
-        error, scatter = _error(one, _drawn(seed, 1, 48, 64), dtype, causal)
-        where = {"dtype": dtype, "mask": "causal" if causal else "none"}
-        room = {"standard_error": scatter, "slack": _ABOVE_BUDGET}
-        yield one.row("error / error budget", where, 1.0, error, **room, relation="≤")
+    for mask in ("none", "causal"):
+        error, scatter = _error(one, _drawn(seed, 1, 48, 64), dtype, mask == "causal")
+        room = {"standard_error": scatter, "slack": _ABOVE_BUDGET, "relation": "≤"}
+        yield one.row("error / error budget", {"dtype": dtype, "mask": mask}, 1.0, error, **room)
 
 
 def _causal_properties(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -107,7 +100,7 @@ def _properties(one: OpenBackend, seed: int) -> Iterator[Row]:
     yield one.row("largest |o| / largest |v|, unscaled", {}, 1.0, unscaled, slack=_ROUNDING, relation="≤")
 
 
-def _share_of_pairs(one: OpenBackend, q: Array, k: Array, mask: str, expected: float) -> Row:
+def _share_of_pairs(one: OpenBackend, q: NDArray[Any], k: NDArray[Any], mask: str, expected: float) -> Row:
     seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
     return one.row("share of pairs with a weight", {"mask": mask}, expected, float(seen.mean()), slack=1e-12)
 
@@ -115,13 +108,11 @@ def _share_of_pairs(one: OpenBackend, q: Array, k: Array, mask: str, expected: f
 def _scores(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Scores of pairs: no symmetric table, and a length times a cosine."""
     heads, n = 32, 24
-    rng = generator(seed, 1600, 4)
-    q, other = rng.standard_normal((2, 1, heads, n, _DIM))
+    q, other = generator(seed, 1600, 4).standard_normal((2, 1, heads, n, _DIM))
     for keys, k, expected in (("k = q", q, 0.0), ("independent", other, 2 * (n - 1) / n)):
         s = read_logits(one.attend, q, k, scale=_SCALE)[0]
         squares = ((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1)
-        where: Where = {"backend": one.name, "keys are": keys}
-        yield mean_row("‖S − Sᵀ‖² / n²", where, squares, predicted=expected, slack=_ROUNDING)
+        yield one.mean("‖S − Sᵀ‖² / n²", {"keys are": keys}, squares, expected, _ROUNDING)
     for lengths, long in (("equal", 1.0), ("1 and 4", 4.0)):
         # the query along the first axis; one key in its direction, one at 60°
         two = np.array([[1.0, 0.0], [long / 2, long * math.sqrt(3) / 2]])[None, None]
@@ -137,56 +128,43 @@ def without_softmax(one: OpenBackend, seed: int) -> Iterator[Row]:
     the output has E Σp².
     """
     heads, n_q = 32, 24
-    for keys in UNNORMALISED_KEYS:
+    for keys in (16, 128):
         rng = generator(seed, 1650, keys)
         q, k, v = (rng.standard_normal((1, heads, n, _DIM)) for n in (n_q, keys, keys))
-        scores = read_logits(one.attend, q, k, scale=_SCALE)
-        output = one.attend(q, k, v, causal=False, scale=_SCALE)
-        where: Where = {"backend": one.name, "keys": keys}
+        summed = (read_logits(one.attend, q, k, scale=_SCALE) @ v)[0] ** 2
+        output = one.attend(q, k, v, causal=False, scale=_SCALE)[0] ** 2
         exact = attention_under_random_inputs(keys, _DIM, _SCALE).participation
-        for quantity, vectors, expected in (
-            ("mean square of Σ s v", scores @ v, float(keys)),
-            ("mean square of Σ p v", output, exact),
-        ):
-            yield mean_row(quantity, where, (vectors[0] ** 2).mean(axis=-1), predicted=expected)
-        ratio = math.sqrt(float(np.mean((scores @ v) ** 2) / np.mean(output**2)))
-        error = 0.5 * ratio * math.hypot(*(_relative_error(vectors) for vectors in (scores @ v, output)))
-        quantity = "rms of Σ s v / rms of Σ p v"
-        yield Row.compare(quantity, where, math.sqrt(keys / exact), ratio, standard_error=error)
-
-
-def _relative_error(vectors: Array) -> float:
-    """Standard error of the mean square, relative to it: by heads, which are independent."""
-    mean, error = mean_over_clusters((vectors[0] ** 2).mean(axis=-1))
-    return error / mean
+        yield one.mean("mean square of Σ s v", {"keys": keys}, summed.mean(axis=-1), float(keys))
+        yield one.mean("mean square of Σ p v", {"keys": keys}, output.mean(axis=-1), exact)
+        ratio = math.sqrt(float(np.mean(summed) / np.mean(output)))
+        # by heads, which are independent
+        means = [mean_over_clusters(squares.mean(axis=-1)) for squares in (summed, output)]
+        error = 0.5 * ratio * math.hypot(*(error / mean for mean, error in means))
+        expected, quantity = math.sqrt(keys / exact), "rms of Σ s v / rms of Σ p v"
+        yield one.row(quantity, {"keys": keys}, expected, ratio, standard_error=error)
 
 
 def _shapes(one: OpenBackend, seed: int) -> Iterator[Row]:
     """The share of questions that are answered right; what does not fit must be refused."""
     for stream, (label, sizes) in enumerate(SHAPES.items()):
-        found = [_answered_right(one, _drawn(seed, 10 + stream, *size)) for size in sizes]
-        told = [right for right in found if right is not None]
-        if told:
-            where: Where = {"backend": one.name, "shapes": label}
-            yield Row.compare("share answered right", where, 1.0, float(np.mean(told)))
+        right: list[bool] = []
+        for size in sizes:
+            try:
+                error, scatter = _error(one, _drawn(seed, 10 + stream, *size), "float64")
+            except Declined:
+                continue
+            # within what roundings explain
+            right.append(error <= 1 + max(5 * scatter, _ABOVE_BUDGET))
+        if right:
+            yield one.row("share answered right", {"shapes": label}, 1.0, float(np.mean(right)))
     q, k, v = _drawn(seed, 20, 6, 6)
-    attend: Callable[..., Array] = partial(one.attend, causal=False, scale=_SCALE)
     for label, arrays in (("d_q ≠ d_k", (q, k[..., :12], v)), ("n_k ≠ n_v", (q, k, v[:, :, :4]))):
         try:
-            attend(*arrays)
+            one.attend(*arrays, causal=False, scale=_SCALE)
             answered = 1.0
         except ValueError:
             answered = 0.0
-        yield Row.compare("share answered", {"backend": one.name, "shapes": label}, 0.0, answered)
-
-
-def _answered_right(one: OpenBackend, arrays: tuple[Array, Array, Array]) -> bool | None:
-    """Whether the error is within what roundings explain; None where the backend declines the shapes."""
-    try:
-        error, scatter = _error(one, arrays, "float64")
-    except Declined:
-        return None
-    return bool(error <= 1 + max(5 * scatter, _ABOVE_BUDGET))
+        yield one.row("share answered", {"shapes": label}, 0.0, answered)
 
 
 def conclusion(rows: Sequence[Row]) -> str:
@@ -202,31 +180,47 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Errors over their budgets, and the share of pairs that have a weight, by backend."""
+    """Left: relative error of each backend over the budget of an implementation that rounds all it may; left of
+    the line the error is explained by rounding. Right: share of the pairs of query and key that have a weight,
+    without a mask and with a causal one, in float64; lines are predicted."""
     figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.4, sharey=True)
     by_error = pick(finding.rows, "error / error budget")
     names = list(dict.fromkeys(str(row.where["backend"]) for row in by_error))
-    shown = (
-        (errors, "error / error budget", ("dtype", "mask")),
-        (pairs, "share of pairs with a weight", ("mask",)),
-    )
-    for panel, quantity, keys in shown:
+    shared = pick(finding.rows, "share of pairs with a weight", backend=tuple(names))
+    for panel, shown, keys in ((errors, by_error, ("dtype", "mask")), (pairs, shared, ("mask",))):
         kinds: dict[str, list[Row]] = {}
-        for row in pick(finding.rows, quantity):
-            if row.where["backend"] in names:
-                kinds.setdefault(", ".join(str(row.where[key]) for key in keys), []).append(row)
+        for row in shown:
+            kinds.setdefault(", mask: ".join(str(row.where[key]) for key in keys), []).append(row)
         for (kind, rows), colour in zip(kinds.items(), CYCLE, strict=False):
             places = [names.index(str(row.where["backend"])) for row in rows]
-            label = f"mask: {kind}" if panel is pairs else kind.replace(", ", ", mask: ")
+            label = f"mask: {kind}" if panel is pairs else kind
             panel.plot([row.measured for row in rows], places, "o", color=colour, mfc="none", label=label)
             panel.axvline(rows[0].predicted, color=BLACK if panel is errors else colour, linewidth=1.2)
         panel.set_xlim(left=0)
         if kinds:
             panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=9, frameon=False)
-    in_float64 = {str(row.where["backend"]) for row in pick(by_error, dtype="float64")}
-    for name in (one for one in names if one not in in_float64):
-        pairs.text(0.02, names.index(name), "no float64", color=GREY, fontsize=8.5, va="center")
+    for place, name in enumerate(names):
+        if not pick(by_error, dtype="float64", backend=name):
+            pairs.text(0.02, place, "no float64", color=GREY, fontsize=8.5, va="center")
     errors.set_yticks(range(len(names)), names)
     entitle(errors, "No error above what roundings predict", "relative error / error budget", "")
     entitle(pairs, "A causal mask keeps (n + 1)/2n of the pairs", "share of pairs with a weight", "")
     return figure
+
+
+EXPERIMENT = Experiment(
+    title="The formula, index by index",
+    measure=measure,
+    conclusion=conclusion,
+    draw=draw,
+    lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are "
+    "equal. A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is "
+    "linear in the values, and never larger than the largest of them.",
+    shown=(
+        Shown("error / error budget", every=True),
+        Shown("‖S − Sᵀ‖² / n²"),
+        Shown("share of pairs with a weight"),
+        Shown("rms of Σ s v / rms of Σ p v"),
+        Shown("share answered right"),
+    ),
+)

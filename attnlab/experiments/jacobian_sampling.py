@@ -1,24 +1,36 @@
-"""The law of ‖J‖_F, J = diag p − ppᵀ, for a row of attention over standard normal inputs: shares and quantiles.
+"""Laws of a row's gradient over standard normal inputs that have no integral: sampled, each figure with its error.
 
-Its mean square has an exact integral; its quantiles have not. So rows of the random energy model are drawn, and the two
-things that decide most of ‖J‖ are not left to chance: β is drawn a stratum of its law a row, and the largest logit,
-which given all others is a normal number above the second largest, a stratum of its law a copy of the row. That makes
-the error some ten times smaller than that of as many independent rows. Every figure comes with it.
+‖J‖_F, J = diag p − ppᵀ: its mean square has an exact integral; its quantiles have not. So rows of the random energy
+model are drawn, and the two things that decide most of ‖J‖ are not left to chance: β is drawn a stratum of its law a
+row, and the largest logit, which given all others is a normal number above the second largest, a stratum of its law a
+copy of the row. That makes the error some ten times smaller than that of as many independent rows.
+
+The whole gradient of a query is dL/dq = scale · Σ_j (Jg)_j k_j, in which the scale is a factor. With the weights'
+gradient g of independent unit components three draws make its length: |dL/dq|² = scale² (‖Jg‖² χ²_{d_k − 1} +
+(Σ_j (Jg)_j x_j)²), with x_j the key's component along the query, of which the weights are made, and the others
+independent of all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from attnlab.experiments.estimates import mean_over_clusters
-from attnlab.experiments.responses import Array
-from attnlab.experiments.survey import generator
+from attnlab.experiments.finding import Array
+from attnlab.experiments.survey import generator, mean_over_clusters, statistic_over_clusters
 
 #: rows, at most, and copies of each; logits drawn in all, about; rows computed at once
 _ROWS, _COPIES, _LOGITS, _AT_ONCE = 20_000, 32, 2**25, 2**20
+#: rows drawn of the whole gradient, how many at once, and the parts of the sample that tell the error of a median
+_WHOLE_ROWS, _WHOLE_AT_ONCE, _PARTS = 12_288, 512, 24
+#: of lengths of the whole gradient
+STATISTICS: Mapping[str, Callable[[Array], float]] = {
+    "rms": lambda norms: float(np.mean(norms**2)) ** 0.5,
+    "median": lambda norms: float(np.median(norms)),
+}
 
 
 class Estimate(NamedTuple):
@@ -82,3 +94,37 @@ def _part(keys: int, beta: Array, rng: np.random.Generator) -> Array:
     return np.asarray(
         np.sqrt(p**4 * first**2 + p**2 * square - 2 * p**3 * cube + 2 * p**4 * square + p**4 * square**2)
     )
+
+
+def ratio_of_lengths(name: str, pairs: Array) -> Estimate:
+    """The statistic called `name` of |dL/dq| unscaled over scaled; pairs : (clusters, unscaled and then scaled)."""
+
+    def ratio(both: Array) -> float:
+        unscaled, scaled = np.split(both, 2, axis=1)
+        return STATISTICS[name](unscaled) / STATISTICS[name](scaled)
+
+    return Estimate(*statistic_over_clusters(pairs, ratio))
+
+
+@lru_cache(maxsize=64)
+def predicted_ratio(name: str, keys: int, head_dim: int) -> Estimate:
+    """`ratio_of_lengths` for rows of `keys` keys, from rows of the law, the same in every run."""
+    pairs = [_lengths(keys, head_dim, scale).reshape(_PARTS, -1) for scale in (1.0, head_dim**-0.5)]
+    return ratio_of_lengths(name, np.concatenate(pairs, axis=1))
+
+
+@lru_cache(maxsize=8)
+def _lengths(keys: int, head_dim: int, scale: float) -> Array:
+    """|dL/dq| of rows, the same in every run and, but for what the scale does, with every scale."""
+    rng = generator(0, 860, head_dim)
+    found = []
+    for _ in range(_WHOLE_ROWS // _WHOLE_AT_ONCE):
+        length = np.sqrt(rng.chisquare(head_dim, (_WHOLE_AT_ONCE, 1)))
+        x, g = rng.standard_normal((2, _WHOLE_AT_ONCE, keys))
+        logits = scale * length * x
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        passed = weights * (g - (weights * g).sum(axis=1, keepdims=True))
+        across = (passed**2).sum(axis=1) * rng.chisquare(head_dim - 1, _WHOLE_AT_ONCE)
+        found.append(scale * np.sqrt(across + (passed * x).sum(axis=1) ** 2))
+    return np.concatenate(found)

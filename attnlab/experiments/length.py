@@ -1,32 +1,24 @@
-"""What becomes of a sharp softmax as the sequence grows? It disperses, unless the logits grow with ln n.
+"""Can a softmax stay sharp as the sequence grows?
 
-At a fixed spread of the logits entropy approaches ln n and no weight stays large (Veličković et al. 2024); scaling
-the logits by s ln n (Nakanishi 2025) crosses the freezing point instead. And whatever the queries and keys are, a gap Δ
-between the largest and the smallest logit allows no weight above 1/(1 + (n − 1)e^{−Δ}).
+At a fixed standard deviation β of independent normal logits H approaches ln n − β²/2 as n grows, so that H/ln n tends
+to 1: the softmax disperses (Veličković et al. 2024). For a few keys to keep a share of the weight at every n, β must
+grow at least as √(2 ln n). With β = s ln n (Nakanishi 2025) it passes that once ln n > 2/s². And whatever the logits
+are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}), Δ being the gap between the largest and the smallest.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlab.experiments.estimates import mean_over_clusters, mean_row
-from attnlab.experiments.finding import Finding, Row, Where, pick
+from attnlab import theory
+from attnlab.experiments.finding import Experiment, Finding, Row, Shown, boundary, pick, plot_measured, values
 from attnlab.experiments.observables import observe
-from attnlab.experiments.panels import boundary, measured, numbers
-from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
+from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
 from attnlab.figures import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
-from attnlab.theory import (
-    largest_possible_weight,
-    random_energy,
-    required_gap,
-    scalable_softmax_beta,
-    scalable_softmax_freezing_length,
-    soft_cap_largest_weight,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +33,9 @@ RULES: Mapping[str, Callable[[int], float]] = {
     "scaled, β = 1": lambda n: 1.0,
     "sharp, β = 3": lambda n: 3.0,
     "unscaled, d_k = 64, β = 8": lambda n: 8.0,
-    f"scalable, β = {SLOPE:g} ln n": lambda n: scalable_softmax_beta(n, SLOPE),
+    f"scalable, β = {SLOPE:g} ln n": lambda n: theory.scalable_softmax_beta(n, SLOPE),
 }
+_FIRST, *_, _LAST = RULES
 _HEADS, _QUERIES, _HEAD_DIM = 32, 8, 8
 _SLACK = 2e-5
 WEIGHT = 0.9
@@ -71,88 +64,76 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
         q /= np.linalg.norm(q, axis=-1, keepdims=True)
         for rule, beta_at in RULES.items():
             beta = beta_at(keys)
-            seen, exact = observe(one.attend, q, k, scale=beta), random_energy(keys, beta)
-            where: Where = {"backend": one.name, "rule": rule, "keys": keys}
-            for quantity, values, expected in (
-                ("entropy", seen.entropy, exact.entropy),
-                ("largest_weight", seen.largest_weight, exact.largest_weight),
-            ):
-                yield mean_row(quantity, where, values[0], predicted=expected, slack=_SLACK)
-            if rule == next(iter(RULES)) and keys in ENDS:
-                ends.append(
-                    (exact.entropy / math.log(keys), *mean_over_clusters(seen.entropy[0] / math.log(keys)))
-                )
+            seen, exact = observe(one.attend, q, k, scale=beta), theory.random_energy(keys, beta)
+            where = {"rule": rule, "keys": keys}
+            yield one.mean("entropy", where, seen.entropy[0], exact.entropy, _SLACK)
+            yield one.mean("largest_weight", where, seen.largest_weight[0], exact.largest_weight, _SLACK)
+            if rule == _FIRST and keys in ENDS:
+                unit = math.log(keys)
+                ends.append((exact.entropy / unit, *mean_over_clusters(seen.entropy[0] / unit)))
     (short, low, low_error), (long, high, high_error) = ends
-    quantity = "H/ln n of long rows over that of short ones"
     error = high / low * math.hypot(low_error / low, high_error / high)
-    ends_of = {"rule": next(iter(RULES)), "lengths": " and ".join(map(str, ENDS))}
-    yield one.row(quantity, ends_of, long / short, high / low, standard_error=error, slack=_SLACK)
+    where = {"rule": _FIRST, "lengths": " and ".join(map(str, ENDS))}
+    quantity, room = "H/ln n of long rows over that of short ones", {"standard_error": error, "slack": _SLACK}
+    yield one.row(quantity, where, long / short, high / low, **room)
 
 
 def bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Logits of two values attain the bound; the gap that a weight of .9 needs, and soft caps."""
     for keys in GAP_LENGTHS:
-        for quantity, kind, gap in (
-            ("weight at the gap that .9 needs", "gap", required_gap(keys, WEIGHT)),
-            ("weight at a fixed gap", "fixed gap", FIXED_GAP),
+        needed = theory.required_gap(keys, WEIGHT)
+        for quantity, kind, value, gap in (
+            ("weight at the gap that .9 needs", "gap", needed, needed),
+            ("weight at a fixed gap", "fixed gap", FIXED_GAP, FIXED_GAP),
+            *(("weight at the gap of a soft cap", "cap", cap, 2 * cap) for cap in CAPS),
         ):
-            expected, found = largest_possible_weight(keys, gap), _weight_at_gap(one, keys, gap)
-            yield one.row(quantity, {"keys": keys, kind: gap}, expected, found, slack=1e-10)
-        for cap in CAPS:
-            expected, found = soft_cap_largest_weight(keys, cap), _weight_at_gap(one, keys, 2 * cap)
-            where = {"keys": keys, "cap": cap}
-            yield one.row("weight at the gap of a soft cap", where, expected, found, slack=1e-10)
+            # one key whose logit is the gap, all others being 0
+            q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
+            k[0, 0, keys // 2] = gap
+            weight = one.attend(q, k, (k > 0).astype(np.float64), causal=False, scale=1.0)[0, 0, 0, 0]
+            expected = theory.largest_possible_weight(keys, gap)
+            yield one.row(quantity, {"keys": keys, kind: value}, expected, float(weight), slack=1e-10)
     rng = generator(seed, 1100)
     for cap in CAPS:
         logits = cap * np.tanh(8 * rng.standard_normal((64, _CAPPED_KEYS)) / cap)
-        bound = soft_cap_largest_weight(_CAPPED_KEYS, cap)
+        bound = theory.soft_cap_largest_weight(_CAPPED_KEYS, cap)
         # one key a dimension: any logits at all can be given to a backend
         unit = np.eye(_CAPPED_KEYS)[None, None]
-        weights = one.attend(logits[None, None], unit, unit, causal=False, scale=1.0)
-        largest = float(weights.max())
-        where = {"keys": _CAPPED_KEYS, "cap": cap}
-        room = {"slack": 1e-12 * bound, "relation": "≤"}
+        largest = float(one.attend(logits[None, None], unit, unit, causal=False, scale=1.0).max())
+        found, room = largest if largest > 0 else math.nan, {"slack": 1e-12 * bound, "relation": "≤"}
         yield one.row(
-            "largest weight under a soft cap", where, bound, largest if largest > 0 else math.nan, **room
+            "largest weight under a soft cap", {"keys": _CAPPED_KEYS, "cap": cap}, bound, found, **room
         )
-
-
-def _weight_at_gap(one: OpenBackend, keys: int, gap: float) -> float:
-    """Weight of one key whose logit is `gap`, all others being 0."""
-    q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
-    k[0, 0, keys // 2] = gap
-    v = (k > 0).astype(np.float64)
-    return float(one.attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0])
 
 
 def conclusion(rows: Sequence[Row]) -> str:
     """H/ln n at both ends of the lengths, at a fixed β and at one that grows with ln n."""
-
-    def at(rule: str, keys: int, quantity: str) -> float:
-        return next((row.measured for row in pick(rows, quantity, rule=rule, keys=keys)), math.nan)
-
     if not any("rule" in row.where for row in rows):
         return f"No backend could be measured against the length. {agreement(rows, 'the predictions')}."
-    low, high = ENDS
-    first, *_, last = RULES
+
+    def ends(rule: str) -> str:
+        found = {row.where["keys"]: row.measured for row in pick(rows, "entropy", rule=rule)}
+        low, high = (found.get(keys, math.nan) / math.log(keys) for keys in ENDS)
+        return f"{low:.3f} to {high:.3f}"
+
     return (
-        f"From n = {low} to {high} H/ln n of the softmax at the fixed scale β = 1 goes from "
-        f"{at(first, low, 'entropy') / math.log(low):.3f} to {at(first, high, 'entropy') / math.log(high):.3f}; with "
-        f"β = {SLOPE:g} ln n it goes from {at(last, low, 'entropy') / math.log(low):.3f} to "
-        f"{at(last, high, 'entropy') / math.log(high):.3f}, and theory has it freeze beyond n = "
-        f"{scalable_softmax_freezing_length(SLOPE):.0f}. A weight of {WEIGHT:g} over {GAP_LENGTHS[-1]} keys needs "
-        f"logits {required_gap(GAP_LENGTHS[-1], WEIGHT):.1f} apart. {agreement(rows, 'the predictions')}."
+        f"From n = {ENDS[0]} to {ENDS[1]} H/ln n of the softmax at the fixed scale β = 1 goes from {ends(_FIRST)}; "
+        f"with β = {SLOPE:g} ln n it goes from {ends(_LAST)}, and theory has it freeze beyond n = "
+        f"{theory.scalable_softmax_freezing_length(SLOPE):.0f}. A weight of {WEIGHT:g} over {GAP_LENGTHS[-1]} keys "
+        f"needs logits {theory.required_gap(GAP_LENGTHS[-1], WEIGHT):.1f} apart. {agreement(rows, 'the predictions')}."
     )
 
 
 def draw(finding: Finding) -> Figure:
-    """Entropy and largest weight against n by rule, and the largest weight that a gap allows."""
+    """Left and middle: entropy and mean largest weight against n for four rules of scaling; lines are exact, bars
+    five standard errors; the dashed line is where β = ½ ln n passes √(2 ln n). Right: the largest weight that a
+    gap Δ allows; each circle is a weight of .9 measured at the gap which .9 needs at that n."""
     figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.9)
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
         _by_rule(panel, pick(finding.rows, quantity))
-    text = "β = ½ ln n freezes beyond"
-    place = scalable_softmax_freezing_length(SLOPE) * 0.9, 0.02
-    entropy.text(*place, text, transform=entropy.get_xaxis_transform(), color=GREY, fontsize=9, ha="right")
+    place = theory.scalable_softmax_freezing_length(SLOPE) * 0.9, 0.02
+    look: dict[str, Any] = {"color": GREY, "fontsize": 9, "ha": "right"}
+    entropy.text(*place, "β = ½ ln n freezes beyond", transform=entropy.get_xaxis_transform(), **look)
     _by_gap(bound, [row for row in finding.rows if "gap" in row.where])
     entitle(entropy, "At a fixed β the softmax disperses ...", "keys n", "entropy / ln n")
     entitle(weight, "... and its largest weight fades", "keys n", "mean largest weight")
@@ -167,15 +148,14 @@ def _by_rule(panel: Axes, rows: Sequence[Row]) -> None:
     """A curve and points a rule, entropies in units of ln n, and the length at which the last rule freezes."""
     for rule, colour in zip(RULES, CYCLE, strict=False):
         mine = pick(rows, rule=rule)
-        if not mine:
-            continue
-        x = numbers(mine, "keys")
-        unit = np.log(x) if mine[0].quantity == "entropy" else np.ones_like(x)
-        exact = smooth(list(x), [row.predicted for row in mine] / unit)
-        panel.plot(*exact, color=colour, linewidth=1.7, label=rule)
-        measured(panel, mine, "keys", colour, unit, markersize=4)
+        if mine:
+            x = values(mine, "keys")
+            unit = np.log(x) if mine[0].quantity == "entropy" else np.ones_like(x)
+            exact = smooth(list(x), values(mine, "predicted") / unit)
+            panel.plot(*exact, color=colour, linewidth=1.7, label=rule)
+            plot_measured(panel, mine, "keys", colour, unit, markersize=4)
     powers_of_two(panel, LENGTHS[::2])
-    boundary(panel, scalable_softmax_freezing_length(SLOPE))
+    boundary(panel, theory.scalable_softmax_freezing_length(SLOPE))
 
 
 def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
@@ -186,14 +166,29 @@ def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
         x, y = (0.85 * math.exp(gap), 0.48) if math.exp(gap) < line[-1] else (line[-1], 0.78)
         note(panel, x, y, f"Δ = {gap:g}", colour, ha="right")
     for keys, row in {float(row.where["keys"]): row for row in rows}.items():
-        allowed = 1 / (1 + (line - 1) * math.exp(-float(row.where["gap"])))
-        panel.plot(line, allowed, "--", color=GREY, linewidth=1.0)
+        gap, place = float(row.where["gap"]), (keys, row.measured)
+        panel.plot(line, 1 / (1 + (line - 1) * math.exp(-gap)), "--", color=GREY, linewidth=1.0)
         panel.plot([keys], [row.measured], "ko", markersize=5, mfc="none")
-        text = f"{float(row.where['gap']):.1f}"
-        panel.annotate(
-            text, (keys, row.measured), (0, -15), textcoords="offset points", fontsize=9, ha="center"
-        )
+        panel.annotate(f"{gap:.1f}", place, (0, -15), textcoords="offset points", fontsize=9, ha="center")
     text = "○ on its curve:\nthe gap Δ that\na weight of .9\nneeds over n keys"
     panel.text(0.02, 0.2, text, transform=panel.transAxes, fontsize=9)
     panel.set_ylim(0, 1.05)
     powers_of_two(panel, [2.0**power for power in range(1, 21, 3)])
+
+
+EXPERIMENT = Experiment(
+    title="The softmax and the length of the sequence",
+    measure=measure,
+    conclusion=conclusion,
+    draw=draw,
+    lesson="At a fixed β H/ln n tends to 1 as n grows. A weight of .9 over n keys needs a gap of ln 9(n − 1): "
+    "4.9 at n = 16, 9.1 at 1024, 14.0 at 131072. A soft cap c keeps logits within 2c of each other, so that a "
+    "weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, 987,346 at c = 8, and "
+    "3·10⁴² at c = 50, which Gemma 2 uses.",
+    shown=(
+        Shown("entropy", {"keys": (128, 16384)}),
+        Shown("largest_weight", {"keys": (128, 16384)}),
+        Shown("weight at the gap that .9 needs"),
+        Shown("weight at the gap of a soft cap"),
+    ),
+)

@@ -1,9 +1,11 @@
-"""At which logit does a softmax leave the range of its number format? Each backend and format against arithmetic.
+"""Which backend overflows or underflows, in which format, at which logit?
 
-e^x overflows above ln(max), and the sum of n such numbers above ln(max) − ln n: a softmax which does not subtract its
-largest logit returns zeros beyond the second and NaN beyond the first. And a weight is rounded to 0 once its logit lies
-further below the largest than −ln of half the smallest subnormal number; where a kernel flushes subnormal numbers to
-zero, −ln of the smallest normal one, for its exponentials or for the weights, which are smaller.
+e^x overflows above ln(max) of its format, and the sum of n of them, for equal logits, above ln(max) − ln n: exp(s)/Σ
+exp(s) then gives 1/∞ = 0 for every key, and above ln(max) ∞/∞, a NaN. A softmax that first subtracts the row's largest
+logit has no exponent above 0 and cannot overflow. It underflows: a key whose logit lies Δ below n − 1 equal ones has
+the weight e^{−Δ}/(n − 1), which is rounded to 0 below half the smallest subnormal number. A kernel that flushes
+subnormal numbers loses it earlier: as soon as e^{−Δ} is below the smallest normal one, where it flushes the
+exponential, or the weight itself, where it flushes that.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.experiments.black_box import Attend
-from attnlab.experiments.finding import Finding, Row, Where, pick
+from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick
+from attnlab.experiments.observables import Attend
 from attnlab.experiments.survey import OpenBackend, Survey, agreement
 from attnlab.figures import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
 from attnlab.problem.dtypes import DTYPES, carrier, round_to
@@ -32,6 +34,9 @@ KEYS = (2, 64)
 SUMMED_KEYS = (1, 1024)
 #: a polynomial exponential may stop this far before the last normal number
 _FLUSH_SLACK = 0.5
+KEPT, FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT = "kept", "exponential flushed", "weight flushed"
+GAP, LIMIT = "gap at which a weight becomes 0", "unshifted softmax overflows above"
+TWO_EQUAL = "weight of two equal logits at twice ln(max)"
 
 
 def measure(survey: Survey) -> None:
@@ -40,7 +45,8 @@ def measure(survey: Survey) -> None:
     A row passes within one spacing of the format of the exact threshold, subnormal numbers kept, or within half a unit
     of one of those at which exponentials or weights are flushed (said in `where`). Nothing is random here.
     """
-    survey.rows += [row for dtype in ("float16", "float32", "float64") for row in textbook_overflow(dtype)]
+    for dtype in ("float16", "float32", "float64"):
+        survey.rows += textbook_overflow(dtype)
     for dtype in DTYPES:
         survey.each(partial(thresholds, dtype=dtype), dtype=dtype)
     large: dict[str, list[str]] = {}
@@ -50,9 +56,6 @@ def measure(survey: Survey) -> None:
         survey.facts["outputs where q·k is beyond 65504 in float16"] = "; ".join(
             f"{fate} through {', '.join(names)}" for fate, names in large.items()
         )
-
-
-TEXTBOOK = "textbook exp(s)/Σexp(s)"
 
 
 def unshifted_softmax(logits: NDArray[Any]) -> NDArray[Any]:
@@ -84,22 +87,18 @@ def spacing(dtype: str, at: float) -> float:
 
 def textbook_overflow(dtype: str) -> Iterator[Row]:
     """Where exp(s)/Σexp(s) of n equal logits fails, and with what: the sum overflows first, to weights of 0."""
+    limit, textbook = overflow_threshold(dtype), {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype}
 
-    def weights(keys: int, logit: float) -> NDArray[Any]:
+    def weights(logit: float, keys: int) -> NDArray[Any]:
         return unshifted_softmax(np.full(keys, logit).astype(dtype))
 
-    def right(logit: float, keys: int) -> bool:
-        return bool((weights(keys, logit) > 0).all())
-
     for keys in SUMMED_KEYS:
-        expected = overflow_threshold(dtype) - math.log(keys)
-        found = last_before(partial(right, keys=keys), 1.0, 4 * overflow_threshold(dtype))
-        where: Where = {"backend": TEXTBOOK, "dtype": dtype, "keys": keys}
+        where, expected = {**textbook, "keys": keys}, limit - math.log(keys)
+        found = last_before(lambda logit, keys=keys: bool((weights(logit, keys) > 0).all()), 1.0, 4 * limit)  # type: ignore[misc]
         room = spacing(dtype, expected) + 2 * float_format(dtype).unit_roundoff
-        yield Row.compare("unshifted softmax overflows above", where, expected, found, slack=room)
-    between = overflow_threshold(dtype) - math.log(keys) / 2
-    for logit, zero, nan in ((between, 1.0, 0.0), (overflow_threshold(dtype) + 1, 0.0, 1.0)):
-        failed, where = weights(keys, logit), {**where, "logit": logit}
+        yield Row.compare(LIMIT, where, expected, found, slack=room)
+    for logit, zero, nan in ((limit - math.log(keys) / 2, 1.0, 0.0), (limit + 1, 0.0, 1.0)):
+        failed, where = weights(logit, keys), {**where, "logit": logit}
         yield Row.compare("share of unshifted weights that are 0", where, zero, np.mean(failed == 0))
         yield Row.compare("share of unshifted weights that are NaN", where, nan, np.mean(np.isnan(failed)))
 
@@ -107,32 +106,22 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
 def thresholds(one: OpenBackend, seed: int, dtype: str) -> Iterator[Row]:
     """The gaps at which a weight becomes 0, and what becomes of two equal logits at twice ln(max)."""
     for keys in KEYS:
-        yield _vanishing(one, dtype, keys)
+        found = last_before(partial(_alive, one.attend, dtype, keys), 1.0, 2000.0)
+        gaps = vanishing_gaps(dtype, keys)
+        subnormals, slack = KEPT, spacing(dtype, gaps[KEPT])
+        if abs(found - gaps[KEPT]) > slack:
+            others = (FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT)
+            subnormals = min(others, key=lambda name: abs(found - gaps[name]))
+            slack = max(slack, _FLUSH_SLACK)
+        where = {"dtype": dtype, "keys": keys, "subnormals": subnormals}
+        yield one.row(GAP, where, gaps[subnormals], found, slack=slack)
+    # the scale makes the logit, not the product
     logit = 2 * overflow_threshold(dtype)
-    quantity, weight = "weight of two equal logits at twice ln(max)", _two_equal(one.attend, dtype, logit)
+    q, k, v = (np.ones((1, 1, n, 8), carrier(dtype)) for n in (1, 2, 2))
+    v[0, 0, 1] = 0
+    weight = float(one.attend(q, k, v, causal=False, scale=logit / 8)[0, 0, 0, 0])
     room = 2 * float_format(dtype).unit_roundoff
-    yield one.row(quantity, {"dtype": dtype, "logit": logit}, 0.5, weight, slack=room)
-
-
-def _vanishing(one: OpenBackend, dtype: str, keys: int) -> Row:
-    """The gap at which the lowest weight of `keys` becomes 0."""
-
-    def alive(gap: float) -> bool:
-        return lowest_weight(one.attend, dtype, keys, gap) > 0
-
-    found = last_before(alive, 1.0, 2000.0)
-    gaps = vanishing_gaps(dtype, keys)
-    step = spacing(dtype, gaps[KEPT])
-    subnormals, slack = KEPT, step
-    if abs(found - gaps[KEPT]) > step:
-        others = [name for name in gaps if name != KEPT]
-        subnormals = min(others, key=lambda name: abs(found - gaps[name]))
-        slack = max(step, _FLUSH_SLACK)
-    where: Where = {"dtype": dtype, "keys": keys, "subnormals": subnormals}
-    return one.row("gap at which a weight becomes 0", where, gaps[subnormals], found, slack=slack)
-
-
-KEPT, FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT = "kept", "exponential flushed", "weight flushed"
+    yield one.row(TWO_EQUAL, {"dtype": dtype, "logit": logit}, 0.5, weight, slack=room)
 
 
 def vanishing_gaps(dtype: str, keys: int) -> dict[str, float]:
@@ -149,18 +138,11 @@ def vanishing_gaps(dtype: str, keys: int) -> dict[str, float]:
     }
 
 
-def lowest_weight(attend: Attend, dtype: str, keys: int, gap: float) -> float:
-    """Weight of the one key of `keys` whose logit lies `gap` below all others, which are 0."""
+def _alive(attend: Attend, dtype: str, keys: int, gap: float) -> bool:
+    """Whether the one key of `keys` whose logit lies `gap` below all others, which are 0, has a weight."""
     q, k, v = (np.zeros((1, 1, n, keys), carrier(dtype)) for n in (1, keys, keys))
     q[..., 0], k[0, 0, -1, 0], v[0, 0, -1] = 1, round_to(np.array([-gap]), dtype)[0], 1
-    return float(attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0])
-
-
-def _two_equal(attend: Attend, dtype: str, logit: float) -> float:
-    """Weight of the first of two keys with the same large logit; the scale makes it, not the product."""
-    q, k, v = (np.ones((1, 1, n, 8), carrier(dtype)) for n in (1, 2, 2))
-    v[0, 0, 1] = 0
-    return float(attend(q, k, v, causal=False, scale=logit / 8)[0, 0, 0, 0])
+    return bool(attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0] > 0)
 
 
 def _fate_of_large_products(attend: Attend) -> str:
@@ -175,39 +157,38 @@ def _fate_of_large_products(attend: Attend) -> str:
 
 def conclusion(rows: Sequence[Row]) -> str:
     """Where the textbook's softmax overflows, and what the backends do there."""
-    limits = pick(rows, "unshifted softmax overflows above")
     one, many = (
-        ", ".join(f"{row.measured:.2f} in {row.where['dtype']}" for row in pick(limits, keys=keys))
+        ", ".join(f"{row.measured:.2f} in {row.where['dtype']}" for row in pick(rows, LIMIT, keys=keys))
         for keys in SUMMED_KEYS
     )
-    flushing: dict[str, list[str]] = {}
-    for row in rows:
-        if row.where.get("subnormals", KEPT) != KEPT:
-            formats = flushing.setdefault(str(row.where["backend"]), [])
-            formats += [str(row.where["dtype"])] if row.where["dtype"] not in formats else []
+    flushing: dict[str, dict[str, None]] = {}
+    for row in pick(rows, subnormals=(FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT)):
+        flushing.setdefault(str(row.where["backend"]), {})[str(row.where["dtype"])] = None
     told = "; ".join(f"{name} in {', '.join(flushing[name])}" for name in sorted(flushing))
     flush = f" Subnormal numbers are flushed to zero at n = {KEYS[0]} or {KEYS[1]} ({told})." if told else ""
-    beyond = [row for row in rows if row.quantity.startswith("weight of two")]
-    fate = "right weights" if all(row.passed for row in beyond) else "not always right weights"
+    right = all(row.passed for row in pick(rows, TWO_EQUAL))
     return (
         f"A softmax that does not subtract its largest logit returns NaN above {one}; over {SUMMED_KEYS[-1]} equal "
         f"logits its sum overflows and all its weights are 0 already above {many}. At twice ln(max) the backends "
-        f"return {fate}.{flush} {agreement(rows, 'the thresholds of the formats')}."
+        f"return {'right weights' if right else 'not always right weights'}.{flush} "
+        f"{agreement(rows, 'the thresholds of the formats')}."
     )
 
 
 def draw(finding: Finding) -> Figure:
-    """For each format the gaps at which weights vanish, by backend, with the thresholds as lines."""
+    """A row of n keys, of which one lies Δ below all others: the Δ at which its weight becomes 0, for each format
+    and backend. Broad lines are predicted for subnormal numbers kept, dotted ones for flushed; dashed ones show
+    where e^x itself overflows. Two keys are left to the scalar remainder of vectorised code and 64 are not, so
+    that one kernel may do both. Without a mark: a backend that has not the format."""
     figure, panels = new_figure(4, 1, width=15.0, height=4.5, sharey=True)
-    rows = [row for row in finding.rows if row.quantity.startswith("gap")]
+    rows = pick(finding.rows, GAP)
     names = sorted({str(row.where["backend"]) for row in rows})
     for panel, dtype in zip(panels, DTYPES, strict=True):
-        for keys, marker, colour in zip(KEYS, ("o", "s"), CYCLE, strict=False):
-            mine, lift = pick(rows, dtype=dtype, keys=keys), 0.14 if keys == KEYS[0] else -0.14
+        for keys, marker, colour, lift in zip(KEYS, ("o", "s"), CYCLE, (0.14, -0.14), strict=False):
+            mine, gaps = pick(rows, dtype=dtype, keys=keys), vanishing_gaps(dtype, keys)
             heights = [names.index(str(row.where["backend"])) + lift for row in mine]
             panel.plot([row.measured for row in mine], heights, marker, color=colour, label=f"n = {keys}")
             # broad and pale: in bfloat16 the one of 64 keys lies under the line where e^x overflows
-            gaps = vanishing_gaps(dtype, keys)
             panel.axvline(gaps[KEPT], color=colour, linewidth=4, alpha=0.35, zorder=1)
         panel.axvline(gaps[FLUSHED_EXPONENTIAL], color=GREY, linestyle=":", linewidth=1.6)
         panel.axvline(gaps[FLUSHED_WEIGHT], color=colour, linestyle=":", linewidth=1.6)
@@ -216,10 +197,29 @@ def draw(finding: Finding) -> Figure:
         panel.set_yticks(range(len(names)), names)
         panel.set_ylim(-0.6, len(names) - 0.2)
     figure.suptitle("The gap at which a key loses all its weight", fontsize=13, fontweight="bold")
-    panels[-1].plot([], [], color=BLACK, linewidth=4, alpha=0.35, label="predicted, subnormals kept")
-    panels[-1].plot([], [], color=GREY, linestyle=":", label="predicted, exponential flushed")
-    panels[-1].plot([], [], color=CYCLE[1], linestyle=":", label=f"predicted, weight flushed, n = {KEYS[1]}")
-    panels[-1].plot([], [], color=RED, linestyle="--", label="e^x overflows: ln(max)")
+    for label, look in (
+        ("predicted, subnormals kept", {"color": BLACK, "linewidth": 4, "alpha": 0.35}),
+        ("predicted, exponential flushed", {"color": GREY, "linestyle": ":"}),
+        (f"predicted, weight flushed, n = {KEYS[1]}", {"color": CYCLE[1], "linestyle": ":"}),
+        ("e^x overflows: ln(max)", {"color": RED, "linestyle": "--"}),
+    ):
+        panels[-1].plot([], [], label=label, **look)
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     legend(panels[-1], fontsize=8.5, title="a weight becomes 0 at", title_fontsize=8.5, **beside)
     return figure
+
+
+EXPERIMENT = Experiment(
+    title="Overflow and underflow",
+    measure=measure,
+    conclusion=conclusion,
+    draw=draw,
+    lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a logit "
+    "of 4.16, and with zeros instead of an error. Keep scores of float16 inputs in float32: q·k can pass 65504 "
+    "while the scaled logit is harmless, and then no subtraction helps.",
+    shown=(
+        Shown("unshifted softmax overflows above"),
+        Shown("share of unshifted weights that are 0"),
+        Shown("gap at which a weight becomes 0"),
+    ),
+)

@@ -1,9 +1,13 @@
-"""Where does the softmax freeze, in the backends themselves? Against d_k, over (n, d_k), and across a temperature.
+"""Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?
 
-Given the query, the logits of standard normal inputs are independent normal numbers, and the row is Derrida's
-random energy model (1981): it freezes, so that a few keys hold all the weight however many there are, when the logits'
-standard deviation passes √(2 ln n). Unscaled that is d_k > 2 ln n. For the map and the temperature, queries have
-exactly the length √d_k, so that one exact curve is the prediction, and one backend measures.
+Given its query, a row of standard normal inputs has n independent normal logits of standard deviation β: about √d_k
+without the scale, about 1 with it. The softmax over them is the random energy model (Derrida 1981). It freezes at β_c
+= √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a fixed β/β_c, a few keys keep a fixed share of the weight
+however many keys there are. At a fixed β they lose it again as n grows, since β_c grows. The curves are exact
+integrals at this n; at any finite n the transition is a gradual one.
+
+Measured against d_k through every backend. For the map and the temperature queries have exactly the length √d_k, so
+that one exact curve is the prediction, and one backend measures.
 """
 
 from __future__ import annotations
@@ -15,32 +19,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.experiments.estimates import mean_over_clusters, mean_row
-from attnlab.experiments.finding import Finding, Row, Where, pick
+from attnlab import figures, theory
+from attnlab.experiments.finding import (
+    Experiment,
+    Finding,
+    Row,
+    Shown,
+    boundary,
+    of_first_backend,
+    of_most_keys,
+    pick,
+    plot_by_backend,
+    plot_measured,
+    values,
+)
 from attnlab.experiments.observables import Observables, observe
-from attnlab.experiments.panels import boundary, by_backend, measured, numbers, of_first_backend
-from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    entitle,
-    new_figure,
-    note,
-    powers_of_two,
-    smooth,
-)
-from attnlab.theory import (
-    attention_under_random_inputs,
-    critical_beta,
-    extreme_level,
-    freezing_head_dim,
-    random_energy,
-    random_energy_frozen,
-    random_energy_high_temperature,
-)
+from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
+from attnlab.figures import BLACK, BLUE, GREEN, GREY, ORANGE, entitle, note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,20 +43,20 @@ if TYPE_CHECKING:
 
 #: keys a row, head dimensions, heads and queries a head; a slow backend gets the second line. Below d_k = 4 a few
 #: long queries carry the mean participation, and no error of it can be told from the rows that were seen
-_KEYS, _HEAD_DIMS, _HEADS, _QUERIES = 1024, (4, 8, 16, 32, 64, 128, 256), 32, 32
-_SLOW_KEYS, _SLOW_HEAD_DIMS, _SLOW_HEADS, _SLOW_QUERIES = 64, (4, 64), 32, 4
+_SIZES = 1024, (4, 8, 16, 32, 64, 128, 256), 32, 32
+_SLOW_SIZES = 64, (4, 64), 32, 4
 #: single precision resolves weights to about 1e-6 and entropies to 1e-5 at these sizes
 DTYPE, _SLACK = "float32", 2e-5
+#: heads and queries a head of the map and the temperature, and keys and head dimension of the temperature
+_HEADS, _QUERIES, _KEYS, _HEAD_DIM = 32, 16, 1024, 16
 MAP_KEYS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 MAP_HEAD_DIMS = (2, 4, 8, 16, 32, 64, 128)
 #: temperatures in units of the freezing one, 1/β_c
 TEMPERATURES = (0.125, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25, 1.6, 2.0, 3.0, 5.0, 10.0)
-_MAP_HEAD_DIM = 16
-#: queries a head
-_MAP_QUERIES = 16
 #: the frozen law holds for n → ∞; at these n it is off by less than this from 1.5 β_c on
 FROZEN_SLACK, _DEEP = 0.03, 1.5
 QUANTITIES = ("entropy", "largest_weight", "participation")
+_ON_MAP, _AT = "largest_weight on the map", "temperature / freezing"
 
 
 def measure(survey: Survey) -> None:
@@ -70,25 +65,24 @@ def measure(survey: Survey) -> None:
     Prediction: `attention_under_random_inputs`, exact at any n. Standard error: from the spread of the means of
     independent heads, as the rows of one head share its keys.
     """
-    survey.each(_through, dtype=DTYPE)
+    survey.each(through, dtype=DTYPE)
     chosen = survey.one(lambda one, seed: [*_map_rows(one, seed), *_temperature_rows(one, seed)], DTYPE)
     if chosen:
         survey.facts["phase diagram measured through"] = chosen.name
 
 
-def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
-    keys, dims = (_SLOW_KEYS, _SLOW_HEAD_DIMS) if one.slow else (_KEYS, _HEAD_DIMS)
-    heads, queries = (_SLOW_HEADS, _SLOW_QUERIES) if one.slow else (_HEADS, _QUERIES)
+def through(one: OpenBackend, seed: int) -> Iterator[Row]:
+    """All quantities against d_k, with the scale and without."""
+    keys, dims, heads, queries = _SLOW_SIZES if one.slow else _SIZES
     for head_dim in dims:
         rng = generator(seed, head_dim)
         q, k = (rng.standard_normal((1, heads, n, head_dim), dtype=np.float32) for n in (queries, keys))
         for scaling, scale in (("unscaled", 1.0), ("scaled", head_dim**-0.5)):
             seen = observe(one.attend, q, k, scale=scale)
-            where: Where = {"backend": one.name, "scaling": scaling, "keys": keys, "head_dim": head_dim}
-            expected = attention_under_random_inputs(keys, head_dim, scale)
-            for quantity in QUANTITIES:
-                values, predicted = getattr(seen, quantity)[0], getattr(expected, quantity)
-                yield mean_row(quantity, where, values, predicted=predicted, slack=_SLACK)
+            exact = theory.attention_under_random_inputs(keys, head_dim, scale)
+            where = {"scaling": scaling, "keys": keys, "head_dim": head_dim}
+            for name in QUANTITIES:
+                yield one.mean(name, where, getattr(seen, name)[0], getattr(exact, name), _SLACK)
 
 
 def _map_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -96,26 +90,25 @@ def _map_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
     for keys in MAP_KEYS:
         for head_dim in MAP_HEAD_DIMS:
             seen = _rows_of(one, keys, head_dim, 1.0, generator(seed, 400, keys, head_dim))
-            where: Where = {"backend": one.name, "keys": keys, "head_dim": head_dim}
-            values, predicted = (
-                seen.largest_weight[0],
-                random_energy(keys, math.sqrt(head_dim)).largest_weight,
-            )
-            yield mean_row("largest_weight on the map", where, values, predicted=predicted, slack=_SLACK)
+            expected = theory.random_energy(keys, math.sqrt(head_dim)).largest_weight
+            where = {"keys": keys, "head_dim": head_dim}
+            yield one.mean(_ON_MAP, where, seen.largest_weight[0], expected, _SLACK)
 
 
 def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Entropy, largest weight, participation and the share of frozen rows across the freezing temperature."""
-    critical = critical_beta(_KEYS)
+    critical = theory.critical_beta(_KEYS)
     for number, temperature in enumerate(TEMPERATURES):
         beta = critical / temperature
         rng = generator(seed, 500, number)
-        seen = _rows_of(one, _KEYS, _MAP_HEAD_DIM, beta / math.sqrt(_MAP_HEAD_DIM), rng)
-        where: Where = {"backend": one.name, "keys": _KEYS, "temperature / freezing": temperature}
-        exact = random_energy(_KEYS, beta)
-        for quantity in QUANTITIES:
-            name, values = f"{quantity} against temperature", getattr(seen, quantity)[0]
-            yield mean_row(name, where, values, predicted=getattr(exact, quantity), slack=_SLACK)
+        seen, exact = (
+            _rows_of(one, _KEYS, _HEAD_DIM, beta / math.sqrt(_HEAD_DIM), rng),
+            theory.random_energy(_KEYS, beta),
+        )
+        where = {"keys": _KEYS, _AT: temperature}
+        for name in QUANTITIES:
+            quantity = f"{name} against temperature"
+            yield one.mean(quantity, where, getattr(seen, name)[0], getattr(exact, name), _SLACK)
         if beta >= _DEEP * critical:
             frozen, error = mean_over_clusters((seen.largest_weight[0] > 0.5).astype(np.float64))
             expected = frozen_fraction(_KEYS, beta)
@@ -134,7 +127,7 @@ def frozen_fraction(keys: int, beta: float) -> float:
     """
     from scipy.integrate import quad
 
-    m = extreme_level(keys) / beta
+    m = theory.extreme_level(keys) / beta
     if not 0 < m < 1:
         raise ValueError(f"not frozen: b_n/β must lie between 0 and 1, got {m:g}")
     # 1 − x = y^{1/m} takes the singularity at x = 1 away
@@ -146,7 +139,7 @@ def _rows_of(
     one: OpenBackend, keys: int, head_dim: int, scale: float, rng: np.random.Generator
 ) -> Observables:
     """Observables of rows whose queries have the length √d_k exactly."""
-    q: NDArray[np.float64] = rng.standard_normal((1, _HEADS, _MAP_QUERIES, head_dim))
+    q: NDArray[np.float64] = rng.standard_normal((1, _HEADS, _QUERIES, head_dim))
     q *= math.sqrt(head_dim) / np.linalg.norm(q, axis=-1, keepdims=True)
     k = rng.standard_normal((1, _HEADS, keys, head_dim), dtype=np.float32)
     return observe(one.attend, q.astype(np.float32), k, scale=scale)
@@ -154,33 +147,32 @@ def _rows_of(
 
 def conclusion(rows: Sequence[Row]) -> str:
     """The freezing point, and the largest weight at both ends with and without the scale."""
-    weights = _of_most_keys(pick(rows, "largest_weight"))
+    weights = of_most_keys(pick(rows, "largest_weight"))
     if not weights:
         return "No backend could be measured."
-    keys, dims = int(weights[0].where["keys"]), numbers(weights, "head_dim")
-    low, high = dims.min(), dims.max()
+    keys, dims = int(weights[0].where["keys"]), values(weights, "head_dim")
+    low, high, freezing = dims.min(), dims.max(), theory.freezing_head_dim(keys)
 
     def at(scaling: str, head_dim: float) -> float:
-        found = pick(weights, scaling=scaling, head_dim=head_dim)
-        return float(np.mean([row.measured for row in found]))
+        return float(values(pick(weights, scaling=scaling, head_dim=head_dim), "measured").mean())
 
     return (
-        f"Over {keys} keys theory has the unscaled softmax freeze around d_k = 2 ln n = {freezing_head_dim(keys):.1f}. "
+        f"Over {keys} keys theory has the unscaled softmax freeze around d_k = 2 ln n = {freezing:.1f}. "
         f"Its largest weight averages {at('unscaled', low):.3f} at d_k = {low:g} and {at('unscaled', high):.3f} at "
         f"{high:g}, against {at('scaled', low):.3f} and {at('scaled', high):.3f} with 1/√d_k. "
         f"{agreement(rows, 'the exact curves')}."
     )
 
 
-def _of_most_keys(rows: Sequence[Row]) -> list[Row]:
-    return pick(rows, keys=max((int(row.where["keys"]) for row in rows), default=0))
-
-
 def draw(finding: Finding) -> Figure:
-    """Entropy, largest weight and keys that take part above; map, entropy and frozen rows below."""
-    figure, panels = new_figure(3, 2, width=14.0, height=9.2)
-    _against_head_dim(panels[:3], _of_most_keys([row for row in finding.rows if "scaling" in row.where]))
-    _map(panels[3], pick(finding.rows, "largest_weight on the map"))
+    """Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and scaled; lines are
+    exact, marks are measured through each backend. Bottom left: measured largest weight of unscaled attention over
+    n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard deviation β,
+    against the temperature T = 1/β in units of T_c = 1/β_c; dashed and dotted lines are the limits far below and
+    far above freezing, bars five standard errors."""
+    figure, panels = figures.new_figure(3, 2, width=14.0, height=9.2)
+    _against_head_dim(panels[:3], of_most_keys(row for row in finding.rows if "scaling" in row.where))
+    _map(panels[3], pick(finding.rows, _ON_MAP))
     _entropy(panels[4], pick(finding.rows, "entropy against temperature"))
     _frozen(panels[5], finding.rows)
     if panels[0].get_legend_handles_labels()[0]:  # as many backends as there are would cover the curves
@@ -191,7 +183,7 @@ def draw(finding: Finding) -> Figure:
 
 def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row]) -> None:
     keys = int(rows[0].where["keys"]) if rows else 2
-    freezing = freezing_head_dim(keys)
+    freezing = theory.freezing_head_dim(keys)
     # how high the note stands, and where the names of the two curves go: in points from the third mark before the end
     shown: tuple[tuple[Any, ...], ...] = (
         ("entropy", "Unscaled, the entropy collapses", "entropy / ln n",
@@ -201,29 +193,35 @@ def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row]) -> None:
          lambda s: 1 / s, 0.6, (4, 8), (4, -17)),
     )  # fmt: skip
     for panel, (quantity, title, label, form, height, *offsets) in zip(panels, shown, strict=True):
-        _by_scaling(panel, pick(rows, quantity), form, offsets)
+        mine = pick(rows, quantity)
+        for scaling, colour, offset in zip(("unscaled", "scaled"), (ORANGE, BLUE), offsets, strict=True):
+            _by_scaling(panel, pick(mine, scaling=scaling), scaling, colour, form, offset)
+        figures.powers_of_two(panel, sorted(set(values(mine, "head_dim"))) or [1.0])
         entitle(panel, title, f"head dimension d_k, at n = {keys}", label)
         boundary(panel, freezing)
         place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
-        label = f"d_k = 2 ln n = {freezing:.1f}"
-        panel.text(freezing * 1.1, height, label, fontsize=9, color=GREY, transform=place)
+        text = f"d_k = 2 ln n = {freezing:.1f}"
+        panel.text(freezing * 1.1, height, text, fontsize=9, color=GREY, transform=place)
     panels[2].set_yscale("log")
 
 
 def _by_scaling(
-    panel: Axes, rows: Sequence[Row], form: Callable[[float], float], offsets: Sequence[tuple[float, float]]
+    panel: Axes,
+    rows: Sequence[Row],
+    scaling: str,
+    colour: str,
+    form: Callable[[float], float],
+    offset: tuple[float, float],
 ) -> None:
-    for scaling, colour, offset in zip(("unscaled", "scaled"), (ORANGE, BLUE), offsets, strict=True):
-        mine = pick(rows, scaling=scaling)
-        if mine:
-            first = of_first_backend(mine)
-            x, exact = list(numbers(first, "head_dim")), [form(row.predicted) for row in first]
-            panel.plot(*smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
-            style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
-            named = max(0, len(x) - 3)
-            panel.annotate(scaling, (x[named], exact[named]), offset, **style)
-        by_backend(panel, mine, "head_dim", colour, form=form, named=scaling == "scaled")
-    powers_of_two(panel, sorted(set(numbers(rows, "head_dim"))) or [1.0])
+    """The exact curve with its name, and the marks of the backends."""
+    if rows:
+        first = of_first_backend(rows)
+        x, exact = list(values(first, "head_dim")), [form(row.predicted) for row in first]
+        panel.plot(*figures.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
+        style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
+        named = max(0, len(x) - 3)
+        panel.annotate(scaling, (x[named], exact[named]), offset, **style)
+    plot_by_backend(panel, rows, "head_dim", colour, form=form, named=scaling == "scaled")
 
 
 def _map(panel: Axes, rows: Sequence[Row]) -> None:
@@ -234,18 +232,16 @@ def _map(panel: Axes, rows: Sequence[Row]) -> None:
         return
     at = {(row.where["keys"], row.where["head_dim"]): row.measured for row in rows}
     grid = np.array([[at[n, d] for n in keys] for d in dims])
-    mesh = panel.pcolormesh(
-        keys, dims, grid, cmap="cividis", vmin=0, vmax=1, shading="nearest", rasterized=True
-    )
+    look: dict[str, Any] = {"cmap": "cividis", "vmin": 0, "vmax": 1, "shading": "nearest", "rasterized": True}
+    mesh = panel.pcolormesh(keys, dims, grid, **look)
     panel.figure.colorbar(mesh, ax=panel, pad=0.02).set_label("mean largest weight", fontsize=9)
     panel.set_yscale("log", base=2)
-    powers_of_two(panel, keys)
+    figures.powers_of_two(panel, keys)
     panel.set_yticks(dims, [str(d) for d in dims])
     line = np.geomspace(min(keys), max(keys), 100)
     panel.plot(line, 2 * np.log(line), color="white", linewidth=2.2)
-    middle = line[55]
     white: dict[str, Any] = {"color": "white", "fontsize": 10, "ha": "center", "va": "bottom"}
-    panel.text(middle, 2 * math.log(middle) * 1.25, "d_k = 2 ln n", **white)
+    panel.text(line[55], 2 * math.log(line[55]) * 1.25, "d_k = 2 ln n", **white)
     for dim, text, colour in ((dims[-2], "frozen", BLACK), (dims[0], "all keys take part", "white")):
         panel.text(keys[-2], dim, text, color=colour, fontsize=12, ha="right", va="center")
     panel.grid(False)
@@ -256,16 +252,15 @@ def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "Entropy across the freezing temperature", _TEMPERATURE, "entropy / ln n")
     if not rows:
         return
-    keys = int(rows[0].where["keys"])
-    unit, fine = math.log(keys), _fine(rows)
+    keys, fine = int(rows[0].where["keys"]), _fine(rows)
     for exact, line, colour, width in (
-        (random_energy, "-", BLUE, 1.8),
-        (random_energy_high_temperature, ":", GREEN, 3.4),
-        (random_energy_frozen, "--", ORANGE, 1.8),
+        (theory.random_energy, "-", BLUE, 1.8),
+        (theory.random_energy_high_temperature, ":", GREEN, 3.4),
+        (theory.random_energy_frozen, "--", ORANGE, 1.8),
     ):
-        curve = [exact(keys, critical_beta(keys) / t).entropy / unit for t in fine]
+        curve = [exact(keys, theory.critical_beta(keys) / t).entropy / math.log(keys) for t in fine]
         panel.plot(fine, curve, line, color=colour, linewidth=width)
-    measured(panel, rows, "temperature / freezing", BLUE, unit, linewidth=1.5, within=(0.0, 1.0))
+    plot_measured(panel, rows, _AT, BLUE, math.log(keys), linewidth=1.5, within=(0.0, 1.0))
     panel.set_ylim(-0.03, 1.03)
     _temperatures(panel)
     note(panel, 2.3, 0.62, "limit far above:\nln n − β²/2 + …", GREEN)
@@ -278,7 +273,7 @@ _TEMPERATURE = "temperature / freezing temperature"
 
 def _fine(rows: Sequence[Row]) -> list[float]:
     """Temperatures for a curve through those of the rows."""
-    x = numbers(rows, "temperature / freezing")
+    x = values(rows, _AT)
     return [float(one) for one in np.geomspace(x.min(), x.max(), 80)]
 
 
@@ -297,14 +292,28 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
     if not frozen:
         return
     keys, fine = int(weights[0].where["keys"]), _fine(weights)
-    critical = critical_beta(keys)
-    panel.plot(
-        fine, [random_energy(keys, critical / t).largest_weight for t in fine], color=BLUE, linewidth=1.8
-    )
-    cold = [t for t in fine if critical / t > extreme_level(keys) * 1.02]
-    panel.plot(cold, [frozen_fraction(keys, critical / t) for t in cold], "--", color=ORANGE, linewidth=1.8)
+    beta = {t: theory.critical_beta(keys) / t for t in fine}
+    exact = [theory.random_energy(keys, beta[t]).largest_weight for t in fine]
+    panel.plot(fine, exact, color=BLUE, linewidth=1.8)
+    cold = [t for t in fine if beta[t] > theory.extreme_level(keys) * 1.02]
+    panel.plot(cold, [frozen_fraction(keys, beta[t]) for t in cold], "--", color=ORANGE, linewidth=1.8)
     for found, colour in ((weights, BLUE), (frozen, ORANGE)):
-        measured(panel, found, "temperature / freezing", colour, linewidth=1.5, within=(0.0, 1.0))
+        plot_measured(panel, found, _AT, colour, linewidth=1.5, within=(0.0, 1.0))
     _temperatures(panel)
     note(panel, 1.15, 0.45, "mean largest weight", BLUE)
     note(panel, 0.12, 0.2, "share of rows in which\none key has over half\n(frozen limit)", ORANGE)
+
+
+EXPERIMENT = Experiment(
+    title="Saturation of the softmax",
+    measure=measure,
+    conclusion=conclusion,
+    draw=draw,
+    lesson="For components of unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). In "
+    "this model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters "
+    "through it alone.",
+    shown=(
+        Shown("largest_weight", {"keys": 1024, "head_dim": (4, 16, 64, 256)}),
+        Shown("entropy", {"keys": 1024, "head_dim": (4, 64, 256)}),
+    ),
+)

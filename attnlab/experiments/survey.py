@@ -1,10 +1,14 @@
-"""How an experiment asks backends: opened once a number format, those that cannot be asked named with the reason,
-and one that answers with an error made a failed row instead of the end of the experiment."""
+"""How an experiment asks backends, and what rows it makes of their answers.
+
+Backends are opened once a number format; those that cannot be asked are named with the reason, and one that answers
+with an error becomes a failed row instead of the end of the experiment.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import in_this_process
 from attnlab.errors import Declined, Unavailable
-from attnlab.experiments.black_box import Attend, black_box
-from attnlab.experiments.finding import Row
+from attnlab.experiments.finding import Array, Row, Where
+from attnlab.experiments.observables import Attend, black_box, gradients
+from attnlab.problem.problem import Problem
 
-Facts = dict[str, str | float]
 #: a backend slower than this a query-key pair (the fast ones need a few nanoseconds) gets the small sizes
 SLOW_SECONDS_PER_PAIR = 1e-6
 #: the row that stands for a backend which raised an error
@@ -30,14 +37,27 @@ class OpenBackend:
     """A backend ready to be asked. `slow` where only small sizes are affordable."""
 
     name: str
+    backend: Backend
     attend: Attend
     slow: bool
 
-    def row(
-        self, quantity: str, where: Mapping[str, str | float], predicted: float, measured: float, **room: Any
-    ) -> Row:
+    def row(self, quantity: str, where: Where, predicted: float | None, measured: float, **room: Any) -> Row:
         """`Row.compare` of what was measured through this backend."""
         return Row.compare(quantity, {"backend": self.name, **where}, predicted, measured, **room)
+
+    def mean(
+        self, quantity: str, where: Where, found: NDArray[Any], predicted: float | None, slack: float = 0.0
+    ) -> Row:
+        """The mean of `found`, (clusters, members), with the error of `mean_over_clusters`."""
+        mean, error = mean_over_clusters(np.asarray(found, np.float64))
+        return self.row(quantity, where, predicted, mean, standard_error=error, slack=slack)
+
+    def gradients(self, problem: Problem) -> Mapping[str, NDArray[Any]] | None:
+        """`gradients` by its automatic differentiation; None where it has none: nothing to measure, nothing wrong."""
+        try:
+            return gradients(self.backend, problem)
+        except Declined:
+            return None
 
 
 #: the rows that a backend gives with a seed
@@ -50,7 +70,7 @@ class Survey:
     def __init__(self, backends: Sequence[str], *, seed: int = 0, folders: Sequence[Path | str] = ()) -> None:
         self.seed, self.folders = seed, folders
         self.rows: list[Row] = []
-        self.facts: Facts = {"seed": seed}
+        self.facts: dict[str, str | float] = {"seed": seed}
         self._backends = backends
         self._opened: dict[str, list[OpenBackend]] = {}
 
@@ -61,8 +81,12 @@ class Survey:
                 self._take(one, measure)
 
     def one(self, measure: Measure, dtype: str = "float64") -> OpenBackend | None:
-        """Takes the rows of `measure` through the reference backend, which is returned; None where there is none."""
-        chosen = reference_backend(self.opened(dtype))
+        """Takes the rows of `measure` through one backend, which is returned; None where there is none.
+
+        PyTorch's fused attention, else the first that is not slow.
+        """
+        fast = [one for one in self.opened(dtype) if not one.slow]
+        chosen = next((one for one in fast if one.name == "torch_sdpa"), fast[0] if fast else None)
         if chosen:
             self._take(chosen, measure)
         return chosen
@@ -88,23 +112,21 @@ class Survey:
 
         Raises ValueError for an unknown name.
         """
-        if dtype not in self._opened:
-            first = not self._opened
-            self._opened[dtype] = []
-            *before, last = self._opened
-            self.facts["dtype"] = f"{', '.join(before)} and {last}" if before else last
-            for name in self._backends:
-                self._open(name, dtype, f"without {name}" if first else f"without {name} in {dtype}")
-            if first:
-                self.facts["backends"] = ", ".join(one.name for one in self._opened[dtype]) or "none"
-        return self._opened[dtype]
-
-    def _open(self, name: str, dtype: str, fact: str) -> None:
-        try:
-            attend = black_box(name, dtype=dtype, folders=self.folders)
-            self._opened[dtype].append(OpenBackend(name, attend, _is_slow(attend)))
-        except (Declined, Unavailable) as reason:
-            self.facts[fact] = str(reason)
+        if dtype in self._opened:
+            return self._opened[dtype]
+        first, found = not self._opened, self._opened.setdefault(dtype, [])
+        *before, last = self._opened
+        self.facts["dtype"] = f"{', '.join(before)} and {last}" if before else last
+        for name in self._backends:
+            try:
+                backend = in_this_process(name, self.folders)
+                attend = black_box(backend, dtype=dtype)
+                found.append(OpenBackend(name, backend, attend, _is_slow(attend)))
+            except (Declined, Unavailable) as reason:
+                self.facts[f"without {name}" if first else f"without {name} in {dtype}"] = str(reason)
+        if first:
+            self.facts["backends"] = ", ".join(one.name for one in found) or "none"
+        return found
 
 
 def _is_slow(attend: Attend) -> bool:
@@ -125,12 +147,6 @@ def _is_slow(attend: Attend) -> bool:
     except Exception:  # other people's code: what it does wrong is found and shown where it is measured
         return True
     return min(seconds) / 64**2 > SLOW_SECONDS_PER_PAIR
-
-
-def reference_backend(opened: Sequence[OpenBackend]) -> OpenBackend | None:
-    """The backend to measure with where one is enough: PyTorch's fused attention, else the first that is not slow."""
-    fast = [one for one in opened if not one.slow]
-    return next((one for one in fast if one.name == "torch_sdpa"), fast[0] if fast else None)
 
 
 def agreement(rows: Sequence[Row], prediction: str) -> str:
@@ -173,3 +189,48 @@ def one_thread() -> Iterator[None]:
         finally:
             if torch:
                 torch.set_num_threads(before)
+
+
+def mean_over_clusters(found: Array) -> tuple[float, float]:
+    """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means, over √clusters.
+
+    A cluster is for instance the rows of one head, which share its keys. The error is right however they depend on
+    each other, as long as clusters are independent. Raises ValueError for fewer than two clusters.
+    """
+    if found.ndim != 2 or found.shape[0] < 2 or found.shape[1] < 1:
+        raise ValueError(
+            f"values must be (clusters, members) with at least two clusters, got shape {found.shape}"
+        )
+    means = found.mean(axis=1)
+    return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
+
+
+def statistic_over_clusters(
+    found: Array, statistic: Callable[[Array], float], resamples: int = 200
+) -> tuple[float, float]:
+    """`statistic` of all of `found`, (clusters, members), and its standard error by resampling whole clusters.
+
+    The bootstrap (Efron and Tibshirani 1993, chapter 6), with resamples that are the same in every run. For
+    quantiles and shares, which no mean over clusters gives. Raises ValueError as `mean_over_clusters`.
+    """
+    mean_over_clusters(found)  # the same conditions
+    rng = np.random.default_rng(0)
+    drawn = [statistic(found[rng.integers(0, len(found), len(found))]) for _ in range(resamples)]
+    return statistic(found), float(np.std(drawn, ddof=1))
+
+
+def log_log_slope(x: Sequence[float], y: Sequence[float], y_error: Sequence[float]) -> tuple[float, float]:
+    """Slope of ln y on ln x and its standard error, each point weighted by 1/(relative error)².
+
+    Points are independent, the errors known and small beside y (weighted least squares; Press et al., Numerical
+    Recipes, section 15.2). Raises ValueError for fewer than two different x, or an x, y or error not above 0.
+    """
+    log_x, found, errors = np.log(np.asarray(x, float)), np.asarray(y, float), np.asarray(y_error, float)
+    if not (np.isfinite(log_x).all() and found.min() > 0 and errors.min() > 0):
+        raise ValueError("a slope needs x, y and errors above 0")
+    weights = (found / errors) ** 2
+    centred = log_x - np.average(log_x, weights=weights)
+    spread = float(weights @ centred**2)
+    if spread <= 0:
+        raise ValueError("a slope needs at least two different x")
+    return float(weights @ (centred * np.log(found))) / spread, spread**-0.5

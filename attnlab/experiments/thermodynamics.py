@@ -1,8 +1,13 @@
-"""Is the softmax a Boltzmann distribution, in every backend, to the last digits? And what is its heat capacity?
+"""Do the identities of statistical mechanics hold for every row of every backend?
 
-Energies −s, inverse temperature β: ln Z generates the mean and the variance of the logits, entropy falls as β
-rises, and the answer to a changed logit is a covariance (fluctuation–dissipation). None of it is an approximation,
-so that a backend which misses an identity is wrong, whatever its inputs were.
+The weights p_j = e^{βs_j}/Z are a Boltzmann distribution: energies −s_j, inverse temperature β (τ = 1/β), Z the
+partition function. So d ln Z/dβ = ⟨s⟩, the mean under p; d² ln Z/dβ² = Var_p(s); the entropy is H = ln Z − β⟨s⟩ and
+falls with β as dH/dβ = −β Var_p(s); and the output o answers to a logit by a covariance, ∂o/∂s_j = p_j(v_j − o). These
+hold for every row. A backend can miss them only by rounding (allowed: 1e-11) or by the difference quotient that stands
+for a derivative (1e-8).
+
+With p = softmax(βs) all identities hold for every row, whatever q and k, so that a backend which misses one is wrong,
+whatever its inputs were. Derivatives are differences of the backend's outputs.
 """
 
 from __future__ import annotations
@@ -13,12 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlab.experiments.estimates import mean_row
-from attnlab.experiments.finding import Finding, Row, Where, pick
-from attnlab.experiments.identities import violations
-from attnlab.experiments.observables import observe
-from attnlab.experiments.panels import boundary, measured, numbers
-from attnlab.experiments.responses import Array, derivative, energy_variance
+from attnlab import theory
+from attnlab.experiments.finding import (
+    Array,
+    Experiment,
+    Finding,
+    Row,
+    Shown,
+    boundary,
+    pick,
+    plot_measured,
+    plot_predicted,
+)
+from attnlab.experiments.observables import (
+    Attend,
+    Observables,
+    derivative,
+    energy_variance,
+    observe,
+    response_to_logit,
+    weights_of,
+)
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.figures import (
     BLUE,
@@ -30,9 +50,7 @@ from attnlab.figures import (
     legend,
     new_figure,
     note,
-    smooth,
 )
-from attnlab.theory import critical_beta, random_energy, unit_roundoff
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,9 +61,20 @@ _HEADS, _QUERIES, _KEYS, _HEAD_DIM = 4, 8, 48, 16
 BETAS = (0.5, 2.0)
 #: the row whose weights are added up
 SUM_KEYS, SUM_DTYPE = 49_152, "float32"
+SUM, SUM_SIZE = "|Σp − 1| in float32", "|Σp − 1| / √n·u in float32"
 CURVE_KEYS = 256
 #: inverse temperatures of the curves, in units of the freezing one
 CURVE = (0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.25, 1.5, 1.8, 2.2, 2.8)
+_AT, _BETA = "beta / critical", "inverse temperature β / β_c"
+#: steps of differences, relative in β and absolute in a logit: error h⁴ against roundoff/h
+_STEP = 2e-3
+#: largest violations that rounding and differences can make in float64 at logits of a few units
+ALGEBRAIC, DIFFERENTIAL = 1e-11, 1e-8
+#: what rounding can do to nothing at all: violations below are drawn here
+_FLOOR = 1e-17
+
+#: an identity, the largest violation of it over all rows, and how far rounding could take it
+Violation = tuple[str, float, float]
 
 
 def measure(survey: Survey) -> None:
@@ -63,8 +92,97 @@ def _identities(one: OpenBackend, seed: int) -> Iterator[Row]:
     for number, beta in enumerate(BETAS):
         rng = generator(seed, 900, number)
         q, k, v = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (_QUERIES, _KEYS, _KEYS))
-        for found in violations(one.attend, q, k, v, beta / np.sqrt(_HEAD_DIM)):
-            yield one.row(found.identity, {"beta": beta}, 0.0, found.largest, slack=found.tolerance)
+        for identity, largest, tolerance in violations(one.attend, q, k, v, beta / np.sqrt(_HEAD_DIM)):
+            yield one.row(identity, {"beta": beta}, 0.0, largest, slack=tolerance)
+
+
+def violations(attend: Attend, q: Array, k: Array, v: Array, scale: float) -> Iterator[Violation]:
+    """Every identity at one set of inputs in float64; logits s = scale·q·k of a few units.
+
+    q : (batch, heads, n_q, d). k : (batch, heads, n_k, d). v : (batch, heads, n_k, value_dim). Inputs where two
+    keys tie for a row's largest logit are taken as distinct.
+    """
+    seen, logits = observe(attend, q, k, scale=scale), scale * (q @ k.swapaxes(-1, -2))
+    weights, spread = (of(attend, q, k, scale=scale) for of in (weights_of, energy_variance))
+
+    def at(beta: float) -> Observables:
+        """With s at β = 1: βs is what a scale β times as large gives."""
+        return observe(attend, q, k, scale=beta * scale)
+
+    for identity, function, expected in (
+        ("d ln Z/dβ = ⟨s⟩", lambda beta: at(beta).log_partition, seen.mean_energy),
+        # observe gives β⟨s⟩, so that ⟨s⟩ at another β is that over β
+        ("d²ln Z/dβ² = Var_p(s)", lambda beta: at(beta).mean_energy / beta, spread),
+        ("dH/dβ = −β Var_p(s)", lambda beta: at(beta).entropy, -spread),
+        ("dH/dτ = Var_p(s)/τ³", lambda temperature: at(1 / temperature).entropy, spread),
+    ):
+        yield identity, _worst(derivative(function, 1.0, _STEP), expected), DIFFERENTIAL
+    yield from _sums(seen, weights, logits)
+    yield from _responses(attend, q, k, v, weights, logits, scale)
+    # inequalities: by how much the wrong side is reached
+    for identity, bounds in (
+        ("max s ≤ ln Z ≤ max s + ln n", theory.scaled_log_partition_bounds(logits, 1.0)),
+        ("ln n + s̄ ≤ ln Z ≤ ln n + s̄ + Δ²/8", theory.log_partition_bounds(logits)),
+    ):
+        over = np.maximum(bounds.lower - seen.log_partition, seen.log_partition - bounds.upper)
+        yield identity, max(0.0, float(over.max())), ALGEBRAIC
+    # two logits, −a/2 and a/2, moved by a and −a: no pair of distributions moves further for so small a change
+    a, unit = 1.3, np.ones((1, 1, 1, 1))
+    both = (weights_of(attend, unit, np.array([[[[low], [-low]]]]), scale=1.0) for low in (-a / 2, a / 2))
+    distance = 0.5 * float(np.abs(np.subtract(*both)).sum())
+    yield "TV = tanh(‖δ‖/2), attained", abs(distance - math.tanh(a / 2)), ALGEBRAIC
+    yield from _limits(attend, q, k, logits, scale)
+
+
+def _worst(left: Array, right: Array) -> float:
+    return float(np.abs(left - right).max())
+
+
+def _sums(seen: Observables, weights: Array, logits: Array) -> Iterator[Violation]:
+    """What the observables say of the weights, against the weights."""
+    boltzmann = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    boltzmann /= boltzmann.sum(axis=-1, keepdims=True)
+    entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1)
+    square, cube = (weights**2).sum(axis=-1), (weights**3).sum(axis=-1)
+    for identity, left, right in (
+        ("p = e^s / Z", weights, boltzmann),
+        ("Σp = 1", weights.sum(axis=-1), np.ones(1)),
+        ("H = ln Z − β⟨s⟩", seen.log_partition - seen.mean_energy, entropy),
+        ("Σp² = Z(2β)/Z(β)²", seen.participation, square),
+        ("‖J‖² from Z(β), Z(2β), Z(3β)", seen.jacobian_norm_squared, square - 2 * cube + square**2),
+    ):
+        yield identity, _worst(left, right), ALGEBRAIC
+
+
+def _responses(
+    attend: Attend, q: Array, k: Array, v: Array, weights: Array, logits: Array, scale: float
+) -> Iterator[Violation]:
+    """Fluctuation and dissipation: the answer to a change is a covariance."""
+    exact = theory.output_response(weights, v[..., None, :, :])  # (batch, heads, n_q, n_k, value_dim)
+    worst = 0.0
+    for key in range(0, k.shape[2], max(1, k.shape[2] // 4)):
+        moved = response_to_logit(attend, q, k, v, key, scale=scale, step=_STEP)
+        worst = max(worst, _worst(moved, exact[..., key, :]))
+    yield "∂o/∂s_j = p_j (v_j − o)", worst, DIFFERENTIAL
+
+    def output(beta: float) -> Array:
+        return attend(q, k, v, causal=False, scale=beta * scale).astype(np.float64)
+
+    product = (weights * logits) @ v - (weights * logits).sum(axis=-1, keepdims=True) * (weights @ v)
+    yield "do/dβ = Cov_p(v, s)", _worst(derivative(output, 1.0, _STEP), product), DIFFERENTIAL
+
+
+def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> Iterator[Violation]:
+    """τ → 0: all weight on the largest logit, shared among ties. τ → ∞: H = ln n."""
+    top = np.sort(logits, axis=-1)
+    # cold enough that the second key of every row has e^{−40} of the first one's weight
+    cold = 40.0 / float((top[..., -1] - top[..., -2]).min())
+    twice = np.concatenate([k, k], axis=2)  # every key once more: each maximum is attained twice
+    frozen = weights_of(attend, q, twice, scale=scale * cold)
+    expected = 0.5 * (np.concatenate([logits, logits], axis=-1) == logits.max(axis=-1, keepdims=True))
+    yield "τ → 0: uniform on the largest", _worst(frozen, expected), ALGEBRAIC
+    hot = observe(attend, q, k, scale=scale * 1e-9)
+    yield "τ → ∞: H = ln n", _worst(hot.entropy, np.full(1, math.log(k.shape[2]))), ALGEBRAIC
 
 
 def long_sums(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -74,35 +192,30 @@ def long_sums(one: OpenBackend, seed: int) -> Iterator[Row]:
     order it is taken (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. Independent
     roundings would add up to about √n·u, which is no bound: those of equal terms are not independent.
     """
-    rng, roundoff = generator(seed, 960), unit_roundoff(SUM_DTYPE)
+    rng, roundoff = generator(seed, 960), theory.unit_roundoff(SUM_DTYPE)
     k = rng.standard_normal((1, 1, SUM_KEYS, 8), dtype=np.float32)
     bound = 2 * SUM_KEYS * roundoff / (1 - 2 * SUM_KEYS * roundoff)
     for logits, length in (("equal", 0.0), ("normal", 1.0)):
         q = np.full((1, 1, 2, 8), length / math.sqrt(8), np.float32)
         sums = one.attend(q, k, np.ones_like(k), causal=False, scale=1.0).astype(np.float64)
-        off = float(np.abs(sums - 1).max())
-        where: Where = {"backend": one.name, "keys": SUM_KEYS, "logits": logits}
-        yield Row.compare("|Σp − 1| in float32", where, bound, off, relation="≤")
-        yield Row.only_measured("|Σp − 1| / √n·u in float32", where, off / (math.sqrt(SUM_KEYS) * roundoff))
+        off, where = float(np.abs(sums - 1).max()), {"keys": SUM_KEYS, "logits": logits}
+        yield one.row(SUM, where, bound, off, relation="≤")
+        yield one.row(SUM_SIZE, where, None, off / (math.sqrt(SUM_KEYS) * roundoff))
 
 
 def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:
     """ln Z, ⟨s⟩, H and β²Var_p(s) of rows of iid N(0, β²) logits, against the random energy model."""
     for number, ratio in enumerate(CURVE):
-        beta = ratio * critical_beta(CURVE_KEYS)
+        beta = ratio * theory.critical_beta(CURVE_KEYS)
         rng = generator(seed, 950, number)
         q, k = (rng.standard_normal((1, 48, n, _HEAD_DIM)) for n in (_QUERIES, CURVE_KEYS))
         q /= np.linalg.norm(q, axis=-1, keepdims=True)
-        seen = observe(one.attend, q, k, scale=beta)
-        exact = random_energy(CURVE_KEYS, beta)
-        where: Where = {"backend": one.name, "beta / critical": ratio, "keys": CURVE_KEYS}
+        seen, exact = observe(one.attend, q, k, scale=beta), theory.random_energy(CURVE_KEYS, beta)
+        where = {_AT: ratio, "keys": CURVE_KEYS}
         for quantity in ("log_partition", "mean_energy", "entropy"):
-            yield mean_row(quantity, where, getattr(seen, quantity)[0], predicted=getattr(exact, quantity))
-        capacity, expected = (
-            energy_variance(one.attend, q, k, scale=beta),
-            exact_heat_capacity(CURVE_KEYS, beta),
-        )
-        yield mean_row("heat_capacity", where, capacity[0], predicted=expected)
+            yield one.mean(quantity, where, getattr(seen, quantity)[0], getattr(exact, quantity))
+        capacity = energy_variance(one.attend, q, k, scale=beta)
+        yield one.mean("heat_capacity", where, capacity[0], exact_heat_capacity(CURVE_KEYS, beta))
 
 
 def exact_heat_capacity(keys: int, beta: float) -> float:
@@ -112,95 +225,78 @@ def exact_heat_capacity(keys: int, beta: float) -> float:
     """
 
     def energy(b: float) -> Array:
-        return np.array(b * (1 - random_energy(keys, b).participation))
+        return np.array(b * (1 - theory.random_energy(keys, b).participation))
 
     return beta**2 * float(derivative(energy, beta, 0.02 * beta))
 
 
 def conclusion(rows: Sequence[Row]) -> str:
-    """The largest violation of any identity."""
+    """The largest violation of any identity, and how far the weights of the longest row are from adding up to 1."""
     checked = [row for row in rows if "beta" in row.where]
     if not checked:
         return "No backend could be measured."
-    through = len({str(row.where["backend"]) for row in checked})
+    through = len({row.where["backend"] for row in checked})
     identities = len({row.quantity for row in checked})
-    worst = max(checked, key=lambda row: row.measured)
+    largest = max(checked, key=lambda row: row.measured)
+    sums = ""
+    if pick(rows, SUM):
+        worst, most = (max(pick(rows, name), key=lambda row: row.measured) for name in (SUM, SUM_SIZE))
+        sums = (
+            f"Over {SUM_KEYS} keys in float32 the weights add up to 1 within {worst.measured:.1e} "
+            f"({worst.where['backend']}, {worst.where['logits']} logits; bound {worst.predicted:.1e}), at most "
+            f"{most.measured:.2f} times √n·u. "
+        )
     return (
         f"Of {identities} identities of a Boltzmann distribution, tried through {through} backends, the largest "
-        f"violation is {worst.measured:.1e} ({worst.quantity}, {worst.where['backend']}). {_sums(rows)}"
+        f"violation is {largest.measured:.1e} ({largest.quantity}, {largest.where['backend']}). {sums}"
         f"{agreement(rows, 'theory')}."
     )
 
 
-def _sums(rows: Sequence[Row]) -> str:
-    """How far the weights of the longest row are from adding up to 1."""
-    sums, sizes = pick(rows, "|Σp − 1| in float32"), pick(rows, "|Σp − 1| / √n·u in float32")
-    if not (sums and sizes):
-        return ""
-    worst, most = (max(found, key=lambda row: row.measured) for found in (sums, sizes))
-    return (
-        f"Over {SUM_KEYS} keys in float32 the weights add up to 1 within {worst.measured:.1e} "
-        f"({worst.where['backend']}, {worst.where['logits']} logits; bound {worst.predicted:.1e}), at most "
-        f"{most.measured:.2f} times √n·u. "
-    )
-
-
-#: what rounding can do to nothing at all: violations below are drawn here
-_FLOOR = 1e-17
-_BETA = "inverse temperature β / β_c"
-
-
 def draw(finding: Finding) -> Figure:
-    """Potentials and heat capacity against β on the left, violations of the identities on the right."""
-    figure, panels = new_figure(3, 1, width=15.0, height=5.0, width_ratios=[1, 1, 1.25])
-    _potentials(panels[0], finding.rows)
-    _capacity(panels[1], pick(finding.rows, "heat_capacity"))
-    _violations(panels[2], [row for row in finding.rows if "beta" in row.where])
+    """Left and middle: ln Z, β⟨s⟩, entropy and heat capacity of rows of normal logits; lines are exact, bars five
+    standard errors, the dashed line the freezing point of infinitely many keys. Right: the largest violation of
+    each identity through each backend; a violation of exactly 0 is drawn at the left edge."""
+    figure, (potentials, capacity, identities) = new_figure(
+        3, 1, width=15.0, height=5.0, width_ratios=[1, 1, 1.25]
+    )
+    _potentials(potentials, finding.rows)
+    _capacity(capacity, pick(finding.rows, "heat_capacity"))
+    _violations(identities, [row for row in finding.rows if "beta" in row.where])
     return figure
 
 
 def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(
-        panel,
-        "Above β_c ln Z grows linearly and H is small",
-        _BETA,
-        f"ln Z, β⟨s⟩ and H, over ln n, n = {CURVE_KEYS}",
-    )
+    y, unit = f"ln Z, β⟨s⟩ and H, over ln n, n = {CURVE_KEYS}", math.log(CURVE_KEYS)
+    entitle(panel, "Above β_c ln Z grows linearly and H is small", _BETA, y)
     for quantity, label, colour, offset in (
         ("log_partition", "ln Z", BLUE, (-8, 9)),
         ("mean_energy", "β⟨s⟩ = β d ln Z/dβ", ORANGE, (90, -30)),
         ("entropy", "H", GREEN, (-8, 9)),
     ):
-        mine, unit = pick(rows, quantity), math.log(CURVE_KEYS)
-        if not mine:
-            continue
-        _exact_and_measured(panel, mine, unit, colour)
-        at = float(mine[-3].where["beta / critical"]), mine[-3].predicted / unit
-        style: dict[str, Any] = {
-            "textcoords": "offset points",
-            "color": colour,
-            "fontsize": 10,
-            "ha": "right",
-        }
-        panel.annotate(label, at, offset, **style)
+        if mine := pick(rows, quantity):
+            plot_predicted(panel, mine, _AT, colour, unit, smooth=True)
+            plot_measured(panel, mine, _AT, colour, unit)
+            at = float(mine[-3].where[_AT]), mine[-3].predicted / unit
+            style: dict[str, Any] = {
+                "textcoords": "offset points",
+                "color": colour,
+                "fontsize": 10,
+                "ha": "right",
+            }
+            panel.annotate(label, at, offset, **style)
     boundary(panel, 1.0)
-
-
-def _exact_and_measured(panel: Axes, rows: Sequence[Row], unit: float, colour: str) -> None:
-    x = list(numbers(rows, "beta / critical"))
-    panel.plot(*smooth(x, [row.predicted / unit for row in rows]), color=colour, linewidth=1.8)
-    measured(panel, rows, "beta / critical", colour, unit)
 
 
 def _capacity(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "The heat capacity peaks near freezing", _BETA, "β² Var_p(s)")
-    if not rows:
-        return
-    _exact_and_measured(panel, rows, 1.0, RED)
-    boundary(panel, 1.0)
-    last, top = float(rows[-1].where["beta / critical"]), max(row.measured for row in rows)
-    text = f"exact, n = {rows[0].where['keys']}\nbars: 5 standard errors"
-    note(panel, last, top, text, RED, ha="right", va="top")
+    if rows:
+        plot_predicted(panel, rows, _AT, RED, smooth=True)
+        plot_measured(panel, rows, _AT, RED)
+        boundary(panel, 1.0)
+        last, top = float(rows[-1].where[_AT]), max(row.measured for row in rows)
+        text = f"exact, n = {rows[0].where['keys']}\nbars: 5 standard errors"
+        note(panel, last, top, text, RED, ha="right", va="top")
 
 
 def _violations(panel: Axes, rows: Sequence[Row]) -> None:
@@ -219,3 +315,27 @@ def _violations(panel: Axes, rows: Sequence[Row]) -> None:
     powers = range(-15, -6, 2)
     panel.set_xticks([_FLOOR, *(10.0**p for p in powers)], ["0", *(f"$10^{{{p}}}$" for p in powers)])
     legend(panel, fontsize=8, loc="upper right")
+
+
+EXPERIMENT = Experiment(
+    title="The softmax as thermodynamics",
+    measure=measure,
+    conclusion=conclusion,
+    draw=draw,
+    lesson="ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from the outputs of any backend, without the n × n matrix. "
+    "The experiments on this page measure fused kernels that way.",
+    shown=(
+        Shown("d ln Z/dβ = ⟨s⟩", {"beta": 2.0}),
+        Shown("d²ln Z/dβ² = Var_p(s)", {"beta": 2.0}),
+        Shown("H = ln Z − β⟨s⟩", {"beta": 2.0}),
+        Shown("dH/dβ = −β Var_p(s)", {"beta": 2.0}),
+        Shown("Σp² = Z(2β)/Z(β)²", {"beta": 2.0}),
+        Shown("∂o/∂s_j = p_j (v_j − o)", {"beta": 2.0}),
+        Shown("do/dβ = Cov_p(v, s)", {"beta": 2.0}),
+        Shown("|Σp − 1| in float32", every=True),
+        Shown("|Σp − 1| / √n·u in float32", every=True),
+        Shown("log_partition", {"beta / critical": 0.75}),
+        Shown("entropy", {"beta / critical": 0.75}),
+        Shown("heat_capacity", {"beta / critical": 0.75}),
+    ),
+)

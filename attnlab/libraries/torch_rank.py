@@ -1,7 +1,7 @@
 """One rank of a team: it holds its parts of arrays and does what it is told, together with the others.
 
-Started by `attnlab.libraries.torch_team` as ``python -P -m attnlab.libraries.torch_rank SOCKET``; ends when the socket
-is closed. A function of a backend's file gets a `Ranks` and the parts, and what it returns is kept here.
+Started by `attnlab.libraries.torch_team`; ends when its channel is closed. A function of a backend's file gets a
+`Ranks` and the parts, and what it returns is kept here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import contextlib
 import functools
 import importlib.util
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from torch import Tensor, distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.libraries.torch_bytes import of_bytes, to_bytes
+from attnlab.subprocesses import Channel, Closed
 
 Told = tuple[tuple[int, ...], str]
 _NOTHING_SENT = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd", "c10d::barrier")
@@ -222,20 +221,16 @@ def _function(file: str, name: str) -> Callable[..., Tensor]:
     return found
 
 
-def main(number: int) -> None:
-    """Answer words until nobody is there to give them."""
-    pipe, rank = Connection(number), Rank()
-    with contextlib.suppress(EOFError, OSError):
+def serve(channel: Channel) -> None:
+    """Do words, (method, arguments ...), and answer each but "drop", until the channel closes."""
+    rank = Rank()
+    with contextlib.suppress(Closed):
         while True:
-            name, *arguments = pipe.recv()
+            name, *arguments = channel.receive()
             try:
                 answer: Any = "answer", getattr(rank, name)(*arguments)
             except Exception as fault:
                 answer = type(fault).__name__, " ".join(str(fault).split())[:400]
             if name != "drop":
-                pipe.send(answer)
+                channel.send(answer)
     os._exit(0)  # not waiting for others, who may have ended
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -1,22 +1,22 @@
-"""A team of ranks, as the process that started them sees it: processes of this machine, each at the end of a socket."""
+"""A team of ranks, as the process that started them sees it: processes of this machine, at the end of channels."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import weakref
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from attnlab.errors import Declined
+from attnlab.subprocesses import Channel, Closed, Subprocess, ready
 
 #: the ranks meet on this machine alone, whatever the name of its host stands for
 _WHERE = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
+#: a rank that has closed its channel has this long to end by itself and say how
+_ENDING_SECONDS = 2.0
 
 
 def threads_of(count: int, threads: int | None) -> int:
@@ -31,24 +31,15 @@ class Team:
 
     def __init__(self, count: int, device: str, threads: int) -> None:
         self.count, self.ended = count, False
-        self._pipes: list[Connection] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._end = weakref.finalize(self, _end, self._pipes, self._processes)
+        self._ranks: list[Subprocess] = []
+        self._end = weakref.finalize(self, _end, self._ranks)
         with tempfile.TemporaryDirectory(prefix="attnlab-ranks-") as folder:
             for _ in range(count):
-                self._start()
+                # in the group of this process: stopped and ended with it
+                target, where = "attnlab.libraries.torch_rank:serve", {**os.environ, **_WHERE}
+                self._ranks.append(Subprocess(target, environment=where, own_group=False))
             store = f"{folder}/store"
             self.each([("join", rank, count, device, store, threads) for rank in range(count)])
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            module = [sys.executable, "-P", "-m", "attnlab.libraries.torch_rank", str(theirs.fileno())]
-            where = {**os.environ, **_WHERE}
-            self._processes.append(
-                subprocess.Popen(module, pass_fds=(theirs.fileno(),), env=where, stdin=subprocess.DEVNULL)
-            )
-        self._pipes.append(Connection(ours.detach()))
 
     def all(self, *word: Any) -> list[Any]:
         """What each rank answers to one word, by rank. Raises RuntimeError where one fails, and Declined."""
@@ -59,24 +50,22 @@ class Team:
         if self.ended:
             raise RuntimeError("its ranks have ended: another call of theirs failed")
         answers: list[Any] = [None] * self.count
-        asked: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(self._pipes)}
+        asked: dict[Channel, int] = {one.channel: rank for rank, one in enumerate(self._ranks)}
         rank = 0
         try:
             for rank, word in enumerate(words):
-                self._pipes[rank].send(word)
+                self._ranks[rank].channel.send(word)
             while asked:
-                for pipe in wait(
-                    list(asked)
-                ):  # whoever is ready: a rank that fails leaves others waiting for it
-                    assert isinstance(pipe, Connection)
-                    rank = asked.pop(pipe)
-                    kind, answers[rank] = pipe.recv()
+                # whoever is ready: a rank that fails leaves others waiting for it
+                for channel in ready(list(asked)):
+                    rank = asked.pop(channel)
+                    kind, answers[rank] = channel.receive()
                     if kind != "answer":
                         raise _fault(kind, f"rank {rank} of {self.count}: {answers[rank]}")
-        except (EOFError, OSError):
+        except Closed:
+            how = self._ranks[rank].ended(_ENDING_SECONDS) or "closed its channel"
             self.end()
-            status = self._processes[rank].returncode
-            raise RuntimeError(f"rank {rank} of {self.count} ended, with status {status}") from None
+            raise RuntimeError(f"rank {rank} of {self.count} {how}") from None
         except BaseException:
             self.end()
             raise
@@ -84,9 +73,9 @@ class Team:
 
     def tell(self, *word: Any) -> None:
         """One word to every rank, which does not answer it. One that has ended is found by the next."""
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                pipe.send(word)
+        for one in self._ranks:
+            with contextlib.suppress(Closed):
+                one.channel.send(word)
 
     def end(self) -> None:
         """End all ranks, whatever they do."""
@@ -99,10 +88,6 @@ def _fault(kind: str, text: str) -> Exception:
     return {"Declined": Declined, "MemoryError": MemoryError}.get(kind, RuntimeError)(text)
 
 
-def _end(pipes: list[Connection], processes: list[subprocess.Popen[bytes]]) -> None:
-    for process, pipe in zip(processes, pipes, strict=False):
-        pipe.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one that has failed by itself tells its status
-            process.wait(0.05)
-        process.kill()
-        process.wait()
+def _end(ranks: list[Subprocess]) -> None:
+    for one in ranks:
+        one.end()

@@ -60,7 +60,9 @@ class Mask:
             try:
                 parts.append(known.parse(*arguments))
             except TypeError:
-                raise ValueError(f"{match[1]} does not take {len(arguments)} values, got {one!r}") from None
+                raise ValueError(
+                    f"the mask {match[1]} does not take {len(arguments)} values, got {one!r}"
+                ) from None
         return cls(tuple(parts))
 
     def __and__(self, other: Mask) -> Mask:

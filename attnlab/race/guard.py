@@ -1,9 +1,4 @@
-"""Nobody outlives the conductor: a process that waits for its end and then ends what its workers left running.
-
-A worker dies with its conductor (`attnlab.race.worker.die_with_parent`), but what a backend has started does
-not, and a worker's children may have left its process group. All of them carry the conductor's mark in their
-environment. The guard sleeps on a pipe, takes no processor time, and is there while workers are.
-"""
+"""Nobody outlives the conductor: a process that waits for its end and then ends what its workers left running."""
 
 from __future__ import annotations
 
@@ -11,26 +6,30 @@ import contextlib
 import os
 import secrets
 import subprocess
-import sys
 
 import psutil
+
+from attnlab.subprocesses import Channel, Closed, Subprocess
 
 #: the environment variable that tells whose worker a process comes from
 MARK = "ATTNLAB_CONDUCTOR"
 #: how often `sweep` looks at most, and how long it waits each time until the killed are gone
 _LOOKS, _GOING_SECONDS = 10, 1.0
-#: what the guard runs: it imports nothing before it has to
-_WAIT = "import sys; sys.stdin.buffer.read(); from attnlab.race import guard; guard.sweep(sys.argv[1])"
 
 
 class Guard:
-    """Started with the first worker of this process, ended with the last."""
+    """A process that waits for this one's end and then ends what its workers left running.
+
+    A worker dies with its conductor, but what a backend has started does not, and a worker's children may have left its
+    process group. All of them carry the conductor's mark in their environment. The guard is there while workers are,
+    and takes no processor time.
+    """
 
     def __init__(self) -> None:
         self.mark = ""
         self._owner = 0
         self._watched: set[int] = set()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Subprocess | None = None
 
     def watch(self, owner: object) -> str:
         """Guard what `owner` will start; the mark that its environment must carry."""
@@ -38,13 +37,8 @@ class Guard:
             self.mark, self._owner, self._process = secrets.token_hex(8), os.getpid(), None
             self._watched = set()
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _WAIT, self.mark],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is not for it
-            )
+            self._process = Subprocess("attnlab.race.guard:guard", output=subprocess.DEVNULL)
+            self._process.channel.send(self.mark)
         self._watched.add(id(owner))
         return self.mark
 
@@ -54,22 +48,26 @@ class Guard:
         if self._watched or self._process is None or self._owner != os.getpid():
             return
         sweep(self.mark)
-        self._process.kill()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.end()
         self._process = None
 
 
 GUARD = Guard()
 
 
-def sweep(mark: str) -> int:
-    """Kill every process with this mark in its environment, this one aside, and see them go; their number.
+def guard(channel: Channel) -> None:
+    """In the guard's process: sweep when the conductor is gone."""
+    mark = channel.receive()
+    with contextlib.suppress(Closed):
+        channel.receive()
+    sweep(mark)
+
+
+def sweep(mark: str) -> None:
+    """Kill every process with this mark in its environment, this one aside, and see them go.
 
     Looks again until none is found, as one may have started another meanwhile.
     """
-    killed = 0
     for _ in range(_LOOKS):
         found = marked(mark)
         if not found:
@@ -78,8 +76,6 @@ def sweep(mark: str) -> int:
             with contextlib.suppress(psutil.Error, OSError):
                 process.kill()
         psutil.wait_procs(found, timeout=_GOING_SECONDS)
-        killed += len(found)
-    return killed
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -47,8 +47,8 @@ class Instrument(ABC):
     unit: ClassVar[str]
     #: whether its samples are taken in the race, turn by turn, or in a pass of its own after it
     in_race: ClassVar[bool] = False
-    #: whether every crew of processes is measured, and not the first alone: each is a further "process" of the samples
-    in_every_crew: ClassVar[bool] = False
+    #: whether every set of processes is measured, and not the first alone: each is a further "process" of the samples
+    in_every_set: ClassVar[bool] = False
     #: the activity that its seconds are accounted under
     activity: ClassVar[str] = "instruments"
 
@@ -68,16 +68,11 @@ class Instrument(ABC):
         """The quantity, in words."""
         return self.quantity.replace("_", " ")
 
-    @property
-    def path(self) -> str:
-        """Where the worker finds the class: ``module:class``."""
-        return f"{type(self).__module__}:{type(self).__qualname__}"
-
-    def measurement(self, readings: Mapping[str, Any]) -> Measurement:
-        """The readings as they are written, from plain data."""
-        columns = {name: tuple(map(float, column)) for name, column in readings["columns"].items()}
-        samples = tuple(map(float, readings["samples"]))
-        return Measurement(self.quantity, self.unit, samples, columns, readings["facts"])
+    def measurement(self, readings: Readings) -> Measurement:
+        """The readings as they are written: numbers are floats, whatever the instrument made of them."""
+        columns = {name: tuple(map(float, column)) for name, column in readings.columns.items()}
+        samples = tuple(map(float, readings.samples))
+        return Measurement(self.quantity, self.unit, samples, columns, dict(readings.facts))
 
 
 #: what a turn notes beside its time, each the growth of a count of this process since it started (nan: not told)
@@ -210,7 +205,7 @@ class BlockParts(Instrument):
 
     quantity = "block_parts"
     unit = "s"
-    in_every_crew = True
+    in_every_set = True
     _rounds = 9
     #: a part is called for so long in a round, and once where it is longer; so long altogether at most, but two rounds
     _turn_seconds, _seconds = 1e-3, 0.5

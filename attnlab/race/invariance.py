@@ -135,14 +135,14 @@ def invariance_of(
         for dtype in dtypes if process.alive else ():
             asked = {"dtype": dtype, "device": device}
             try:
-                reply, (expected[dtype],) = process.ask_arrays("invariance", seconds=seconds, **asked)
+                reply = process.ask("invariance", seconds=seconds, **asked)
             except NoAnswer as fault:
                 if getattr(fault, "kind", "") != "declined":
                     found.append(Invariance(contender.name, dtype, reason=str(fault)))
                 if not process.alive:
                     break
                 continue
-            one = workload_in(dtype, device, reply["size"])
+            expected[dtype], one = reply["output"], workload_in(dtype, device, reply["size"])
             found.append(
                 Invariance(contender.name, dtype, one.queries, one.keys, reply["same"], reply["reason"])
             )
@@ -169,7 +169,7 @@ def _by_other(
         return one
     size = _QUERIES // one.queries
     asked = {"dtype": one.dtype, "device": device, "size": size}
-    _, (answer,) = other.ask_arrays("invariance", seconds=seconds, **asked)
+    answer = other.ask("invariance", seconds=seconds, **asked)["output"]
     return replace(one, same={**one.same, THREADS: same_bits(answer, expected)})
 
 

@@ -13,8 +13,7 @@ from attnlab.problem.directions import OUTPUT
 from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.instruments import LATENCY, Instrument
-from attnlab.race.protocol import Message
+from attnlab.race.instruments import LATENCY, Instrument, Readings
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
 
 
@@ -22,9 +21,9 @@ from attnlab.race.worker_process import NoAnswer, WorkerProcess
 class Participant:
     """One contender's way through one workload, as far as it has come.
 
-    `worker` is its process in the crew that is racing now, `answers` what the call that is timed returned in the first.
+    `worker` is its process in the set that is racing now, `answers` what the call that is timed returned in the first.
     `call_seconds` is the least seconds a call so far, `spent` the seconds of its turns together. It has left the race
-    where `racing` is False, sits out a crew where `present` is False, and has an outcome other than measured, with a
+    where `racing` is False, sits out a set where `present` is False, and has an outcome other than measured, with a
     reason, where it has `ended`.
     """
 
@@ -42,7 +41,7 @@ class Participant:
     present: bool = True
     #: it computes in more threads or processes than there are cores, which wait for each other
     crowded: bool = False
-    answers: tuple[NDArray[Any], ...] = ()
+    answers: dict[str, NDArray[Any]] = field(default_factory=dict)
     #: whether its arrays can be placed anew within a process
     placeable: bool = True
     ended: tuple[Outcome, str] | None = None
@@ -65,13 +64,14 @@ class Participant:
         """The number format that it computes in, where that is lower than the workload's."""
         return lower(self.workload.dtype, self.worker.computes_in)
 
-    def ask(self, op: str, **arguments: Any) -> Message:
+    def ask(self, op: str, **arguments: Any) -> Any:
         """The worker's answer. Raises NoAnswer, also where there is none within the deadline."""
         return self.worker.ask(op, seconds=self.deadline_seconds, **arguments)
 
-    def measure(self, instrument: Instrument, **options: Any) -> Message:
-        """The instrument's readings on what is prepared, as plain data. Raises as `ask`."""
-        return self.ask("measure", instrument=instrument.path, **options)
+    def measure(self, instrument: Instrument, **options: Any) -> Readings:
+        """The instrument's readings on what is prepared. Raises as `ask`."""
+        found: Readings = self.ask("measure", instrument=instrument, **options)
+        return found
 
     def keep(self, measurement: Measurement, process: int | None = None) -> None:
         """File a measurement; with the number of its process, beside the samples of the same quantity from others."""
@@ -88,10 +88,9 @@ class Participant:
 
     def latency(self) -> Measurement:
         """Seconds per call of its turns so far."""
-        columns = {name: tuple(turn[name] for turn in self.turns) for name in self.turns[0]}
+        columns = {name: tuple(float(turn[name]) for turn in self.turns) for name in self.turns[0]}
         samples = columns.pop("seconds")
-        facts = {"cache": self.cache, **self.facts}
-        return LATENCY.measurement({"samples": samples, "columns": columns, "facts": facts})
+        return LATENCY.measurement(Readings(samples, columns, {"cache": self.cache, **self.facts}))
 
     def setup(self) -> Measurement | None:
         """Seconds of each process before its calls were as fast as they became: binding, and more for the first call.

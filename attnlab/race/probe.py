@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,17 @@ from attnlab.errors import Misbehaved
 from attnlab.problem.directions import GRADIENTS, OUTPUT
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
+from attnlab.system import processor_seconds
 
 __all__ = ["GRADIENTS", "OUTPUT", "Misbehaved", "Probe", "Witness", "laid_out"]
 
 INPUTS = ("query", "key", "value", "output gradient")
 
+#: processor seconds from which on an answer is asked for again: what compiles at all takes longer
+_LONG_SECONDS = 0.005
+#: as many second answers more may have saved less than half than have saved more
+_IN_VAIN = 3
+T = TypeVar("T")
 #: calls whose results are looked at again: buffers that are used in turn are two or three
 _REMEMBERED = 8
 
@@ -204,3 +210,36 @@ def _one_for_all(array: NDArray[Any], layout: str) -> NDArray[Any]:
     parts = {"expanded": array[:, :1], "batch expanded": array[:1], "one number": array[:1, :1, :1, :1]}
     part = parts.get(layout, array)
     return part if (part == array).all() else array
+
+
+class Pace:
+    """Seconds that answers took, and `setup` seconds that they took once, both so far.
+
+    What a backend does once, compiling a kernel, tuning it, starting a library, is carried by the first answer to a
+    question of a new kind. An answer that took long is therefore asked for again, and what the second one saves is
+    set-up. A backend whose second answers save nothing is slow, and is soon not asked twice.
+
+    By default processor seconds of this process, all its threads together, and of what it has started and waited for,
+    such as a compiler: a busy machine makes nobody slow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = processor_seconds) -> None:
+        self._clock = clock
+        self._in_vain = 0
+        self.seconds = self.setup = 0.0
+
+    def timed(self, answer: Callable[[], T]) -> T:
+        """What `answer` returns, the first time; where that took long it is called twice. Raises what it raises."""
+        found, first = self._once(answer)
+        again = first
+        if first > _LONG_SECONDS and self._in_vain < _IN_VAIN:
+            again = min(first, self._once(answer)[1])
+            self._in_vain += 1 if again > first / 2 else -1
+        self.seconds += again
+        self.setup += first - again
+        return found
+
+    def _once(self, answer: Callable[[], T]) -> tuple[T, float]:
+        started = self._clock()
+        found = answer()
+        return found, self._clock() - started

@@ -1,7 +1,7 @@
-"""The race over one workload: interleaved rounds in one crew of processes after the other, until it is decided.
+"""The race over one workload: interleaved rounds in one set of processes after the other, until it is decided.
 
-Three levels of chance are drawn again and again: the process (each crew is one of every contender), the placement of
-its memory (released and taken anew every few rounds), and the round. Verdicts are looked at after the planned crews
+Three levels of chance are drawn again and again: the process (each set is one of every contender), the placement of
+its memory (released and taken anew every few rounds), and the round. Verdicts are looked at after the planned sets
 and after the most that are allowed, not after each: an interval that is looked at all the time shows a difference
 sooner or later. A contender that is out of all proportion slower or faster than the baseline leaves as soon as an
 interval exists, when it has cost more than its share of the time.
@@ -28,9 +28,9 @@ from attnlab.race.participant import Participant
 T = TypeVar("T")
 #: a ratio beyond this is clear at any look; a few looks more make no false claim of such a difference
 _CLEAR = 1.5
-#: crews after which a clear difference is looked for: two pairs leave Student's quantile at 22 and more
-_FIRST_CREWS = 3
-#: a contender whose calls take so many times as long as the fastest's has the least rounds in every crew
+#: sets after which a clear difference is looked for: two pairs leave Student's quantile at 22 and more
+_FIRST_SETS = 3
+#: a contender whose calls take so many times as long as the fastest's has the least rounds in every set
 _FAR = 8.0
 #: rounds that a placement of the arrays is raced for
 _PLACED_FOR = 4
@@ -58,33 +58,33 @@ class Race:
     on_event: Callable[[str], None] = lambda text: None
     #: seconds of rounds so far, those of contenders that have left again not counted
     spent: float = 0.0
-    #: seconds that getting the present crew ready took
+    #: seconds that getting the present set ready took
     ready_seconds: float = 0.0
     _rounds: int = 0
     _retaken: float = 0.0
-    #: seconds in this crew of turns that never ended
+    #: seconds in this set of turns that never ended
     _lost: float = 0.0
     _calibration: float = 0.0
 
     @property
     def racing(self) -> list[Participant]:
-        """Those who take part in the next crew."""
+        """Those who take part in the next set."""
         return [one for one in self.participants if one.racing and one.ended is None]
 
-    def run(self, crew: int) -> None:
-        """The rounds of one crew, whose processes the participants hold, prepared. Returns at once without any."""
+    def run(self, number: int) -> None:
+        """The rounds of set `number`, whose processes the participants hold, prepared. Returns at once without any."""
         racing = [one for one in self.racing if one.present]
         if not racing:
             return
         workload, started, placement = racing[0].workload, time.monotonic(), 0
         self._lost = 0.0
         before = {one.name: one.spent for one in racing}
-        order = latin_square(racing, seed=workload.seed + crew)
-        aim, share, apart = self._rounds_wanted(crew), self._share(crew), 0.0
+        order = latin_square(racing, seed=workload.seed + number)
+        aim, share, apart = self._rounds_wanted(number), self._share(number), 0.0
         for count in range(math.ceil(self.limits.max_rounds / self.limits.processes)):
             if count == LEAST_ROUNDS and (far := _far_behind(racing)):
                 racing = [one for one in racing if one not in far]
-                order = latin_square(racing, seed=workload.seed + crew)
+                order = latin_square(racing, seed=workload.seed + number)
                 for one in far:
                     one.apart += one.spent - before[one.name]
                 apart = sum(one.spent - before[one.name] for one in far)
@@ -94,56 +94,56 @@ class Race:
                 break
             if count >= aim or not any(one.ended is None for one in racing):
                 break
-            self.on_event(f"{workload.label}: round {self._rounds + 1}, process {crew + 1}")
+            self.on_event(f"{workload.label}: round {self._rounds + 1}, process {number + 1}")
             if count and count % _PLACED_FOR == 0:
                 placement += 1
                 self._place(racing)
-            turn = partial(self._turn, crew=crew, placement=placement, fresh=count % _PLACED_FOR == 0)
+            turn = partial(self._turn, number=number, placement=placement, fresh=count % _PLACED_FOR == 0)
             self._round(next(order), turn)
         self.spent += time.monotonic() - started - apart - self._lost
-        self._hold_against_others(crew)
-        self._let_leave(crew)
+        self._hold_against_others(number)
+        self._let_leave(number)
 
-    def over(self, crews: int) -> bool:
-        """Whether nothing is left to find out after so many crews, or no time is left for another."""
+    def over(self, sets: int) -> bool:
+        """Whether nothing is left to find out after so many sets, or no time is left for another."""
         limits = self.limits
-        if crews >= max(limits.processes, limits.most_processes) or self._nobody_to_pair():
+        if sets >= max(limits.processes, limits.most_processes) or self._nobody_to_pair():
             return True
-        if crews < limits.processes:
+        if sets < limits.processes:
             return self.spent > limits.utmost_seconds
-        if crews == limits.processes:  # the first look: what is decided has its verdict
+        if sets == limits.processes:  # the first look: what is decided has its verdict
             still_open = self._open()
             for one in self._challengers():
                 one.racing = one in still_open
         return self.spent > limits.utmost_seconds or not self._challengers()
 
-    def cut_short(self, crews: int) -> str | None:
+    def cut_short(self, sets: int) -> str | None:
         """That the time was over before all planned processes had raced, with figures; None where it was not."""
-        if crews >= self.limits.processes or self.spent <= self.limits.utmost_seconds:
+        if sets >= self.limits.processes or self.spent <= self.limits.utmost_seconds:
             return None
-        all_of_it = math.ceil(self.spent / crews * self.limits.processes)
+        all_of_it = math.ceil(self.spent / sets * self.limits.processes)
         return (
-            f"{crews} of {self.limits.processes} processes: their rounds took {self.spent:.0f} s, and "
+            f"{sets} of {self.limits.processes} processes: their rounds took {self.spent:.0f} s, and "
             f"{self.limits.utmost_seconds:.0f} s were allowed; all would take about {all_of_it} s "
             f"(--seconds {all_of_it})"
         )
 
-    def _share(self, crew: int) -> float:
-        """Seconds for this crew's rounds: an equal part of what is left of the planned time."""
+    def _share(self, number: int) -> float:
+        """Seconds for this set's rounds: an equal part of what is left of the planned time."""
         planned = self.limits.processes
-        if crew >= planned:
+        if number >= planned:
             return self.limits.workload_seconds / planned
-        return max(0.0, self.limits.workload_seconds - self.spent) / (planned - crew)
+        return max(0.0, self.limits.workload_seconds - self.spent) / (planned - number)
 
-    def _rounds_wanted(self, crew: int) -> int:
-        """The rounds that pay in this crew, by what the crews before have shown of the scatter.
+    def _rounds_wanted(self, number: int) -> int:
+        """The rounds that pay in this set, by what the sets before have shown of the scatter.
 
         The most that any open verdict wants: see `attnlab.judge.replication.rounds_per_process`.
         """
         limits = self.limits
         least = math.ceil(limits.min_rounds / limits.processes)
         most = math.ceil(limits.max_rounds / limits.processes)
-        if crew < 2 or not self._rounds or not self._challengers():
+        if number < 2 or not self._rounds or not self._challengers():
             return most
         round_cost, wanted = self.spent / self._rounds, 0.0
         for one in self._challengers():
@@ -177,12 +177,12 @@ class Race:
                 self._attempt(participant, place)
         self.account["placing"] += time.monotonic() - started
 
-    def _turn(self, participant: Participant, *, crew: int, placement: int, fresh: bool) -> None:
+    def _turn(self, participant: Participant, *, number: int, placement: int, fresh: bool) -> None:
         """One turn, taken again while it is disturbed and there is time for that."""
         for attempt in range(_RETAKES + 1):
             started = time.monotonic()
             taken = self._take(participant, fresh=fresh and attempt == 0)
-            taken |= {"process": crew, "placement": placement, "retaken": attempt}
+            taken |= {"process": number, "placement": placement, "retaken": attempt}
             lost = taken["waited"], _fault_share(participant, taken)
             taken["disturbed"] = float(any(part > self.limits.run_delay for part in lost))
             # of a long call another round is as good, and draws more; a crowded one would wait again
@@ -192,14 +192,14 @@ class Race:
             self._retaken += time.monotonic() - started
         participant.turns.append(taken)
 
-    def _hold_against_others(self, crew: int) -> None:
+    def _hold_against_others(self, number: int) -> None:
         """Who waited in most turns, though others took next to nothing of the machine, waited for itself.
 
         Threads of JAX do, and the ranks of attention over processes: that is part of their time, and no disturbance.
         """
         waiting = {}
         for one in self.participants:
-            mine = [turn for turn in one.turns if turn["process"] == crew]
+            mine = [turn for turn in one.turns if turn["process"] == number]
             waited = [turn for turn in mine if turn["waited"] > self.limits.run_delay]
             if 2 * len(waited) > len(mine):
                 waiting[one.name] = one, waited
@@ -224,7 +224,7 @@ class Race:
         found = participant.measure(LATENCY, iterations=iterations, settle_seconds=settle, placed=fresh)
         elapsed = time.monotonic() - started
         pressed = disturbance.pressure_seconds() - pressed
-        (seconds,), noted = found["samples"], {name: column[0] for name, column in found["columns"].items()}
+        (seconds,), noted = found.samples, {name: column[0] for name, column in found.columns.items()}
         timed = min(elapsed, seconds * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))
         self.account["timed"] += timed
@@ -262,10 +262,10 @@ class Race:
         left = any(not one.racing for one in self.participants)
         return self._base() is None or (left and not self._challengers())
 
-    def _let_leave(self, crew: int) -> None:
-        if crew + 1 < _FIRST_CREWS:
+    def _let_leave(self, number: int) -> None:
+        if number + 1 < _FIRST_SETS:
             return
-        share = self.limits.workload_seconds / len(self.participants) * (crew + 1) / self.limits.processes
+        share = self.limits.workload_seconds / len(self.participants) * (number + 1) / self.limits.processes
         for participant in self._challengers():
             if participant.spent > share:
                 verdict = self._verdict(participant)
@@ -326,10 +326,10 @@ def _fault_share(participant: Participant, turn: Mapping[str, float]) -> float:
 
 def place(participant: Participant) -> None:
     """Let the participant's arrays lie elsewhere in memory; where they cannot, that is noted once."""
-    answer = participant.ask("place")
-    if not answer["placed"]:
+    reason = participant.ask("place")
+    if reason:
         participant.placeable = False
-        participant.facts["placement"] = f"one a process: {answer['reason']}"
+        participant.facts["placement"] = f"one a process: {reason}"
 
 
 def latin_square(entries: Sequence[T], seed: int) -> Iterator[list[T]]:

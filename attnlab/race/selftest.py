@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from attnlab.backends.contender import parse_all
+from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import unasked
 from attnlab.judge.pairing import ALPHA, Kind, Verdict, half_width
 from attnlab.judge.verdicts import latencies, verdicts_against
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
-from attnlab.race.background_load import HOGS, hog
-from attnlab.race.bare import seconds_alone
 from attnlab.race.conductor import Conductor
 from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
+from attnlab.race.worker import Worker
+from attnlab.subprocesses import Aside, Broken, Late
 from attnlab.units import seconds_text
 
 IDLE = "idle"
-CONDITIONS = (IDLE, *HOGS)
+#: background load: what computes without a pause, and what copies 64 MiB to and fro
+LOADS = ("cpu", "memory")
+CONDITIONS = (IDLE, *LOADS)
 #: how far a race may be from alone
 FIDELITY = 0.05
 #: slow-downs put in, per cent, and the least that must be found on an idle machine
@@ -41,8 +45,10 @@ TWINS = 3
 _SLOWED_BACKEND = "torch_sdpa"
 #: races and processes alone that take turns
 _REPEATS = 5
-#: a hog that nobody ends is gone after this
-_HOG_SECONDS = 900.0
+#: background load that nobody ends is gone after this
+_LOAD_SECONDS = 900.0
+#: a process alone that has not answered after so many times its seconds, and a start, is ended
+_PATIENCE, _START_SECONDS = 30.0, 120.0
 #: large score matrices (16 MiB), whose place decides the speed of those that write them
 WORKLOAD = Workload(batch=1, heads=16, queries=512, keys=512, head_dim=64)
 
@@ -131,7 +137,7 @@ def selftest(
     where = environment()
     trials: list[Trial] = []
     for condition in conditions:
-        with _beside(condition):
+        with background_load(condition):
             results, found = bench.fidelity(chosen, condition, memory=condition == conditions[0])
             trials += found
             if condition == conditions[0]:
@@ -253,8 +259,56 @@ def _largest(results: Sequence[Result]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _beside(condition: str) -> Iterator[None]:
+def background_load(kind: str, seconds: float = _LOAD_SECONDS) -> Iterator[None]:
+    """Let a process of that kind of `LOADS` run as long as the block lasts, `seconds` at most; none where `IDLE`."""
     with contextlib.ExitStack() as stack:
-        if condition != IDLE:
-            stack.enter_context(hog(condition, _HOG_SECONDS))
+        if kind != IDLE:
+            stack.callback(Aside(_load, kind, seconds).end)
         yield
+
+
+def _load(kind: str, seconds: float) -> None:
+    one, two, end = bytearray(2**26), bytearray(2**26), time.monotonic() + seconds
+    while time.monotonic() < end:
+        if kind == "memory":
+            one[:] = two
+        else:
+            sum(range(10_000))
+
+
+def seconds_alone(
+    contender: Contender, workload: Workload, *, seconds: float = 0.5, folders: Sequence[str] = ()
+) -> float:
+    """Median seconds a call in a fresh process that is never stopped: what a race must agree with.
+
+    Over calls for so many `seconds` after a warm-up of a fifth, with the contender's settings and environment. Raises
+    RuntimeError where it gives no figure.
+    """
+    environment = contender.environment(os.environ)
+    asked = contender, workload, seconds, tuple(folders)
+    alone = Aside(_alone, *asked, environment=environment, output=subprocess.DEVNULL)
+    try:
+        return alone.result(_START_SECONDS + _PATIENCE * seconds)
+    except Late:
+        raise RuntimeError(f"{contender.name} alone gave no figure in time") from None
+    except Broken as fault:
+        said = str(fault).strip().splitlines()[-1]
+        raise RuntimeError(f"{contender.name} alone gave no figure: {said}") from None
+
+
+def _alone(contender: Contender, workload: Workload, seconds: float, folders: Sequence[str]) -> float:
+    worker = Worker()
+    worker.load(contender, folders)
+    worker.prepare(workload)
+    call, library = worker.call, worker.library()
+    assert call is not None
+    end = time.perf_counter() + seconds / 5
+    first = library.time_calls(call, 1)
+    while time.perf_counter() < end:
+        first = min(first, library.time_calls(call, 1))
+    iterations = max(1, round(0.005 / first))
+    samples: list[float] = []
+    end = time.perf_counter() + seconds
+    while not samples or time.perf_counter() < end:
+        samples.append(library.time_calls(call, iterations))
+    return statistics.median(samples)

@@ -1,8 +1,8 @@
-"""The conductor's side of a contender's child process: start it, ask it, stop it between requests, end it.
+"""The conductor's side of a contender's process: start it, ask it, stop it between requests, end it.
 
-The process may run only while it answers a request; between requests it is stopped (SIGSTOP), with its device
-work done, so that no idle thread pool spins beside another contender on the clock. When it crashes or hangs,
-the request raises an error that says why, and the process can be started again.
+The process may run only while it answers a request; between requests it is stopped (SIGSTOP), with its device work
+done, so that no idle thread pool spins beside another contender on the clock. When it crashes or hangs, the request
+raises an error that says why, and the process can be started again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import contextlib
 import math
 import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -22,30 +19,26 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import psutil
-from numpy.typing import NDArray
 
 from attnlab import system
 from attnlab.backends.contender import Contender, huge_pages_refused
 from attnlab.backends.importing import Import
 from attnlab.problem.result import Outcome
-from attnlab.race import protocol
 from attnlab.race.guard import GUARD, MARK
+from attnlab.subprocesses import Closed, Garbled, Late, Subprocess
 from attnlab.text import one_line
 
-Arrays = tuple[NDArray[Any], ...]
-Answer = tuple[protocol.Message, Arrays]
 _START_SECONDS = 120.0
-_PIPE_BYTES = 1 << 20
-#: a process that has closed its pipe has this long to end by itself and say how
+#: a process that has closed its channel has this long to end by itself and say how
 _ENDING_SECONDS = 2.0
 #: how much of the end of its log is read, and how many of the lines there are kept with a result
 _LAST_BYTES, _LAST_LINES = 4096, 10
 #: a longer log is cut when the process is stopped
 _MOST_LOG_BYTES = 2**20
 #: what a signal that ended a process tells
-_CAUSES: dict[int, str] = {
-    signal.SIGKILL: " (the system does this when memory runs out)",
-    signal.SIGILL: " (an instruction that this processor does not have: the build is for another)",
+_CAUSES = {
+    "SIGKILL": " (the system does this when memory runs out)",
+    "SIGILL": " (an instruction that this processor does not have: the build is for another)",
 }
 
 
@@ -56,7 +49,10 @@ class NoAnswer(Exception):
     """
 
     outcome: Outcome
-    tail: str = ""
+
+    def __init__(self, message: str, tail: str = "") -> None:
+        super().__init__(message)
+        self.tail = tail
 
 
 class Refused(NoAnswer):
@@ -80,19 +76,11 @@ class Died(NoAnswer):
 
     outcome = Outcome.CRASHED
 
-    def __init__(self, message: str, tail: str = "") -> None:
-        super().__init__(message)
-        self.tail = tail
-
 
 class Hung(NoAnswer):
     """The worker did not answer before its deadline and was killed."""
 
     outcome = Outcome.TIMED_OUT
-
-    def __init__(self, message: str, tail: str = "") -> None:
-        super().__init__(message)
-        self.tail = tail
 
 
 class WorkerProcess:
@@ -112,10 +100,8 @@ class WorkerProcess:
         self.computes_in: str | None = None
         self.parts = 1
         self._folders = [str(Path(folder).resolve()) for folder in folders]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._handle: psutil.Process | None = None
+        self._process: Subprocess | None = None
         self._log: IO[bytes] | None = None
-        self._requests = self._replies = -1
         #: of requests so far
         self._number = 0
         #: what it imports just now
@@ -129,27 +115,13 @@ class WorkerProcess:
     @property
     def number(self) -> int | None:
         """Its process's number, while it is there."""
-        return None if self._process is None else self._process.pid
+        return None if self._process is None else self._process.number
 
     def resident_bytes(self) -> int:
         """Its own memory and its children's, shared libraries not counted where the system tells; 0 where none runs."""
-        if self._handle is None:
-            return 0
-        return _own_bytes(self._handle) + sum(map(_own_bytes_of, system.started_by(self._handle.pid)))
-
-    def forget_peak(self) -> None:
-        """Count `further_bytes` from now on; nothing happens where the system cannot."""
-        for number in self._family():
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{number}/clear_refs").write_text("5")  # see proc(5)
-
-    def further_bytes(self) -> int:
-        """Memory that it and its children have held, since `forget_peak`, beyond what they hold now; 0 where untold."""
-        return sum(map(_further_bytes, self._family()))
-
-    def _family(self) -> list[int]:
-        """The numbers of its process and of those that it has started."""
-        return [] if self._handle is None else [self._handle.pid, *system.started_by(self._handle.pid)]
+        return (
+            0 if self.number is None else sum(map(_own_bytes, (self.number, *system.started_by(self.number))))
+        )
 
     def start(self, op: str = "load", **arguments: Any) -> None:
         """Start the process with a first request, by default to load its backend.
@@ -159,161 +131,118 @@ class WorkerProcess:
         refused = huge_pages_refused() if self.contender.pages == "huge" else None
         if refused:
             raise Refused("unavailable", refused)
-        with contextlib.ExitStack() as undo:  # of what is opened here, only what `end` closes may stay
-            to_worker, requests = os.pipe()
-            theirs = [to_worker]
-            undo.callback(os.close, requests)
-            undo.callback(_close_all, theirs)
-            undo.callback(GUARD.leave, self)
-            replies, from_worker = os.pipe()
-            theirs.append(from_worker)
-            undo.callback(os.close, replies)
-            os.set_blocking(requests, False)
-            for pipe in (requests, from_worker):
-                system.widen(pipe, _PIPE_BYTES)
+        with contextlib.ExitStack() as undo:
             # appended to from wherever its end is: it is cut between requests
             log = undo.enter_context(tempfile.TemporaryFile("a+b", prefix="attnlab-worker-"))
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "attnlab.race.worker", str(to_worker), str(from_worker)],
-                pass_fds=(to_worker, from_worker),
-                env={**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # a group of its own: Ctrl-C in a terminal reaches the conductor alone, and what the worker starts
-                # is stopped and ended with it
-                start_new_session=True,
-            )
+            undo.callback(GUARD.leave, self)
+            environment = {**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)}
+            self._process = Subprocess("attnlab.race.worker:serve", environment=environment, output=log)
             undo.pop_all()
-        _close_all(theirs)
-        self._requests, self._replies, self._log, self._process = requests, replies, log, process
-        self._importing = None
-        self._handle = psutil.Process(process.pid)
+        self._log, self._importing = log, None
         if op == "load":
-            one = self.contender
-            arguments = {
-                "backend": one.backend,
-                "folders": self._folders,
-                "threads": one.threads,
-                "slowed": one.slowed,
-                "settings": dict(one.settings),
-                "projection": one.projection,
-            }
+            arguments = {"contender": self.contender, "folders": self._folders}
         self._start_deadline = time.monotonic() + self._start_seconds
-        self._begin({"op": op, **arguments}, (), self._start_deadline)
+        self._begin(op, arguments, self._start_deadline)
 
-    def finish_start(self) -> protocol.Message:
-        """Wait for the answer to the first request; the process is stopped after it.
+    def finish_start(self) -> Any:
+        """Wait for the answer to the first request, and return it; the process is stopped after it.
 
         The deadline is one for all that start side by side: those that hang do not add up.
         """
-        deadline = self._start_deadline
-        hello, _ = self._receive(deadline)
-        if (spoken := hello.get("protocol")) != protocol.VERSION:
-            self.end()
-            said = f"its worker speaks protocol {spoken}, this conductor {protocol.VERSION}"
-            raise Refused("unavailable", said)
-        answer, _ = self._answer(deadline)
-        self.library = answer.get("library")
-        self.asked_kernel, self.computes_in = answer.get("kernel"), answer.get("computes_in")
-        self.parts = answer.get("parts", 1)
+        answer = self._answer(self._start_deadline)
+        if isinstance(answer, dict):
+            self.library = answer.get("library")
+            self.asked_kernel, self.computes_in = answer.get("kernel"), answer.get("computes_in")
+            self.parts = answer.get("parts", 1)
         return answer
 
-    def ask(self, op: str, *, seconds: float, **arguments: Any) -> protocol.Message:
-        """Let the process run until it has answered `op`, at most `seconds` long."""
-        return self.begin(op, seconds=seconds, **arguments)()[0]
-
-    def ask_arrays(self, op: str, *, seconds: float, **arguments: Any) -> Answer:
-        """As `ask`, with the arrays that came with the answer."""
+    def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:
+        """Let the process run until it has answered `op`, a method of `Worker`, at most `seconds` long."""
         return self.begin(op, seconds=seconds, **arguments)()
 
-    def begin(
-        self, op: str, *, seconds: float, arrays: Arrays = (), **arguments: Any
-    ) -> Callable[[], Answer]:
+    def begin(self, op: str, *, seconds: float, **arguments: Any) -> Callable[[], Any]:
         """Let the process run on `op`; a call of what is returned waits for the answer and stops it again."""
         deadline = time.monotonic() + seconds
-        assert self._handle is not None, "start comes first"
-        system.go_on(self._handle)
-        self._begin({"op": op, **arguments}, arrays, deadline)
+        assert self._process is not None, "start comes first"
+        self._process.go_on()
+        self._begin(op, arguments, deadline)
         return lambda: self._answer(deadline)
 
     def answered(self) -> bool:
         """Whether the answer to the request that was begun starts to arrive, or cannot arrive any more."""
-        return protocol.ready(self._replies)
+        assert self._process is not None
+        return self._process.channel.ready()
 
     def end(self) -> None:
         """End the process, whatever it does, and free what it held."""
         if self._process is None:
             return
-        assert self._handle is not None
-        system.kill(self._handle)
-        self._process.wait()
+        self._process.end()
         GUARD.leave(self)
-        for pipe in (self._requests, self._replies):
-            os.close(pipe)
         if self._log is not None:
             self._log.close()
-        self._process = self._handle = self._log = None
+        self._process = self._log = None
 
-    def _begin(self, message: protocol.Message, arrays: Arrays, deadline: float) -> None:
+    def _begin(self, op: str, arguments: dict[str, Any], deadline: float) -> None:
+        assert self._process is not None
         self._number, self._asked = self._number + 1, time.monotonic()
         try:
-            protocol.send(self._requests, {**message, "number": self._number}, arrays, deadline)
-        except protocol.Closed:
+            self._process.channel.send((self._number, op, arguments), deadline)
+        except Closed:
             raise self._died() from None
-        except protocol.Late:
-            raise self._hung("it took in no request before the deadline and was killed") from None
+        except Late:
+            raise self._ended(Hung, "it took in no request before the deadline and was killed") from None
 
-    def _answer(self, deadline: float) -> Answer:
-        reply, arrays = self._receive(deadline)
-        if reply.pop("number", None) != self._number:
-            raise self._killed("it answered another question than it was asked, and was killed")
-        self._suspend()
-        if "error" in reply:
-            if reply["error"] not in Refused.outcomes:
-                raise self._killed(f"it answered with an unknown error, {reply['error']!r}, and was killed")
-            raise Refused(reply["error"], str(reply.get("message")))
-        return reply, arrays
-
-    def _receive(self, deadline: float) -> Answer:
-        try:
-            while "importing" in (frame := protocol.receive(self._replies, deadline))[0]:
-                self._importing = Import(*map(str, frame[0]["importing"]))
-        except protocol.Closed:
-            raise self._died() from None
-        except (protocol.Garbled, TypeError) as fault:
-            raise self._killed(f"its process sent {fault}, and was killed") from None
-        except protocol.Late:
-            where, mend = self._at_import()
-            raise self._hung(
-                f"no answer within {deadline - self._asked:.0f} s{where}; killed{mend}"
-            ) from None
-        self._importing = None
-        return frame
-
-    def _suspend(self) -> None:
-        """Stop it, and return when all its threads are stopped: the signal alone only asks."""
-        assert self._process is not None and self._handle is not None and self._log is not None
-        system.stop(self._handle)
+    def _answer(self, deadline: float) -> Any:
+        assert self._process is not None and self._log is not None
+        number, kind, told = self._receive(deadline)
+        if number != self._number:
+            raise self._ended(Died, "it answered another question than it was asked, and was killed")
+        self._process.stop()
         if os.fstat(self._log.fileno()).st_size > _MOST_LOG_BYTES:
             os.ftruncate(self._log.fileno(), 0)
+        if kind != "answer":
+            raise Refused(kind, str(told))
+        return told
 
-    def _died(self) -> Died:
-        assert self._process is not None and self._handle is not None
-        until = time.monotonic() + _ENDING_SECONDS
-        while (alive := self._handle.status() != psutil.STATUS_ZOMBIE) and time.monotonic() < until:
-            time.sleep(0.001)
-        tail, process = self._tail(), self._process
-        self.end()
-        code = process.returncode
-        if alive:
-            how = "its process closed its pipe to the conductor, and was killed"
-        elif code < 0:
-            how = f"its process was killed by {_signal_name(-code)}{_CAUSES.get(-code, '')}"
-        else:
-            how = f"its process exited with status {code}"
+    def _receive(self, deadline: float) -> tuple[int, str, Any]:
+        assert self._process is not None
+        try:
+            while True:
+                number, kind, told = self._process.channel.receive(deadline)
+                if kind != "importing":
+                    break
+                self._importing = Import(*map(str, told))
+            if kind != "answer" and kind not in Refused.outcomes:
+                raise Garbled(f"an answer of an unknown kind, {kind!r}")
+        except Closed:
+            raise self._died() from None
+        except (Garbled, TypeError, ValueError) as fault:
+            said = str(fault) if isinstance(fault, Garbled) else "a message that is no answer"
+            raise self._ended(Died, f"its process sent {said}, and was killed") from None
+        except Late:
+            where, mend = self._at_import()
+            said = f"no answer within {deadline - self._asked:.0f} s{where}; killed{mend}"
+            raise self._ended(Hung, said) from None
+        self._importing = None
+        return number, kind, told
+
+    def _died(self) -> NoAnswer:
+        assert self._process is not None
+        how = self._process.ended(_ENDING_SECONDS)
+        if how is None:
+            how = "closed its channel to the conductor, and was killed"
         where, mend = self._at_import()
-        return Died(f"{how}{where}: {_last(tail)}{mend}" if tail else f"{how}{where}{mend}", tail)
+        tail = self._tail()
+        last = f": {tail.splitlines()[-1]}" if tail else ""
+        cause = _CAUSES.get(how.rpartition(" ")[2], "")
+        return self._ended(Died, f"its process {how}{cause}{where}{last}{mend}")
+
+    def _ended(self, kind: type[Died] | type[Hung], why: str) -> NoAnswer:
+        """End it; the error that says why."""
+        tail = self._tail()
+        self.end()
+        return kind(why, tail)
 
     def _at_import(self) -> tuple[str, str]:
         """Where a process ended that was importing a library, and what mends that; nothing where it was not."""
@@ -321,16 +250,6 @@ class WorkerProcess:
             return "", ""
         module, mend = self._importing
         return f" while it imported {module}", f"; {mend}"
-
-    def _killed(self, why: str) -> Died:
-        tail = self._tail()
-        self.end()
-        return Died(why, tail)
-
-    def _hung(self, why: str) -> Hung:
-        tail = self._tail()
-        self.end()
-        return Hung(why, tail)
 
     def _tail(self) -> str:
         """The last lines that it printed, where most libraries say why they abort; each in one safe line."""
@@ -340,37 +259,14 @@ class WorkerProcess:
         return "\n".join(deque(filter(None, lines), maxlen=_LAST_LINES))
 
 
-def _own_bytes(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().uss)
-    except (psutil.Error, AttributeError):
-        return int(process.memory_info().rss)
-
-
-def _own_bytes_of(number: int) -> int:
+def _own_bytes(number: int) -> int:
     with contextlib.suppress(psutil.Error):  # it may have ended
-        return _own_bytes(psutil.Process(number))
+        process = psutil.Process(number)
+        try:
+            return int(process.memory_full_info().uss)
+        except (psutil.AccessDenied, AttributeError):
+            return int(process.memory_info().rss)
     return 0
-
-
-def _further_bytes(number: int) -> int:
-    try:
-        lines = Path(f"/proc/{number}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    told = {line.partition(":")[0]: line.split()[1] for line in lines if line.startswith(("VmHWM", "VmRSS"))}
-    return 1024 * (int(told.get("VmHWM", 0)) - int(told.get("VmRSS", 0)))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def _last(tail: str) -> str:
-    return tail.splitlines()[-1]
 
 
 def _padding() -> dict[str, str]:
@@ -379,8 +275,3 @@ def _padding() -> dict[str, str]:
     Mytkowicz et al. 2009, "Producing wrong data without doing anything obviously wrong!".
     """
     return {"ATTNLAB_PADDING": "x" * random.SystemRandom().randrange(4096)}
-
-
-def _close_all(pipes: list[int]) -> None:
-    for pipe in pipes:
-        os.close(pipe)

@@ -1,13 +1,29 @@
-"""A run as a report shows it: judged, and every text in it fit to be shown."""
+"""A run as a report shows it: judged, and no name, reason or setting in it is Markdown or HTML, whoever wrote it.
+
+A report is opened in viewers that run HTML, and its data may come from another machine. Every text of the run is
+changed once, before anything is computed, and alike wherever it stands, so that names still find each other. Ordinary
+names and reasons stay as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from typing import Any
 
 from attnlab.judge import analysis as judged
-from attnlab.report.neutral import neutral
 from attnlab.runs.store import Run
+from attnlab.text import one_line
+
+#: what begins a tag or a comment of HTML
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+#: what ends a code span, begins an image, ends the text of a link, begins a formula in a figure
+_SIGNS = {"`": "'", "![": "! [", "](": "] (", "$": "\N{FULLWIDTH DOLLAR SIGN}"}
+#: fields of results that hold no text which a report shows
+_NOT_SHOWN = ("workload", "samples", "columns", "tail")
+Change = Callable[[str], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +33,63 @@ class Analysis(judged.Analysis):
     run: Run
 
 
+def neutral_text(text: str) -> str:
+    """`text` in one safe line, without signs that Markdown or HTML would act on."""
+    text = without_tags(one_line(text))
+    for sign, shown in _SIGNS.items():
+        text = text.replace(sign, shown)
+    return text
+
+
+def without_tags(text: str) -> str:
+    """`text`, shown as it is by whoever would read HTML in it."""
+    return _TAG.sub("&lt;", text)
+
+
+def neutral(run: Run) -> Run:
+    """`run` with every text that a report shows neutral; its numbers, plan and folder as they are."""
+    change = cache(neutral_text)  # results repeat a few texts
+    names = (
+        "environment",
+        "contenders",
+        "baseline",
+        "started",
+        "account",
+        "ceilings",
+        "results",
+        "invariance",
+    )
+    return replace(
+        run,
+        command=one_line(run.command, 4000).replace("```", "'''"),
+        findings=_every(run.findings, without_tags),
+        **{name: _every(getattr(run, name), change) for name in names},
+    )
+
+
 def analyse(run: Run, safe: Callable[[Run], Run] = neutral) -> Analysis:
     """Judge `run`; safe : what makes its texts fit to be shown, here in Markdown."""
     run = safe(run)
     return Analysis(**vars(run.judged()), run=run)
+
+
+def _every(value: Any, change: Change) -> Any:
+    """`value` with `change` made to every text in it, names of entries included; itself where that changes nothing."""
+    made = value
+    if isinstance(value, str):
+        made = change(value)
+    elif isinstance(value, Mapping):
+        made = {change(str(name)): _every(one, change) for name, one in value.items()}
+    elif isinstance(value, list | tuple):
+        made = type(value)(_every(one, change) for one in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        texts = {name: one for name, one in vars(value).items() if name in _shown(type(value))}
+        changed = {name: new for name, one in texts.items() if (new := _every(one, change)) is not one}
+        return replace(value, **changed) if changed else value
+    return value if made == value else made
+
+
+@cache
+def _shown(kind: Any) -> frozenset[str]:
+    """The fields of a dataclass that may hold a text which is shown."""
+    return frozenset(one.name for one in fields(kind)) - frozenset(_NOT_SHOWN)

@@ -1,35 +1,37 @@
 """The verdict in words: whom to use in one line, a table of who is first where, and at most five sentences.
 
-Everything is made of `attnlab.report.winners`; each sentence says what is so and what to do about it. Sets of workloads
+Everything is made of `attnlab.judge.analysis`; each sentence says what is so and what to do about it. Sets of workloads
 are counted, not listed: the table shows them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnlab import units
-from attnlab.judge.analysis import Cell, Choice, choose, largest_with_peaks, peaks_of
+from attnlab.judge.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import place_text
-from attnlab.judge.pairing import Kind
+from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import Sure, decidable
-from attnlab.problem.result import Outcome
+from attnlab.problem.result import Outcome, Result
+from attnlab.report import tables
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened
-from attnlab.report.verdict_table import legend, table
 from attnlab.text import counted, listed, named
 
 #: sentences of a verdict, and letters of a reason in one of them
 MOST, _REASON = 5, 110
 #: times as long as the fastest, wherever it was measured: not worth trying at another size
 SLOW = 10.0
+#: what is said of one contender, and of several
 _FAILURES = {
-    Outcome.WRONG: "its results are wrong",
-    Outcome.CRASHED: "it crashed",
-    Outcome.TIMED_OUT: "it did not answer in time",
+    Outcome.WRONG: ("its results are wrong", "their results are wrong"),
+    Outcome.CRASHED: ("it crashed", "they crashed"),
+    Outcome.TIMED_OUT: ("it did not answer in time", "they did not answer in time"),
 }
 
 
@@ -59,62 +61,54 @@ class Answer:
 def answer_of(analysis: Analysis) -> Answer:
     """What the run says, in the order in which a reader asks."""
     found = analysis.won
-    if not found:
+    chosen = choose(found, analysis.names)
+    if chosen is None:
         return Answer(_nothing(analysis), (), "", tuple(_failed(analysis)))
-    groups, choices = [], []
+    groups, wanted = [], Counter[str]()
     for group in analysis.groups:
-        mine = group.won
-        choices.append(choose(mine, analysis.names))
-        line = _line(analysis, choices[-1], mine)
-        groups.append(
-            GroupAnswer(group.name, line, table(group, mine), table(group, mine, for_terminal=True))
-        )
-    line = _overall(analysis, groups, choices, found)
-    return Answer(line, tuple(groups), legend(found), sentences(analysis, found))
+        choice = choose(group.won, analysis.names)
+        line = _line(analysis, choice)
+        texts = (tables.winners(group, for_terminal=terminal) for terminal in (False, True))
+        groups.append(GroupAnswer(group.name, line, *texts))
+        wanted.update([] if choice is None else [choice.name])
+    line = groups[0].line if len(groups) == 1 else _line(analysis, chosen)
+    if len(groups) > 1 and len(wanted) > 1:
+        told = [f"`{name}` for {counted(count, 'kind')}" for name, count in wanted.most_common(3)]
+        more = wanted.total() - sum(count for _, count in wanted.most_common(3))
+        use = listed([*told, f"others for {more}"] if more else told)
+        line = f"**It depends on the kind of workload**: use {use}, as the tables say."
+    said = itertools.chain(
+        _how_sure(chosen),
+        _elsewhere(chosen),
+        _failed(analysis),
+        _memory(chosen),
+        _crossing(analysis, chosen),
+        _lower(analysis),
+        _not_compared(analysis),
+        _slow(analysis),
+    )
+    return Answer(line, tuple(groups), tables.legend(found), tuple(itertools.islice(said, MOST)))
 
 
-# -- the line ----------------------------------------------------------------------------------------
-
-
-def _overall(
-    analysis: Analysis,
-    groups: Sequence[GroupAnswer],
-    choices: Sequence[Choice | None],
-    found: Sequence[Cell],
-) -> str:
-    """One line for the whole run; where the groups want different contenders, how many want which."""
-    if len(groups) == 1:
-        return groups[0].line
-    wanted: dict[str, int] = {}
-    for chosen in choices:
-        if chosen is not None:
-            wanted[chosen.name] = wanted.get(chosen.name, 0) + 1
-    if len(wanted) == 1:
-        return _line(analysis, choose(found, analysis.names), found)
-    ordered = sorted(wanted.items(), key=lambda one: -one[1])
-    told = [f"`{name}` for {counted(count, 'kind')}" for name, count in ordered[:3]]
-    more = [f"others for {sum(count for _, count in ordered[3:])}"] if len(ordered) > 3 else []
-    return f"**It depends on the kind of workload**: use {listed([*told, *more])}, as the tables say."
-
-
-def _line(analysis: Analysis, chosen: Choice | None, found: Sequence[Cell]) -> str:
+def _line(analysis: Analysis, chosen: Choice | None) -> str:
+    """Whom to use."""
     if chosen is None:
         return "**Nothing was measured here.**"
-    names = [name for name in analysis.names if any(one.peer(name) for one in found)]
-    sure = {one.won.sure for one in found}
+    sure = {one.won.sure for one in chosen.places}
     if sure == {Sure.ALONE}:
+        first = next(name for name in analysis.names if any(one.peer(name) for one in chosen.places))
         return (
-            f"**Only {named(names[:1])} has a time**: there is nothing to compare it with. Name a second "
-            "contender with `--backends`."
+            f"**Only `{first}` has a time**: there is nothing to compare it with. Name a second contender with "
+            "`--backends`."
         )
     if not sure & {Sure.DECIDED, Sure.TIE}:
         return f"**No verdict yet**; `{chosen.name}` has the least median at most sizes."
-    first = [*chosen.won, *chosen.tied]
-    at = "it" if len(chosen.places) == 1 else f"{_part(first, chosen)} it"
+    count = len(chosen.places)
+    at = "it" if count == 1 else f"{_part([*chosen.won, *chosen.tied], count)} it"
     if not chosen.won:
         return f"**No single winner.** Use `{chosen.name}`: at {at} is tied for first."
     if not chosen.behind and not chosen.absent:
-        every = "here" if len(chosen.places) == 1 else f"at any of {_sizes(len(chosen.places))}"
+        every = "here" if count == 1 else f"at any of {_sizes(count)}"
         return f"**Use `{chosen.name}`**: nothing is decidedly faster {every}."
     return f"**Use `{chosen.name}`**: at {at} is the fastest or tied with it."
 
@@ -134,93 +128,75 @@ def _nothing(analysis: Analysis) -> str:
 # -- the sentences -----------------------------------------------------------------------------------
 
 
-def sentences(analysis: Analysis, found: Sequence[Cell]) -> tuple[str, ...]:
-    """At most five: how sure, where another is better, who is wrong, how big, and what else matters most."""
-    chosen = choose(found, analysis.names)
-    if chosen is None:
-        return ()
-    told = itertools.chain(
-        _how_sure(chosen),
-        _elsewhere(chosen),
-        _failed(analysis),
-        _memory(chosen),
-        _crossing(analysis, chosen),
-        _lower(analysis),
-        _not_compared(analysis, found),
-        _slow(analysis, found),
-    )
-    return tuple(itertools.islice(told, MOST))
-
-
 def _how_sure(chosen: Choice) -> Iterator[str]:
     """Where it is alone in first place, by how much, and where others share it."""
-    won, tied, name = chosen.won, chosen.tied, f"`{chosen.name}`"
+    won, tied, count = chosen.won, chosen.tied, len(chosen.places)
     if won:
-        leads = [one.won.ahead.ratio for one in won if one.won.ahead is not None]
-        text = f"{name} is decidedly the fastest at {_part(won, chosen)}, {_span(leads)} times as fast as the next"
-        if tied:
-            text += (
-                f"; at {len(tied)} more it is tied with {_rivals(tied, chosen)}, so choose by memory there"
-            )
-        yield f"{text}."
+        span = _span([one.won.ahead.ratio for one in won if one.won.ahead is not None])
+        shared = f"; at {len(tied)} more it is tied with {_rivals(chosen)}, so choose by memory there"
+        yield (
+            f"`{chosen.name}` is decidedly the fastest at {_part(won, count)}, {span} times as fast as the next"
+            f"{shared if tied else ''}."
+        )
     elif tied:
         yield (
-            f"{name} is tied for first at {_part(tied, chosen)}, with {_rivals(tied, chosen)}: what differs there is "
+            f"`{chosen.name}` is tied for first at {_part(tied, count)}, with {_rivals(chosen)}: what differs there is "
             "less than this run can tell, so choose by memory or by what is installed."
         )
 
 
+def _rivals(chosen: Choice) -> str:
+    """Those tied with it, who is so most often first."""
+    counts = Counter[str]()
+    for one in chosen.tied:
+        for name in one.won.first:
+            mine, other = one.peer(chosen.name), one.peer(name)
+            counts[name] += bool(mine and other and mine.implementation != other.implementation)
+    return _few([name for name, count in counts.most_common() if count], "or")
+
+
 def _elsewhere(chosen: Choice) -> Iterator[str]:
     """Where another one is decidedly faster, and where it could not be measured."""
-    behind, absent, name = chosen.behind, chosen.absent, f"`{chosen.name}`"
+    behind, absent = chosen.behind, chosen.absent
     if behind:
         worst = max(behind, key=lambda one: one.behind(chosen.name))
         others = list(dict.fromkeys(one.won.name for one in behind))
         place = f"At {_where(worst)}" if len(behind) == 1 else f"At {len(behind)} other sizes"
-        by = (
-            f"up to {_times(worst.behind(chosen.name))}"
-            if len(behind) > 1
-            else _times(worst.behind(chosen.name))
-        )
-        who = (
-            f": use {_few(others)} there" if len(others) < 3 else ": take the one that the table names there"
-        )
-        yield f"{place} {name} takes {by} times as long as the fastest{who}."
+        by = f"{'up to ' if len(behind) > 1 else ''}{_times(worst.behind(chosen.name))}"
+        who = f"use {_few(others)} there" if len(others) < 3 else "take the one that the table names there"
+        yield f"{place} `{chosen.name}` takes {by} times as long as the fastest: {who}."
     if absent:
         place = _where(absent[0]) if len(absent) == 1 else f"{len(absent)} of the sizes"
         why = absent[0].answers.get(chosen.name)
         reason = f" ({shortened(why.reason, _REASON)})" if why is not None and why.reason else ""
-        yield f"{name} has no time at {place}{reason}: use what the table names there."
+        yield f"`{chosen.name}` has no time at {place}{reason}: use what the table names there."
 
 
 def _failed(analysis: Analysis) -> Iterator[str]:
     """Who must not be used: wrong results first, then crashes and hangs, in one sentence each."""
-    for outcome, what in _FAILURES.items():
+    for outcome, (one, several) in _FAILURES.items():
         reasons: dict[str, list[str]] = {}
+        asked = Counter(name for cell in analysis.cells for name in cell.answers)
         for cell in analysis.cells:
             for name, answer in cell.answers.items():
                 if answer.outcome is outcome:
                     reasons.setdefault(name, []).append(answer.reason or "")
         if len(reasons) == 1:
             ((name, every),) = reasons.items()
-            asked = sum(name in cell.answers for cell in analysis.cells)
             reason = f": {shortened(every[0], _REASON)}" if every[0] else ""
-            yield f"**Do not use `{name}`**: {what} at {len(every)} of {_sizes(asked)}{reason}."
+            yield f"**Do not use `{name}`**: {one} at {len(every)} of {_sizes(asked[name])}{reason}."
         elif reasons:
-            said = {"its results are wrong": "their results are wrong"}.get(
-                what, what.replace("it ", "they ")
-            )
-            yield f"**Do not use {_few(list(reasons))}**: {said}; the table of those left out says where and how."
+            who = _few(list(reasons))
+            yield f"**Do not use {who}**: {several}; the table of those left out says where and how."
 
 
 def _memory(chosen: Choice) -> Iterator[str]:
     """What it needs at the largest workload, and who needs least and most there."""
-    place = largest_with_peaks(
-        [one for one in chosen.places if one.behind(chosen.name) < float("inf")], [chosen.name]
-    )
-    peaks = peaks_of(place) if place is not None else {}
-    if place is None or chosen.name not in peaks:
+    measured = [one for one in chosen.places if one.behind(chosen.name) < float("inf")]
+    place = largest_with_peaks(measured, [chosen.name])
+    if place is None:
         return
+    peaks = peaks_of(place)
     mine = peaks[chosen.name]
     text = f"At {_where(place)} `{chosen.name}` needs {units.bytes_text(mine)} of memory"
     least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
@@ -239,8 +215,8 @@ def _crossing(analysis: Analysis, chosen: Choice) -> Iterator[str]:
         for count, some in find_crossovers(analysis, group).items():
             for one in some:
                 if chosen.name in (one.below, one.above):
-                    low, high = units.number_text(one.low, 2), units.number_text(one.high, 2)
-                    text = f"n ≈ {units.number_text(one.length, 2)} [{low}, {high}] with {counted(count, 'head')}"
+                    length, low, high = (units.number_text(n, 2) for n in (one.length, one.low, one.high))
+                    text = f"n ≈ {length} [{low}, {high}] with {counted(count, 'head')}"
                     pairs.setdefault((one.below, one.above), []).append(text)
         for (below, above), at in pairs.items():
             suffix = f" ({group.name})" if group.name else ""
@@ -257,67 +233,116 @@ def _lower(analysis: Analysis) -> Iterator[str]:
     cells = [cell for cell in analysis.cells if names[0] in cell.lower]
     cell = max(cells, key=lambda one: one.workload.score_bytes)
     mine = cell.measured[names[0]]
+    beside = ""
+    if cell.ranking is not None and cell.ranking.of(names[0]) is None:
+        found = _against_best(cell, names[0])
+        beside = ", without being decidedly faster"
+        if found is not None and found[1].kind is Kind.FASTER:
+            times = _times(1 / found[1].ratio)
+            beside = f", {times} times as fast as the fastest at {place_text(cell.workload)}"
     error = f", relative error {mine.accuracy.relative_error:.1g}" if mine.accuracy else ""
     more = f"; so do {_few(names[1:])}" if len(names) > 1 else ""
     yield (
-        f"`{names[0]}` computes in {mine.computes_in} and is ranked apart{_beside(cell, names[0])}{error}: use it only "
-        f"where that is enough{more}."
+        f"`{names[0]}` computes in {mine.computes_in} and is ranked apart{beside}{error}: use it only where that is "
+        f"enough{more}."
     )
 
 
-def _beside(cell: Cell, name: str) -> str:
-    if cell.ranking is None or cell.ranking.of(name) is not None:
-        return ""
-    found = decidable(cell.measured.values(), cell.ranking.best.contender, cell.margin).get(name)
-    if found is None or found.kind is not Kind.FASTER:
-        return ", without being decidedly faster"
-    return f", {_times(1 / found.ratio)} times as fast as the fastest at {place_text(cell.workload)}"
-
-
-def _not_compared(analysis: Analysis, found: Collection[Cell]) -> Iterator[str]:
+def _not_compared(analysis: Analysis) -> Iterator[str]:
     """Who has a time and no interval, why, and what to do."""
+    found = analysis.won
     unsure = [one for one in found if one.won.sure is Sure.NO_INTERVAL]
     names = list(dict.fromkeys(name for one in found for name in one.won.not_compared))
     if not unsure and not names:
         return
     rankings = [one.ranking for one in found if one.ranking is not None]
-    kept = sum(standing.rounds for ranking in rankings for standing in ranking.standings)
-    lost = sum(ranking.disturbed for ranking in rankings)
-    planned = analysis.run.plan.limits.processes
-    if lost > kept:
+    if sum(one.disturbed for one in rankings) > sum(one.turns - one.disturbed for one in rankings):
         why = "other programs used the cores; repeat the run when nothing else runs"
-    elif planned < 2:
+    elif analysis.run.plan.limits.processes < 2:
         why = "an interval needs two processes of each; ask for them with `--processes 5`"
     else:
         why = "too few processes were undisturbed; repeat the run when nothing else runs, or with more `--seconds`"
     if unsure:
-        yield f"At {_part(unsure, None, len(found))} nobody could be compared with the fastest: {why}."
+        yield f"At {_part(unsure, len(found))} nobody could be compared with the fastest: {why}."
     else:
         yield f"Somewhere {_few(names)} could not be compared: {why}."
 
 
-def _slow(analysis: Analysis, found: Sequence[Cell]) -> Iterator[str]:
+def _slow(analysis: Analysis) -> Iterator[str]:
     """Who is far behind everywhere."""
-    slow: dict[str, list[float]] = {}
-    for name in analysis.names:
-        known = [one.behind(name) for one in found if one.peer(name) is not None]
-        if known and min(known) >= SLOW:
-            slow[name] = known
+    behind = {
+        name: [one.behind(name) for one in analysis.won if one.peer(name) is not None]
+        for name in analysis.names
+    }
+    slow = {name: some for name, some in behind.items() if some and min(some) >= SLOW}
     if slow:
-        least, most = min(map(min, slow.values())), max(map(max, slow.values()))
-        verb = "takes" if len(slow) == 1 else "take"
-        yield (
-            f"Leave out {_few(list(slow))}: wherever measured, {'it' if len(slow) == 1 else 'they'} {verb} "
-            f"{_span([least, most])} times as long as the fastest."
-        )
+        verb = "it takes" if len(slow) == 1 else "they take"
+        span = _span([one for some in slow.values() for one in some])
+        yield f"Leave out {_few(list(slow))}: wherever measured, {verb} {span} times as long as the fastest."
+
+
+# -- those that compute in a lower precision ----------------------------------------------------------
+
+
+def lower_precision(analysis: Analysis, group: Group) -> Iterator[str]:
+    """A sentence for each of them: its speed and its error beside those of the fastest in the inputs' precision."""
+    for name in analysis.names:
+        cells = [cell for cell in group.ordered if name in cell.lower]
+        if not cells:
+            continue
+        cell = max(cells, key=lambda one: (one.at[1], one.at[0]))
+        mine, at = cell.measured[name], place_text(cell.workload)
+        head = f"**`{name}` computes in {mine.computes_in}**, not in its inputs' {cell.workload.dtype}"
+        found = _against_best(cell, name)
+        if cell.ranking is None or cell.ranking.of(name) is not None:
+            yield f"{head}; nothing in {cell.workload.dtype} was measured beside it to compare it with."
+        elif found is None:
+            best = cell.ranking.best.contender
+            yield (
+                f"{head}, and is ranked apart; too few undisturbed processes tell how fast it is beside `{best}` at "
+                f"{at}: {_errors(mine, cell.measured[best])}."
+            )
+        else:
+            best, verdict = found
+            ratios = [1 / one[1].ratio for each in cells if (one := _against_best(each, name)) is not None]
+            low, high = units.number_text(min(ratios), 2), units.number_text(max(ratios), 2)
+            over = f"; over {len(ratios)} workloads it is {low} to {high} times as fast as the fastest there"
+            yield (
+                f"{head}, and is ranked apart. At {at} it {_beside(verdict, best, mine.computes_in)}: "
+                f"{_errors(mine, cell.measured[best])}{over if len(ratios) > 1 else ''}."
+            )
+
+
+def _against_best(cell: Cell, name: str) -> tuple[str, Verdict] | None:
+    """The fastest in the inputs' precision, and the verdict on `name` against it."""
+    if cell.ranking is None or cell.ranking.of(name) is not None:
+        return None
+    best = cell.ranking.best.contender
+    verdict = decidable(cell.measured.values(), best, cell.margin).get(name)
+    return None if verdict is None else (best, verdict)
+
+
+def _errors(mine: Result, other: Result) -> str:
+    """``relative error 3.1e-03 against 2.3e-07``, as far as they are known."""
+    known = [f"{one.accuracy.relative_error:.2g}" if one.accuracy else "unknown" for one in (mine, other)]
+    return f"relative error {known[0]} against {known[1]}"
+
+
+def _beside(verdict: Verdict, best: str, computes_in: str | None) -> str:
+    if verdict.kind is Kind.FASTER:
+        span = units.interval(1 / verdict.high, 1 / verdict.low)
+        return f"is {units.ratio(1 / verdict.ratio)} {span} times as fast as `{best}`, in {computes_in}"
+    if verdict.kind is Kind.SLOWER:
+        span = units.interval(verdict.low, verdict.high)
+        return f"takes {units.ratio(verdict.ratio)} {span} times as long as `{best}`, even in {computes_in}"
+    return f"is no faster than `{best}`, as far as can be told, in {computes_in}"
 
 
 # -- words -------------------------------------------------------------------------------------------
 
 
-def _part(some: Sequence[Cell], chosen: Choice | None, count: int = 0) -> str:
+def _part(some: Sequence[Cell], whole: int) -> str:
     """``11 of 18 sizes``, ``all 18 sizes``, or the place itself where there is one."""
-    whole = len(chosen.places) if chosen is not None else count
     if whole == 1:
         return _where(some[0])
     return f"all {_sizes(whole)}" if len(some) == whole else f"{len(some)} of {_sizes(whole)}"
@@ -328,25 +353,14 @@ def _sizes(count: int) -> str:
 
 
 def _where(one: Cell) -> str:
-    at = place_text(one.workload)
-    return f"{at} ({one.group})" if one.group else at
-
-
-def _rivals(tied: Sequence[Cell], chosen: Choice) -> str:
-    """Those tied with it, who is so most often first."""
-    counts: dict[str, int] = {}
-    for one in tied:
-        for name in one.won.first:
-            mine, other = one.peer(chosen.name), one.peer(name)
-            if mine and other and mine.implementation != other.implementation:
-                counts[name] = counts.get(name, 0) + 1
-    return _few(sorted(counts, key=lambda name: -counts[name]), "or")
+    return f"{place_text(one.workload)} ({one.group})" if one.group else place_text(one.workload)
 
 
 def _few(names: Sequence[str], last: str = "and") -> str:
     """Up to three names, and how many more."""
-    shown = [f"`{name}`" for name in names[:3]]
-    return listed([*shown, f"{len(names) - 3} more"] if len(names) > 3 else shown, last)
+    if len(names) <= 3:
+        return named(names, last)
+    return listed([*(f"`{name}`" for name in names[:3]), f"{len(names) - 3} more"], last)
 
 
 def _span(ratios: Sequence[float]) -> str:

@@ -15,8 +15,8 @@ from attnlab.experiments.diagnosis import Diagnosis
 from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
 from attnlab.experiments.heads import FROZEN, LOST, Head
 from attnlab.report import layout
-from attnlab.report.neutral import neutral_text
-from attnlab.report.tables import NONE
+from attnlab.report.analysis import neutral_text
+from attnlab.report.layout import NONE
 from attnlab.text import counted, listed, named
 from attnlab.theory import float_format
 from attnlab.units import number_text, percent

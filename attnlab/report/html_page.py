@@ -14,10 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.report.figure_files import Picture
-
 if TYPE_CHECKING:
     from markdown_it.token import Token
+
+    from attnlab.report.formats import Picture
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --pale: #8881; --link: light-dark(#1f5fbf, #8db8ff); }

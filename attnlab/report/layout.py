@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+#: a cell of a table in which there is nothing to say
+NONE = "–"
 
 
 def fill(template: str, **content: Any) -> str:

@@ -1,4 +1,4 @@
-"""The report's sentences about the whole run: warnings, what was measured, and how steady the machine was."""
+"""The report's sentences about the whole run: warnings, what was measured, how steady the machine was, and growth."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import Any
 
 from attnlab import units
 from attnlab.backends.contender import with_huge_pages
+from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
+from attnlab.judge.growth import WORST, Fits
 from attnlab.judge.verdicts import latencies
+from attnlab.problem.result import Measurement
 from attnlab.report.analysis import Analysis
 from attnlab.runs.presets import presets
-from attnlab.text import counted, listed
+from attnlab.text import counted, listed, named
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine
 BUSY = 0.2
+#: a machine that was this much slower at one length than at another is said to have been
+_SLOWED = 1.1
+#: activities in which a contender itself was at work
+_AT_WORK = ("timed", "warm-up", "memory", "instruments")
 #: variables that hold libraries to fewer threads than there are cores
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: variables that choose a library's kernels, or keep it from instructions that the processor has
@@ -141,21 +148,8 @@ def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
     if said and held:
         yield (
             f"{listed(said)} {'was' if len(said) == 1 else 'were'} set: libraries computed with "
-            f"{counted(max(held), 'thread')} where {allowed} cores could be used. What is fastest with all of "
-            "them may be another."
-        )
-
-
-def _other_kernels(environment: Mapping[str, Any]) -> Iterator[str]:
-    """That a variable chose kernels in a library's place."""
-    variables = _mapping(environment.get("variables"))
-    said = [f"`{name}={variables[name]}`" for name in _KERNELS if name in variables]
-    if said:
-        several = len(said) > 1
-        yield (
-            f"{listed(said)} {'were' if several else 'was'} set: a library took the kernels that "
-            f"{'they choose' if several else 'it chooses'}, perhaps slower ones than its own choice. What is fastest "
-            f"without {'them' if several else 'it'} may be another."
+            f"{counted(max(held), 'thread')} where {allowed} cores could be used. What is fastest with all of them may "
+            "be another."
         )
 
 
@@ -164,6 +158,18 @@ def _most_threads(facts: Mapping[str, Any]) -> int:
     pools = facts.get("pools")
     counts = [_mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
     return max((one for one in counts if isinstance(one, int)), default=0)
+
+
+def _other_kernels(environment: Mapping[str, Any]) -> Iterator[str]:
+    """That a variable chose kernels in a library's place."""
+    variables = _mapping(environment.get("variables"))
+    said = [f"`{name}={variables[name]}`" for name in _KERNELS if name in variables]
+    if said:
+        were, they, them = ("was", "it chooses", "it") if len(said) == 1 else ("were", "they choose", "them")
+        yield (
+            f"{listed(said)} {were} set: a library took the kernels that {they}, perhaps slower ones than its own "
+            f"choice. What is fastest without {them} may be another."
+        )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -227,26 +233,111 @@ def _disturbed(analysis: Analysis) -> tuple[int, int]:
     return sum(one.disturbed for one in rankings), sum(one.turns for one in rankings)
 
 
-def _cut_short(analysis: Analysis) -> dict[str, str]:
-    """What was noted of workloads for which there was no time, by label; the one with the longest calls first."""
-    slowest: dict[str, float] = {}
-    noted: dict[str, str] = {}
+def _latencies(analysis: Analysis) -> Iterator[tuple[Cell, Measurement]]:
     for cell in analysis.cells:
         for latency in latencies(cell.measured.values()).values():
-            if "cut short" in latency.facts:
-                one_group = len(analysis.groups) == 1
-                label = place_text(cell.workload) if one_group else cell.workload.label
-                noted[label] = latency.facts["cut short"]
-                slowest[label] = max(slowest.get(label, 0.0), latency.median)
-    return dict(sorted(noted.items(), key=lambda one: -slowest[one[0]]))
+            yield cell, latency
+
+
+def _cut_short(analysis: Analysis) -> dict[str, str]:
+    """What was noted of workloads for which there was no time, by label; the one with the longest calls first."""
+    return {
+        (place_text(cell.workload) if len(analysis.groups) == 1 else cell.workload.label): latency.facts[
+            "cut short"
+        ]
+        for cell, latency in sorted(_latencies(analysis), key=lambda one: -one[1].median)
+        if "cut short" in latency.facts
+    }
 
 
 def _others(analysis: Analysis) -> str:
     """The most that others took of the machine during any one workload, as it was noted."""
-    noted = [
-        latency.facts["others"]
-        for cell in analysis.cells
-        for latency in latencies(cell.measured.values()).values()
-        if "others" in latency.facts
-    ]
+    noted = [one.facts["others"] for _, one in _latencies(analysis) if "others" in one.facts]
     return max(noted, key=lambda text: float(text.split()[0]), default="")
+
+
+def account(analysis: Analysis) -> str:
+    """How much of the time contenders themselves were at work."""
+    spent = analysis.run.account
+    total = sum(spent.values())
+    if total <= 0:
+        return "The run's time was not recorded."
+    working = sum(spent.get(name, 0.0) for name in _AT_WORK)
+    return (
+        f"Timed, warm-up and memory calls took {units.percent(working / total)} of {total:.0f} s; the rest is start-up"
+        ", checking, and changing from one contender's process to the next."
+    )
+
+
+# -- how times grow with length ----------------------------------------------------------------------
+
+
+def growth(group: Group, found: Fits) -> list[str]:
+    """How far the fits can be trusted, where a pair becomes dearer, and whether the machine's own speed changed."""
+    return [*_fits(found), *_steps(group, found), *_slowed(group)]
+
+
+def _fits(found: Fits) -> Iterator[str]:
+    """How many fits are good, how many predict the longest length, and who skips what the mask hides."""
+    if not found:
+        return
+    good = sum(one.label is not None for one in found.values())
+    text = f"{good} of {counted(len(found), 'fit')} {'is' if 1 in (good, len(found)) else 'are'} good"
+    known = {at: one.forecast for at, one in found.items() if one.forecast is not None}
+    if known:
+        met = sum(abs(one.error) <= WORST for one in known.values())
+        (name, count), worst = max(known.items(), key=lambda item: abs(item[1].error))
+        predicted, measured = units.seconds_text(worst.predicted), units.seconds_text(worst.measured)
+        yield (
+            f"{text}; {met} of {len(known)} predict the longest length within {units.percent(WORST)}. Furthest off is "
+            f"`{name}` at n = {worst.length}, {counted(count, 'head')}: predicted {predicted}, measured {measured} "
+            f"({worst.error * 100:+.0f} %)."
+        )
+    else:
+        yield f"{text}; with fewer than five lengths none could be held out."
+    names = dict.fromkeys(name for (name, _), one in found.items() if one.kept and one.label is not None)
+    if names:
+        yield (
+            f"The times of {named(names)} follow the pairs that the mask keeps, so c stands before these, for one "
+            "head, instead of n²: what is hidden is not computed."
+        )
+
+
+def _steps(group: Group, found: Fits) -> list[str]:
+    """Where a pair becomes dearer, and how large the score matrix is on both sides."""
+    said = []
+    for (name, count), one in found.items():
+        if one.step is None or one.label is None:
+            continue
+        sizes = [
+            units.bytes_text(group.cells[count, n].workload.score_bytes)
+            for n in (one.step.last, one.step.first)
+        ]
+        said.append(
+            f"`{name}` at {counted(count, 'head')}: a pair costs {units.number_text(one.step.ratio, 2)} times as "
+            f"much from n = {one.step.first} (score matrix {sizes[1]}) as up to n = {one.step.last} ({sizes[0]}), as "
+            "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
+        )
+    return said
+
+
+def _slowed(group: Group) -> list[str]:
+    """A warning where the calibration loop itself took longer at some lengths than at others."""
+    worst: tuple[float, str] = (_SLOWED, "")
+    for count in group.heads:
+        known = {n: group.cells[count, n].pace for n in group.grid[count]}
+        paces = {n: one for n, one in known.items() if one is not None}
+        if len(paces) < 2:
+            continue
+        slow, fast = max(paces, key=lambda n: paces[n]), min(paces, key=lambda n: paces[n])
+        if (ratio := paces[slow] / paces[fast]) > worst[0]:
+            worst = (
+                ratio,
+                (
+                    f"The machine's own speed changed: at {counted(count, 'head')} its calibration loop took "
+                    f"{units.seconds_text(paces[slow])} beside n = {slow} and {units.seconds_text(paces[fast])} beside "
+                    f"n = {fast} (medians). A fit cannot tell that from growth: where it matters, repeat the run when "
+                    "nothing else runs."
+                ),
+            )
+    return [worst[1]] if worst[1] else []

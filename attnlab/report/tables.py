@@ -1,27 +1,137 @@
-"""Tables as Markdown: memory, accuracy and ceilings, one function a table; the others stand beside the page."""
+"""Tables as Markdown: who is first where, memory, accuracy, ceilings, blocks and storages.
+
+Large groups of workloads are shown in an even part: as many head counts and lengths as a person reads.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from attnlab import units
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
+from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.problem.result import Accuracy, Ceiling, Measurement
+from attnlab.problem.workload import CONTIGUOUS, STORAGES
 from attnlab.race.instruments import BLOCK_PARTS
+from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
-from attnlab.report.layout import markdown, table
-from attnlab.report.readable import head_counts, part_of_heads
-from attnlab.text import counted
+from attnlab.report.layout import NONE, in_columns, markdown
+from attnlab.text import counted, listed, named
 
-NONE = "–"
+MOST_HEADS, MOST_LENGTHS = 6, 10
+#: rows of a table of blocks or storages
+_MOST_ROWS = 100
+MARKS = {Sure.DECIDED: "●", Sure.TIE: "≈", Sure.NO_INTERVAL: "?", Sure.ALONE: "·"}
+_LEGEND = {
+    Sure.DECIDED: "● decidedly the fastest",
+    Sure.TIE: "≈ tied: this run cannot tell those named apart",
+    Sure.NO_INTERVAL: "? too few undisturbed processes to tell",
+    Sure.ALONE: "· nothing else was measured",
+}
 
 
-def measured_names(analysis: Analysis, group: Group) -> list[str]:
-    """Contenders with a speed anywhere in `group`, in the plan's order."""
-    return [n for n in analysis.names if any(n in cell.measured for cell in group.cells.values())]
+# -- an even part of a large group -------------------------------------------------------------------
+
+
+def readable(group: Group) -> Group:
+    """The group itself, or one with an even part of its head counts and lengths, their ends included."""
+    heads, lengths = head_counts(group), _spread(group.lengths, MOST_LENGTHS)
+    if len(heads) == len(group.heads) and len(lengths) == len(group.lengths):
+        return group
+    return Group(
+        group.name, {at: one for at, one in group.cells.items() if at[0] in heads and at[1] in lengths}
+    )
+
+
+def head_counts(group: Group) -> list[int]:
+    """Those that are shown side by side: all, or an even part of them."""
+    return _spread(group.heads, MOST_HEADS)
+
+
+def part_of(group: Group) -> str:
+    """Which part `readable` keeps: ``6 of 52 head counts and 10 of 40 lengths``."""
+    lengths = f"{min(MOST_LENGTHS, len(group.lengths))} of {counted(len(group.lengths), 'length')}"
+    return f"{part_of_heads(group)} and {lengths}"
+
+
+def part_of_heads(group: Group) -> str:
+    """Which part `head_counts` keeps: ``6 of 52 head counts``."""
+    return f"{len(head_counts(group))} of {counted(len(group.heads), 'head count')}"
+
+
+def _spread(values: Sequence[int], most: int) -> list[int]:
+    if len(values) <= most:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
+
+
+# -- who is first ------------------------------------------------------------------------------------
+
+
+def winners(group: Group, *, for_terminal: bool = False) -> str:
+    """Lengths × head counts: who is first, and how many times as fast as the next implementation.
+
+    For a terminal cells have two lines, so that three head counts fit into about 80 columns.
+    """
+    shown = readable(group)
+    headers = ["n", *(counted(count, "head") for count in shown.heads)]
+    rows = [(str(n), [_first(shown.cells.get((count, n))) for count in shown.heads]) for n in shown.lengths]
+    if for_terminal:
+        text = in_columns(headers, [[n, *map("\n  ".join, cells)] for n, cells in rows])
+    else:
+        text = markdown(headers, [[n, *map(" ".join, cells)] for n, cells in rows], left=len(headers))
+    return text if shown is group else f"{text}\n\nShown are {part_of(group)}; the tables have all."
+
+
+def _first(cell: Cell | None) -> list[str]:
+    """``● `torch_sdpa` `` and ``1.88 [1.60, 2.20]``"""
+    if cell is None or cell.ranking is None:
+        return [NONE]
+    who = f"{MARKS[cell.won.sure]} {first_names(cell.won, code=True)}"
+    return [who] if cell.won.ahead is None else [who, lead_text(cell.won.ahead)]
+
+
+def first_names(won: Winner, skip: int = 0, *, code: bool = False) -> str:
+    """Who shares the first place, from the one of number `skip` on: two names and how many more."""
+    names = [f"`{name}`" if code else name for name in won.first[skip:2]]
+    more = len(won.first) - 2
+    return ", ".join([*names, f"{more} more"] if more > 0 else names)
+
+
+def lead_text(lead: Lead) -> str:
+    """``1.88 [1.60, 2.20]``, or the ratio of the medians alone where there is no interval."""
+    if lead.low is None or lead.high is None:
+        return units.number_text(lead.ratio)
+    return f"{units.number_text(lead.ratio)} [{units.number_text(lead.low)}, {units.number_text(lead.high)}]"
+
+
+def legend(found: Collection[Cell]) -> str:
+    """What the signs of the table mean, of those that stand in it."""
+    told = [text for sure, text in _LEGEND.items() if any(one.won.sure is sure for one in found)]
+    same: dict[
+        str, list[str]
+    ] = {}  # who ran the kernel of one that is named first, and is not named beside it
+    for cell in found:
+        standings = cell.ranking.standings if cell.ranking is not None else ()
+        by_kernel = {
+            one.implementation: one.contender for one in standings if one.contender in cell.won.first
+        }
+        for one in standings:
+            shown = by_kernel.get(one.implementation, one.contender)
+            if shown != one.contender and one.contender not in same.setdefault(shown, []):
+                same[shown].append(one.contender)
+    said = [f"{named(names)} ran the same kernel as `{shown}`" for shown, names in same.items() if names]
+    return (
+        f"{'; '.join(told)}. The number: how many times as fast as the next implementation, with its 95 % interval in "
+        "brackets. n is the length."
+        f"{f' {listed(said)}: one implementation, named once.' if said else ''}"
+    )
+
+
+# -- memory and whatever else was measured -----------------------------------------------------------
 
 
 def peaks(analysis: Analysis, group: Group) -> str:
@@ -40,10 +150,7 @@ def further(analysis: Analysis, group: Group) -> list[tuple[str, str]]:
     measured = (result for cell in group.cells.values() for result in cell.measured.values())
     quantities = dict.fromkeys(one.quantity for result in measured for one in result.measurements)
     return [
-        (
-            quantity.replace("_", " "),
-            _table(group, _by_contender(analysis, group, quantity)),
-        )
+        (quantity.replace("_", " "), _table(group, _by_contender(analysis, group, quantity)))
         for quantity in quantities
         if quantity not in ("latency", "peak_memory", "setup", BLOCK_PARTS.quantity)
     ]
@@ -62,19 +169,17 @@ def _table(group: Group, rows: list[list[str]]) -> str:
 def _by_contender(analysis: Analysis, group: Group, quantity: str) -> list[list[str]]:
     """A row a contender with figures, a column a head count; a shorter length is told where it is the longest there."""
     rows = []
-    for name in measured_names(analysis, group):
+    for name in filter(group.measured.__contains__, analysis.names):
         row = []
         for count in head_counts(group):
-            found = {
-                n: one
-                for n in group.grid[count]
-                if (result := group.cells[count, n].measured.get(name))
-                and (one := result.measurement(quantity))
-            }
-            text = _value(found[max(found)]) if found else NONE
-            row.append(
-                text if not found or max(found) == group.grid[count][-1] else f"{text} (n = {max(found)})"
-            )
+            found: dict[int, Measurement] = {}
+            for n in group.grid[count]:
+                result = group.cells[count, n].measured.get(name)
+                if result and (one := result.measurement(quantity)):
+                    found[n] = one
+            last = max(found, default=0)
+            text = _value(found[last]) if found else NONE
+            row.append(text if last in (0, group.grid[count][-1]) else f"{text} (n = {last})")
         if any(text != NONE for text in row):
             rows.append([f"`{name}`", *row])
     return rows
@@ -84,55 +189,36 @@ def _value(one: Measurement) -> str:
     return units.quantity_text(one.least if one.quantity == "peak_memory" else one.median, one.unit)
 
 
-@dataclass(frozen=True)
-class Worst:
-    """The answer of a contender in one number format that used most of its budget, and how many passed."""
-
-    contender: str
-    dtype: str
-    at: str
-    accuracy: Accuracy
-    passed: int
-    judged: int
-    lower: str | None = None
-
-
-_ACCURACY: Mapping[str, Callable[[Worst], object]] = {
-    "contender": lambda worst: f"`{worst.contender}`",
-    "dtype": lambda worst: (
-        worst.dtype if worst.lower is None else f"{worst.dtype}, computed in {worst.lower}"
-    ),
-    "worst at": lambda worst: worst.at,
-    "of": lambda worst: worst.accuracy.of,
-    "relative error": lambda worst: f"{worst.accuracy.relative_error:.2e}",
-    "budget": lambda worst: f"{worst.accuracy.budget:.2e}",
-    "share": lambda worst: (
-        units.percent(_share_of_budget(worst.accuracy)) if worst.accuracy.budget > 0 else NONE
-    ),
-    "passed": lambda worst: (
-        "yes" if worst.passed == worst.judged else f"no: {worst.passed} of {worst.judged}"
-    ),
-}
+# -- accuracy and ceilings ---------------------------------------------------------------------------
 
 
 def accuracy(analysis: Analysis) -> str:
     """The worst relative error of each contender over all workloads of a dtype, beside its budget."""
     rows = []
-    lower: dict[tuple[str, str], str | None] = {}
     for name in analysis.names:
-        by_dtype: dict[str, list[tuple[Group, Cell, Accuracy]]] = {}
-        for group in analysis.groups:
-            for _, cell in sorted(group.cells.items()):
-                found = cell.answers[name].accuracy if name in cell.answers else None
-                if found is not None:
-                    lower[name, cell.workload.dtype] = cell.answers[name].computes_in
-                    by_dtype.setdefault(cell.workload.dtype, []).append((group, cell, found))
+        by_dtype: dict[str, list[tuple[Cell, Accuracy]]] = {}
+        for cell in analysis.cells:
+            found = cell.answers[name].accuracy if name in cell.answers else None
+            if found is not None:
+                by_dtype.setdefault(cell.workload.dtype, []).append((cell, found))
         for dtype, every in by_dtype.items():
-            group, cell, worst = max(every, key=lambda one: _share_of_budget(one[2]))
-            at = ", ".join(filter(None, (place_text(cell.workload), group.name)))
-            passed = sum(one.passed for _, _, one in every)
-            rows.append(Worst(name, dtype, at, worst, passed, len(every), lower[name, dtype]))
-    return table(rows, _ACCURACY, left=4)
+            cell, worst = max(every, key=lambda one: _share_of_budget(one[1]))
+            lower = every[-1][0].answers[name].computes_in
+            passed = sum(one.passed for _, one in every)
+            rows.append(
+                [
+                    f"`{name}`",
+                    dtype if lower is None else f"{dtype}, computed in {lower}",
+                    ", ".join(filter(None, (place_text(cell.workload), cell.group))),
+                    worst.of,
+                    f"{worst.relative_error:.2e}",
+                    f"{worst.budget:.2e}",
+                    units.percent(_share_of_budget(worst)) if worst.budget > 0 else NONE,
+                    "yes" if passed == len(every) else f"no: {passed} of {len(every)}",
+                ]
+            )
+    headers = ["contender", "dtype", "worst at", "of", "relative error", "budget", "share", "passed"]
+    return markdown(headers, rows, left=4)
 
 
 def _share_of_budget(found: Accuracy) -> float:
@@ -141,9 +227,153 @@ def _share_of_budget(found: Accuracy) -> float:
     return math.inf if math.isnan(share) else share
 
 
-#: what the machine reached in a run, by column
-CEILINGS: Mapping[str, Callable[[Ceiling], object]] = {
-    "": lambda one: f"{one.dtype} on {one.device}",
-    "best matrix product": lambda one: f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
-    "best copy": lambda one: f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
-}
+def ceilings(found: Sequence[Ceiling]) -> str:
+    """What the machine reached in a run."""
+    rows = [
+        [
+            f"{one.dtype} on {one.device}",
+            f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
+            f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
+        ]
+        for one in found
+    ]
+    return markdown(["", "best matrix product", "best copy"], rows)
+
+
+# -- blocks and storages: tables of plain values, one column of them side by side ----------------------
+
+Row = Mapping[str, Any]
+
+
+def blocks(analysis: Analysis) -> list[tuple[str, str]]:
+    """What projections, heads and parts of a multi-head block cost, each with what it is; empty without a block."""
+    fused = data_tables.FUSED
+
+    def projection(row: Row) -> str:
+        span = units.interval(row["low"], row["high"]) if row["low"] > 0 else "no interval"
+        return f"{units.ratio(row[f'over_{fused}'])} {span}"
+
+    def heads(row: Row) -> str:
+        ratio = row["over_fewest_heads"]
+        if ratio is None:
+            return units.seconds_text(row["median_s"])
+        span = "no interval" if math.isnan(row["low"]) else units.interval(row["low"], row["high"])
+        return f"× {units.ratio(ratio)} {span}"
+
+    def part(row: Row) -> str:
+        text = units.percent(row["share"])
+        if math.isnan(row["low"]):
+            return text
+        low, high = (units.number_text(100 * min(1.0, max(0.0, row[end])), 2) for end in ("low", "high"))
+        return f"{text} [{low}, {high}]"
+
+    every = (
+        (
+            "**What separate projections cost.** Time of the block over that with one matrix for all heads; the two "
+            "raced.",
+            _side_by_side(
+                data_tables.block_projections(analysis),
+                ("heads", "n", "around"),
+                lambda row: f"{row['projection']} / {fused}",
+                projection,
+            ),
+        ),
+        (
+            "**What heads cost at one d_model.** Time over that with the fewest heads, whose own time stands first. "
+            "These are workloads one after the other, compared process by process: what the machine did between them "
+            "is in the intervals.",
+            _side_by_side(
+                data_tables.block_heads(analysis),
+                ("n", "contender"),
+                lambda row: counted(row["heads"], "head"),
+                heads,
+            ),
+        ),
+        (
+            "**What the parts take.** Each part was called alone, on what the part before it left, in every process; "
+            "shares are of the sum of the three, disturbed rounds left out. A module that computes the block in one "
+            "piece has no parts to time.",
+            _side_by_side(
+                data_tables.block_parts(analysis),
+                ("heads", "n", "contender"),
+                lambda row: data_tables.PARTS[row["part"]],
+                part,
+            ),
+        ),
+    )
+    return [(what, table) for what, table in every if table]
+
+
+def storages(analysis: Analysis) -> list[tuple[str, str]]:
+    """What the form of keys and values costs: a token against the length of a cache, one form beside another."""
+    rows = sorted(
+        data_tables.storages(analysis),
+        key=lambda row: (row["heads"], row["n"], list(STORAGES).index(row["storage"])),
+    )
+
+    def beside(row: Row) -> str:
+        """``1.20 ms, 2.1 (1.9 to 2.3)``"""
+        text = units.seconds_text(row["median_s"])
+        if row["over_contiguous"] is None or row["storage"] == CONTIGUOUS:
+            return text
+        text += f", {units.number_text(row['over_contiguous'])}"
+        if row["least"] is None:
+            return text
+        return f"{text} ({units.number_text(row['least'])} to {units.number_text(row['greatest'])})"
+
+    families = data_tables.families(analysis)
+    decoding = {name for name, groups in families if all(map(data_tables.decodes, groups.values()))}
+    tokens = [row for row in rows if row["conditions"] in decoding]
+    several = {row["conditions"] for row in rows if row["storage"] != rows[0]["storage"]}
+    every = (
+        (
+            "**Cost of a token against the length of the cache.** Median time of a call over its queries, of all batch "
+            "elements together.",
+            _side_by_side(
+                tokens,
+                ("contender", "storage", "heads"),
+                lambda row: f"n = {row['n']}",
+                lambda row: units.seconds_text(row["seconds_per_token"]),
+            ),
+        ),
+        (
+            "**What the form of keys and values costs.** Contiguous is the core alone: keys and values lie as the "
+            "backend wants them. Every other form includes what a call does before that: writing or concatenating the "
+            "rows of its own tokens, unpacking, gathering pages; nothing where a backend reads the form as it lies. "
+            "Each median stands with its multiple of the contiguous one, and in brackets the least and the greatest of "
+            "that between two processes, one of each, where there are two of both. These are different workloads, "
+            "raced after one another: the bracket is no interval of confidence.",
+            _side_by_side(
+                [row for row in rows if row["conditions"] in several],
+                ("contender", "heads", "n"),
+                lambda row: row["storage"],
+                beside,
+            ),
+        ),
+    )
+    return [(what, table) for what, table in every if table]
+
+
+def _side_by_side(
+    rows: Iterable[Row], by: Sequence[str], column: Callable[[Row], str], shown: Callable[[Row], str]
+) -> str:
+    """A table with a row for each of `by` together, and what is `shown` of a row side by side by `column`.
+
+    Where rows differ in their ``group`` or ``conditions``, these stand in front. The first `_MOST_ROWS` are shown.
+    """
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    columns: dict[str, None] = {}
+    rows = list(rows)
+    parted = [name for name in ("conditions", "group") if len({row.get(name) for row in rows}) > 1]
+    by = [*parted[:1], *by]
+    for row in rows:
+        at = tuple(f"`{row[name]}`" if name in ("contender", "around") else str(row[name]) for name in by)
+        found.setdefault(at, {})[column(row)] = shown(row)
+        columns[column(row)] = None
+    table = [[*at, *(cells.get(name, NONE) for name in columns)] for at, cells in found.items()]
+    more = (
+        f"\n\nShown are {_MOST_ROWS} of {len(table)} rows; the tables have all."
+        if len(table) > _MOST_ROWS
+        else ""
+    )
+    return markdown([*by, *columns], table[:_MOST_ROWS], left=len(by)) + more

@@ -14,8 +14,7 @@ from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Lead, Ranking, Standing, Sure
 from attnlab.report.analysis import Analysis
-from attnlab.report.readable import part_of, part_of_heads, readable
-from attnlab.report.verdict_table import first_names, lead_text
+from attnlab.report.tables import first_names, lead_text, part_of, part_of_heads, readable
 from attnlab.text import counted, listed
 
 if TYPE_CHECKING:

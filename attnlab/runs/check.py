@@ -26,10 +26,9 @@ from attnlab.gate.questions import (
 )
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
-from attnlab.problem.problem import pack
 from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.subprocesses import Enough, work_in_lanes
+from attnlab.subprocesses import Enough, work_side_by_side
 from attnlab.system import cores
 
 #: while a library loads, right answers are worked out for so long
@@ -129,7 +128,7 @@ def check(
     work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
     first, *rest = _shared_out(dtypes, lanes)
     try:
-        work_in_lanes(work, [(first, process), *((share, None) for share in rest)], told)
+        work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
         counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
         found = _summary(asked.name, counted)
         if not other or not found.passed:
@@ -297,7 +296,7 @@ class _BlackBox:
             if not self._declining:
                 _ = question.references
                 self._work_ahead(question.kind)
-            reply, found = answer()
+            reply = answer()
             self._taken += reply["cpu_seconds"]
             self._set_up += reply["setup_seconds"]
             self._declining = False
@@ -310,7 +309,7 @@ class _BlackBox:
             raise Misbehaved(str(refusal)) from None
         except (Died, Hung) as fault:
             raise type(fault)(f"{question.text}: {fault}") from None
-        named = dict(zip(reply["names"], found, strict=True))
+        named: dict[str, Any] = reply["results"]
         if self._only is not None:  # float16 is carried in itself
             carried = question.problem.query.dtype
             named = {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
@@ -321,13 +320,11 @@ class _BlackBox:
         if self._only is not None:
             dtype = self._only[question.dtype]
             problem, workload = problem.cast(dtype), workload.with_(dtype=dtype)
-        plain, arrays = pack(problem)
         return self._process.begin(
             "answer",
             seconds=self._deadline,
-            arrays=arrays,
-            problem=plain,
-            workload=workload.to_dict(),
+            problem=problem,
+            workload=workload,
             layout=question.layout,
             gradient_layout=question.gradient_layout,
         )

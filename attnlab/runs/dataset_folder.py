@@ -11,8 +11,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -20,15 +19,15 @@ from typing import Any
 
 from attnlab.errors import NotStored
 from attnlab.libraries.host import required
-from attnlab.runs.dataset_schema import TABLES, VERSION, VERSION_KEY, arrow
+from attnlab.runs.dataset_schema import TABLES, VERSION, VERSION_KEY
+from attnlab.runs.lock import locked
 from attnlab.runs.results_file import flush_folder
 from attnlab.text import one_line
 
 MARKER, LOCK, REPORTS = "dataset.json", "dataset.lock", "reports"
 #: how long another collection into the same dataset is waited for
 _PATIENCE = 600.0
-_NAME = re.compile(r"([0-9a-f]{16})-(\d{4,})\.parquet")
-_FOLDERS = re.compile(r"machine=([a-z0-9-]+)/date=(\d{4}-\d{2}-\d{2})")
+_PLACE = re.compile(r"(\w+)/machine=[a-z0-9-]+/date=(\d{4}-\d{2}-\d{2})/([0-9a-f]{16})-(\d{4,})\.parquet")
 
 Part = tuple[str, int]
 
@@ -49,35 +48,29 @@ class Dataset:
         """The files of a table whose part is whole, in the order of their names."""
         return [file for part, file in sorted(self.files[table].items()) if part in self.files["runs"]]
 
-    def place(self, table: str, machine: str, day: str, run: str, part: int) -> Path:
-        """Where that file lies."""
-        return self.path / table / f"machine={machine}" / f"date={day}" / f"{run}-{part:04d}.parquet"
+    def look_into(self, table: str) -> None:
+        """Look into each file of a table: one that is not attnlab's for all its name, or damaged, becomes `foreign`.
 
-    def opened(self, table: str) -> Any:
-        """The table as a `pyarrow.dataset.Dataset`, machine and date included, each file of it looked into.
-
-        A file that is not attnlab's for all its name, or damaged, becomes `foreign`. Raises ValueError where one is of
-        another version.
+        Raises ValueError where one is of another version.
         """
-        ds = required("pyarrow.dataset", "pyarrow", extra="dataset")
-        pa = required("pyarrow", extra="dataset")
-        folders = pa.schema([("machine", pa.string()), ("date", pa.date32())])
-        whole = pa.schema([*arrow(table), *folders])
-        form, kind = ds.ParquetFileFormat(), ds.partitioning(folders, flavor="hive")
-
-        def made(files: Iterable[Path]) -> Any:
-            options = {"partitioning": kind, "partition_base_dir": str(self.path / table)}
-            return ds.dataset([str(one) for one in files], schema=whole, format=form, **options)
-
-        files = self.counted(table)
-        with ThreadPoolExecutor() as pool:
-            own = list(pool.map(_is_own, files, made(files).get_fragments() if files else ()))
-        if not all(own):
-            strange = {file for file, yes in zip(files, own, strict=True) if not yes}
-            self.foreign += sorted(strange)
-            self.files[table] = {part: one for part, one in self.files[table].items() if one not in strange}
-            files = self.counted(table)
-        return made(files) if files else ds.dataset(whole.empty_table())
+        pq = required("pyarrow.parquet", "pyarrow", extra="dataset")
+        for part, file in sorted(self.files[table].items()):
+            try:
+                schema = pq.read_schema(file)
+            except (OSError, ValueError):  # ArrowInvalid is one
+                schema = None
+            version = None if schema is None else (schema.metadata or {}).get(VERSION_KEY.encode())
+            if schema is None or version is None:
+                self.foreign.append(file)
+                del self.files[table][part]
+                continue
+            _require(int(version) if version.isdigit() else version.decode(errors="replace"), file)
+            unknown = sorted(set(schema.names) - {one.name for one in TABLES[table]})
+            if unknown:
+                raise ValueError(
+                    f"{file} has a column that this version of attnlab does not know, {one_line(unknown[0], 60)}; "
+                    "read it with the version that wrote it"
+                )
 
 
 def is_dataset(path: Path | str) -> bool:
@@ -95,54 +88,48 @@ def open_dataset(path: Path | str) -> Dataset:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{found.path / MARKER} cannot be read: it does not tell the version") from None
     _require(version, found.path)
-    for folder, folders, names in os.walk(found.path):
-        folders.sort()
-        inside = Path(folder).relative_to(found.path)
-        if inside.parts[:1] == (REPORTS,):
+    for file in sorted(Path(folder, name) for folder, _, names in os.walk(found.path) for name in names):
+        inside = file.relative_to(found.path).as_posix()
+        if inside in (MARKER, LOCK) or inside.startswith(f"{REPORTS}/") or inside.endswith(".new"):
             continue
-        for name in sorted(names):
-            if (not inside.parts and name in (MARKER, LOCK)) or name.endswith(".new"):
-                continue
-            table, part = _read_place(inside, name)
-            if part is None or part in found.files[table]:  # a copy at another machine or day counts once
-                found.foreign.append(Path(folder, name))
-            else:
-                found.files[table][part] = Path(folder, name)
+        table, part = _place(inside)
+        if table not in TABLES or part in found.files[table]:  # a copy at another machine or day counts once
+            found.foreign.append(file)
+        else:
+            found.files[table][part] = file
     return found
 
 
-def claim_dataset(path: Path | str) -> None:
-    """Make `path`, a new or an empty folder, a dataset; one that is a dataset stays. Raises ValueError, NotStored."""
-    place = Path(path)
-    if is_dataset(place):
-        return
-    fresh = place / f"{MARKER}.new"  # may be left of a collection that was killed
-    if place.is_file() or (place.is_dir() and {one.name for one in place.iterdir()} - {LOCK, fresh.name}):
-        raise ValueError(f"{place} holds something else than a dataset; give a new folder with --into")
-    with _stored(place):
-        place.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps({VERSION_KEY: VERSION}) + "\n", encoding="utf-8")
-        fresh.replace(place / MARKER)
+def _place(inside: str) -> tuple[str, Part]:
+    """The table and the part that a file is of; no table for one that lies where none of ours does."""
+    if ours := _PLACE.fullmatch(inside):
+        with contextlib.suppress(ValueError):
+            date.fromisoformat(ours[2])
+            return ours[1], (ours[3], int(ours[4]))
+    return "", ("", 0)
 
 
 @contextlib.contextmanager
-def collecting(path: Path) -> Iterator[None]:
-    """Hold the dataset, so that one collection at a time adds to it; others wait. Raises ValueError, NotStored."""
-    from filelock import FileLock, Timeout
+def collecting(path: Path) -> Iterator[Dataset]:
+    """The dataset in `path`, made where that is new or empty, and held: one collection at a time adds to it.
 
-    lock = FileLock(path / LOCK, timeout=_PATIENCE)
-    with _stored(path):
-        path.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise ValueError(
-                f"others have been collecting into {path} for {_PATIENCE:.0f} s; try again"
-            ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+    Raises ValueError for a folder that holds something else, NotStored.
+    """
+    fresh = path / f"{MARKER}.new"  # may be left of a collection that was killed
+    if path.is_file():
+        raise ValueError(f"{path} is a file; give a folder with --into")
+    with contextlib.ExitStack() as stack:
+        with _stored(path):
+            path.mkdir(parents=True, exist_ok=True)
+            busy = f"others have been collecting into {path} for {_PATIENCE:.0f} s; try again"
+            stack.enter_context(locked(path / LOCK, busy=busy, seconds=_PATIENCE))
+        if not is_dataset(path):
+            if {one.name for one in path.iterdir()} - {LOCK, fresh.name}:
+                raise ValueError(f"{path} holds something else than a dataset; give a new folder with --into")
+            with _stored(path):
+                fresh.write_text(json.dumps({VERSION_KEY: VERSION}) + "\n", encoding="utf-8")
+                fresh.replace(path / MARKER)
+        yield open_dataset(path)
 
 
 def write(table: Any, file: Path) -> None:
@@ -163,25 +150,12 @@ def read(file: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
     pq = required("pyarrow.parquet", "pyarrow", extra="dataset")
     try:
         found = pq.ParquetFile(file, page_checksum_verification=True).read(columns=columns)
-        for name in columns or ():
-            if name not in found.schema.names:
-                raise ValueError(f"it has no column {name}")
-        rows: list[dict[str, Any]] = found.to_pylist()
-    except (OSError, ValueError) as fault:
-        raise _damaged(file, one_line(str(fault), 120)) from None
+        rows: list[dict[str, Any]] = found.select(columns or found.schema.names).to_pylist()
+    except (OSError, ValueError, KeyError) as fault:
+        raise ValueError(
+            f"{file} is damaged: {one_line(str(fault), 120)}; remove it, and collect its run again"
+        ) from None
     return rows
-
-
-def read_state(file: Path, columns: list[str] | None = None) -> dict[str, Any]:
-    """The one row of a file of the runs. Raises ValueError where it is damaged."""
-    rows = read(file, columns)
-    if len(rows) != 1:
-        raise _damaged(file, f"it has {len(rows)} rows in place of one")
-    return rows[0]
-
-
-def _damaged(file: Path, why: str) -> ValueError:
-    return ValueError(f"{file} is damaged: {why}; remove it, and collect its run again")
 
 
 @contextlib.contextmanager
@@ -191,42 +165,6 @@ def _stored(place: Path) -> Iterator[None]:
     except OSError as fault:
         said = fault.strerror or one_line(str(fault))
         raise NotStored(f"{place} cannot be written: {said}; what the dataset holds stays") from None
-
-
-def _read_place(inside: Path, name: str) -> tuple[str, Part | None]:
-    """The table and the part that a file is of; None for the part of a file that lies where none of ours does."""
-    table, _, folders = inside.as_posix().partition("/")
-    named, lies = _NAME.fullmatch(name), _FOLDERS.fullmatch(folders)
-    if table not in TABLES or named is None or lies is None:
-        return table, None
-    try:
-        date.fromisoformat(lies[2])
-    except ValueError:
-        return table, None
-    return table, (named[1], int(named[2]))
-
-
-def _is_own(file: Path, fragment: Any) -> bool:
-    """Whether attnlab wrote the file.
-
-    Raises ValueError where a version did that this one cannot read.
-    """
-    try:
-        schema = fragment.physical_schema
-    except (OSError, ValueError):  # ArrowInvalid is one
-        return False
-    version = (schema.metadata or {}).get(VERSION_KEY.encode())
-    if version is None:
-        return False
-    _require(int(version) if version.isdigit() else version.decode(errors="replace"), file)
-    table = file.parts[-4]
-    unknown = sorted(set(schema.names) - {one.name for one in TABLES[table]})
-    if unknown:
-        raise ValueError(
-            f"{file} has a column that this version of attnlab does not know, {one_line(unknown[0], 60)}; "
-            "read it with the version that wrote it"
-        )
-    return True
 
 
 def _require(version: Any, where: Path) -> None:

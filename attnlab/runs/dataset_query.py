@@ -7,7 +7,6 @@ in.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,18 +15,7 @@ from typing import Any
 
 from attnlab.libraries.host import required
 from attnlab.runs.dataset_folder import Dataset, open_dataset, read
-from attnlab.runs.dataset_schema import (
-    PARTITIONS,
-    RACE,
-    RUN,
-    TABLES,
-    VERDICT,
-    VERSION,
-    VERSION_KEY,
-    WORKLOAD,
-    arrow,
-    sql_type,
-)
+from attnlab.runs.dataset_schema import TABLES, VERDICT, VERSION, VERSION_KEY, WORKLOAD, arrow
 from attnlab.text import one_line
 
 _CLOSED = {
@@ -37,7 +25,7 @@ _CLOSED = {
     "python_enable_replacements": "false",
     "temp_directory": "",
 }
-_WHERE = ", ".join((*PARTITIONS, RUN.name, RACE.name, "label"))
+_WHERE = "machine, date, run, race, label"
 _ASKED = ", ".join(f'"{one.name}"' for one in WORKLOAD)  # window is a word of SQL's
 _JUDGED = ", ".join(one.name for one in VERDICT)
 _ROUND = ("round", "process", "placement", "disturbed")
@@ -68,8 +56,6 @@ VIEWS = {
     ),
 }
 _MANY = 10_000
-#: under which Arrow writes a file's schema at its end
-_SCHEMA_KEY = "ARROW:schema"
 
 
 @dataclass(frozen=True)
@@ -90,97 +76,60 @@ def query(path: Path | str, sql: str) -> Answer:
     duckdb = required("duckdb", extra="dataset")
     dataset = open_dataset(path)
     asked = duckdb.connect(config=_CLOSED)
-    asked.execute("set enable_progress_bar = false")  # it would stand amid the answer
-    for table in _needed(sql):
-        _hand_over(asked, table, dataset)
-        for name, (_, made) in VIEWS.items():
-            if (name == "runs") == (table == "runs"):
-                asked.execute(f"create view {name} as {made}")
-    asked.execute("set enable_external_access = false")
-    asked.execute("set lock_configuration = true")
+    asked.execute("set enable_progress_bar = false; set parquet_metadata_cache = true")
+    files = [str(one.resolve()) for table in TABLES for one in dataset.files[table].values()]
+    asked.execute("set allowed_paths = ?", [files])
+    # each view is bound anew to every file: those that a query cannot mean are left out, where it names one
+    named = [name for name in VIEWS if name in sql.lower()] or list(VIEWS)
+    for table in ("results",) if set(named) < set(VIEWS) - {"runs"} else TABLES:
+        if not _handed_over(duckdb, asked, table, dataset):
+            dataset.look_into(table)  # which finds those that are not ours, and tells them
+            _handed_over(duckdb, asked, table, dataset)
+    for name, (_, made) in VIEWS.items():
+        if name in named or (name == "measurements" and "rounds" in named):
+            asked.execute(f"create view {name} as {made}")
+    asked.execute("set enable_external_access = false; set lock_configuration = true")
     with _told(duckdb, dataset):
         found = asked.extract_statements(sql)
-        reading = {duckdb.StatementType.SELECT, duckdb.StatementType.MULTI}
-        if len(found) != 1 or found[0].type not in reading:  # MULTI is what PIVOT is made into
-            raise ValueError(f"the query must be one SELECT, got {_said(found)}")
+        kinds = [str(one.type).rpartition(".")[2] for one in found]
+        if kinds not in (["SELECT"], ["MULTI"]):  # MULTI is what PIVOT is made into
+            said = kinds[0] if len(kinds) == 1 else f"{len(kinds)} statements"
+            raise ValueError(f"the query must be one SELECT, got {said}")
         asked.execute(sql)
     columns = tuple(one[0] for one in asked.description or ())
     return Answer(columns, _rows(duckdb, asked, dataset), tuple(dataset.foreign))
 
 
-def _needed(sql: str) -> tuple[str, ...]:
-    """The tables that a query may read: to look into every file of the other takes time."""
-    words = sql.lower()
-    if "runs" not in words and any(name in words for name in VIEWS):
-        return ("results",)
-    return tuple(TABLES)
+def _handed_over(duckdb: Any, asked: Any, table: str, dataset: Dataset) -> bool:
+    """Make a table known to DuckDB, which reads the files itself; what older files have no column for is null.
 
-
-def _hand_over(asked: Any, table: str, dataset: Dataset) -> None:
-    """Make a table known to DuckDB, which reads the files itself: in a third of the time that Arrow's reading takes."""
-    files = _read_itself(asked, table, dataset)
-    if files is None:  # who looks into every file finds those that are not ours, and tells them
-        whole = dataset.opened(table)
-        files = _read_itself(asked, table, dataset)
-        if files is None:
-            asked.register(f"stored_{table}", whole)
-            return
-    before = asked.execute("select current_setting('allowed_paths')").fetchone()[0]
-    asked.execute("set allowed_paths = ?", [[*before, *(one for alike in files.values() for one in alike)]])
-    parts = [_selected(table, columns, alike) for columns, alike in files.items()]
-    asked.execute(f"create view stored_{table} as {' union all '.join(parts)}")
-
-
-def _selected(table: str, there: tuple[str, ...], files: list[str]) -> str:
-    """The rows of files with these columns, as SQL; what older files have no column for is null."""
-    columns = [f'"{name}"' for name in PARTITIONS] + [
-        f'"{one.name}"' if one.name in there else f'null::{sql_type(one.kind)} as "{one.name}"'
-        for one in TABLES[table]
-    ]
-    named = "hive_partitioning = true, hive_types = {machine: varchar, date: date}"
-    return f"select {', '.join(columns)} from read_parquet([{_listed(files)}], {named})"
-
-
-def _read_itself(asked: Any, table: str, dataset: Dataset) -> dict[tuple[str, ...], list[str]] | None:
-    """The files of a table by the columns that they have, as each says itself at its end.
-
-    None where one is not ours, of another version, damaged, or has a column of another kind, and where there is none.
-    DuckDB keeps these ends, so that it has no need to read them again.
+    False where a file is not ours, of another version or damaged.
     """
-    duckdb = required("duckdb", extra="dataset")
     pa = required("pyarrow", extra="dataset")
-    place = dataset.path.resolve()
-    files = [str(place / file.relative_to(dataset.path)) for file in dataset.counted(table)]
-    if not files or any(
-        set("*?[") & set(file) for file in files
-    ):  # signs that DuckDB would take for a pattern
-        return None
-    asked.execute("set parquet_metadata_cache = true")
-    wanted, found, current = arrow(table), dict[tuple[str, ...], list[str]](), 0
+    schema = arrow(table).append(pa.field("machine", pa.string())).append(pa.field("date", pa.date32()))
+    asked.register(f"empty_{table}", schema.empty_table())
+    files = [str(one.resolve()) for one in dataset.counted(table)]
+    parts, ours = [f"select * from empty_{table}"], 0
+    if not files:
+        asked.execute(f"create or replace view stored_{table} as {parts[0]}")
+        return True
     try:
-        told = asked.execute(
-            "select decode(key), decode(value), list(file_name) "
-            f"from parquet_kv_metadata([{_listed(files)}]) where decode(key) in (?, ?) group by all",
-            [_SCHEMA_KEY, VERSION_KEY],
+        found = asked.execute(
+            "select decode(key), decode(value), list(file_name order by file_name) from "
+            f"parquet_kv_metadata([{_listed(files)}]) where decode(key) in (?, 'ARROW:schema') group by all",
+            [VERSION_KEY],
         ).fetchall()
-        for key, value, alike in told:
+        for key, value, some in found:
             if key == VERSION_KEY:
-                current += len(alike) * (value == str(VERSION))
-                continue
-            schema = pa.ipc.read_schema(_buffer(pa, value))
-            if any(
-                name not in wanted.names or wanted.field(name).type != schema.field(name).type
-                for name in schema.names
-            ):
-                return None
-            found.setdefault(tuple(schema.names), []).extend(sorted(alike))
-    except (duckdb.Error, ValueError, OSError):  # one is damaged
-        return None
-    return found if current == sum(map(len, found.values())) == len(files) else None
-
-
-def _buffer(pa: Any, text: str) -> Any:
-    return pa.py_buffer(base64.b64decode(text))
+                ours += len(some) * (value == str(VERSION))
+            else:  # files of one schema, of which DuckDB then looks into the first alone
+                places = "hive_partitioning = true, hive_types = {machine: varchar, date: date}"
+                parts.append(f"select * from read_parquet([{_listed(some)}], {places})")
+        asked.execute(f"create or replace view stored_{table} as {' union all by name '.join(parts)}")
+    except duckdb.Error:
+        return False
+    there = {row[0] for row in asked.execute(f"describe stored_{table}").fetchall()}
+    return bool(ours == len(files) and there == set(schema.names))
 
 
 def _listed(files: list[str]) -> str:
@@ -205,22 +154,9 @@ def _told(duckdb: Any, dataset: Dataset) -> Iterator[None]:
             raise
         raise KeyboardInterrupt from None
     except duckdb.Error as fault:
-        of_the_query = (
-            duckdb.ParserException,
-            duckdb.BinderException,
-            duckdb.CatalogException,
-            duckdb.PermissionException,
-            duckdb.DataError,
-            duckdb.OutOfMemoryException,
-        )
+        names = ("Parser", "Binder", "Catalog", "Permission", "OutOfMemory")
+        of_the_query = duckdb.DataError, *(getattr(duckdb, f"{name}Exception") for name in names)
         if not isinstance(fault, of_the_query):
-            for table in TABLES:
-                for file in dataset.counted(table):
-                    read(file)
+            for file in (*dataset.counted("results"), *dataset.counted("runs")):
+                read(file)
         raise ValueError(f"the query cannot be answered: {one_line(str(fault))}") from None
-
-
-def _said(found: list[Any]) -> str:
-    if len(found) != 1:
-        return f"{len(found)} statements"
-    return str(found[0].type).rpartition(".")[2]

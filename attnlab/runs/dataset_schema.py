@@ -28,52 +28,45 @@ PARTITIONS = {
 }
 
 
+#: Arrow's type by its name, a list as ``[kind]``, a map as ``(kind, kind)``, a struct by the names of its members
+Kind = Any
+
+
 @dataclass(frozen=True)
 class Column:
-    """One column of a table. `kind` is Arrow's type as text; `text` says what it holds, with its unit."""
+    """One column of a table: its kind, and in `text` what it holds, with its unit."""
 
     name: str
-    kind: str
+    kind: Kind
     text: str
 
 
-_SAMPLES = "map<string, list<double>>"
-_FACTS = "map<string, string>"
-
-RUN = Column("run", "string", "The run: 16 digits that it was given when it began.")
-RACE = Column(
-    "race",
-    "string",
-    "The race: one workload in one run. Times may be compared within a race, and nowhere else.",
-)
-
-
-def _kind(hint: Any) -> str:
+def _kind(hint: Any) -> Kind:
     """Arrow's type for a field of plain data."""
     options = [one for one in get_args(hint) if one is not type(None)]
     if get_origin(hint) in (Union, types.UnionType):
         return "string" if str in options else _kind(options[0])
     if get_origin(hint) is tuple:
-        return f"list<{_kind(options[0])}>"
-    return {int: "int64", float: "double", str: "string", bool: "bool"}[hint]
+        return [_kind(options[0])]
+    return {int: "int64", float: "float64", str: "string", bool: "bool_"}[hint]
 
 
-def _workload() -> tuple[Column, ...]:
-    hints = get_type_hints(Workload)
-    return tuple(
-        Column(one.name, _kind(hints[one.name]), declaration(one).help.partition(" [default")[0])
-        for one in fields(Workload)
-    )
+_KINDS = {
+    one: {name: _kind(hint) for name, hint in get_type_hints(one).items()} for one in (Workload, Accuracy)
+}
+_MEASUREMENT: dict[str, Kind] = {
+    "quantity": "string",
+    "unit": "string",
+    "median": "float64",
+    "samples": ["float64"],
+}
+_MEASUREMENT |= {"columns": ("string", ["float64"]), "facts": ("string", "string")}
 
-
-_HINTS = get_type_hints(Accuracy)
-_ACCURACY = ", ".join(f"{one.name}: {_kind(_HINTS[one.name])}" for one in fields(Accuracy))
-_MEASUREMENT = (
-    "quantity: string, unit: string, median: double, samples: list<double>, "
-    f"columns: {_SAMPLES}, facts: {_FACTS}"
+RUN = Column("run", "string", "The run: 16 digits that it was given when it began.")
+WORKLOAD = tuple(
+    Column(one.name, _KINDS[Workload][one.name], declaration(one).help.partition(" [default")[0])
+    for one in fields(Workload)
 )
-
-WORKLOAD = _workload()
 VERDICT = (
     Column(
         "standing",
@@ -95,20 +88,22 @@ VERDICT = (
         "What really ran: equal for two backends that call one fused kernel under two names.",
     ),
     Column("verdict", "string", "`faster`, `slower`, `equivalent` or `undecided`."),
-    Column("ratio", "double", "Its seconds per call, divided by those of `against`."),
-    Column("ratio_low", "double", "Lower end of the ratio's 95 % interval."),
-    Column("ratio_high", "double", "Upper end of the ratio's 95 % interval."),
+    Column("ratio", "float64", "Its seconds per call, divided by those of `against`."),
+    Column("ratio_low", "float64", "Lower end of the ratio's 95 % interval."),
+    Column("ratio_high", "float64", "Upper end of the ratio's 95 % interval."),
     Column("pairs", "int64", "Pairs of processes that the interval rests on."),
-    Column("baseline_ratio", "double", "Its seconds per call, divided by those of the run's baseline."),
-    Column("baseline_low", "double", "Lower end of that ratio's 95 % interval."),
-    Column("baseline_high", "double", "Upper end of that ratio's 95 % interval."),
-    Column("margin", "double", "The relative difference that counted as none in this race."),
-    Column("ceiling_known", "bool", "Whether the machine's ceiling was known when it was judged."),
+    Column("baseline_ratio", "float64", "Its seconds per call, divided by those of the run's baseline."),
+    Column("baseline_low", "float64", "Lower end of that ratio's 95 % interval."),
+    Column("baseline_high", "float64", "Upper end of that ratio's 95 % interval."),
+    Column("margin", "float64", "The relative difference that counted as none in this race."),
+    Column("ceiling_known", "bool_", "Whether the machine's ceiling was known when it was judged."),
     Column("judged_by", "string", "The version of attnlab that judged it."),
 )
 RESULTS = (
     RUN,
-    RACE,
+    Column(
+        "race", "string", "The race: one workload in one run. Compare times within a race, and nowhere else."
+    ),
     Column("place", "int64", "Which result of its run it is, counted from 0."),
     Column("label", "string", "The workload in short."),
     *WORKLOAD,
@@ -120,19 +115,19 @@ RESULTS = (
     Column("kernel", "string", "What the library says really ran."),
     Column("asked_kernel", "string", "The operator that the backend forces, where it does."),
     Column("computes_in", "string", "The number format that it computes in, where lower than its inputs'."),
-    Column("latency", "double", "Seconds per call: median of the undisturbed rounds."),
-    Column("setup", "double", "Seconds from the inputs to calls as fast as they become."),
-    Column("peak_memory", "double", "Bytes at the peak of one call, output included, inputs not: the least."),
-    Column("flops", "double", "Floating-point operations that the workload asks for."),
-    *VERDICT,
-    Column("accuracy", f"struct<{_ACCURACY}>", "How exact its answer is against float64."),
-    Column("tail", "string", "The last lines that its process printed, where that ended."),
+    Column("latency", "float64", "Seconds per call: median of the undisturbed rounds."),
+    Column("setup", "float64", "Seconds from the inputs to calls as fast as they become."),
     Column(
-        "measurements", f"list<struct<{_MEASUREMENT}>>", "Every quantity with its raw samples, in its unit."
+        "peak_memory", "float64", "Bytes at the peak of one call, output included, inputs not: the least."
     ),
+    Column("flops", "float64", "Floating-point operations that the workload asks for."),
+    *VERDICT,
+    Column("accuracy", _KINDS[Accuracy], "How exact its answer is against float64."),
+    Column("tail", "string", "The last lines that its process printed, where that ended."),
+    Column("measurements", [_MEASUREMENT], "Every quantity with its raw samples, in its unit."),
     Column(
         "race_seconds",
-        "double",
+        "float64",
         "Seconds that its whole race took; null where it was recorded before that was.",
     ),
 )
@@ -140,17 +135,17 @@ RUNS = (
     RUN,
     Column("part", "int64", "Which state of the run this is: it was collected so many times before."),
     Column("started", "string", "When it began, ISO 8601, UTC."),
-    Column("complete", "bool", "Whether its whole plan is measured."),
+    Column("complete", "bool_", "Whether its whole plan is measured."),
     Column("planned", "int64", "Workloads in its plan."),
     Column("raced", "int64", "Workloads of which the dataset holds the race."),
-    Column("contenders", "list<string>", "Who raced."),
+    Column("contenders", ["string"], "Who raced."),
     Column("baseline", "string", "With whom the others are compared."),
     Column("command", "string", "What repeats it."),
     Column("attnlab", "string", "The version of attnlab that measured."),
     Column("cpu", "string", "The processor's name."),
     Column("cores", "int64", "Logical cores."),
     Column("memory", "int64", "Bytes of the machine's memory."),
-    Column("gpus", "list<string>", "GPUs, where the system tells of them."),
+    Column("gpus", ["string"], "GPUs, where the system tells of them."),
     Column("system", "string", "Operating system and kind of machine."),
     Column("python", "string", "Interpreter."),
     Column("run_json", "string", "The content of its `run.json` (docs/store.md)."),
@@ -164,45 +159,15 @@ TABLES: Mapping[str, tuple[Column, ...]] = {"results": RESULTS, "runs": RUNS}
 def arrow(table: str) -> Any:
     """The `pyarrow.Schema` of a table's files, without what the folders' names say. Raises Unavailable."""
     pa = required("pyarrow", extra="dataset")
-    columns = [pa.field(one.name, _arrow_type(pa, one.kind)) for one in TABLES[table]]
+    columns = [pa.field(one.name, _type(pa, one.kind)) for one in TABLES[table]]
     return pa.schema(columns, metadata={VERSION_KEY: str(VERSION)})
 
 
-def _arrow_type(pa: Any, kind: str) -> Any:
-    """Arrow's type for its name as text."""
-    head, _, inner = kind.removesuffix(">").partition("<")
-    if head == "list":
-        return pa.list_(_arrow_type(pa, inner))
-    if head == "map":
-        key, value = inner.split(", ", 1)
-        return pa.map_(_arrow_type(pa, key), _arrow_type(pa, value))
-    if head == "struct":
-        members = [one.split(": ", 1) for one in _members(inner)]
-        return pa.struct([(name, _arrow_type(pa, member)) for name, member in members])
-    return {"string": pa.string, "int64": pa.int64, "double": pa.float64, "bool": pa.bool_}[head]()
-
-
-def sql_type(kind: str) -> str:
-    """DuckDB's type for Arrow's as text."""
-    head, _, inner = kind.removesuffix(">").partition("<")
-    if head == "list":
-        return f"{sql_type(inner)}[]"
-    if head == "map":
-        return f"map({', '.join(map(sql_type, inner.split(', ', 1)))})"
-    if head == "struct":
-        members = (one.split(": ", 1) for one in _members(inner))
-        told = ", ".join(f'"{name}" {sql_type(member)}' for name, member in members)
-        return f"struct({told})"
-    return {"string": "varchar", "int64": "bigint", "double": "double", "bool": "boolean"}[head]
-
-
-def _members(text: str) -> list[str]:
-    """The parts of `text` between commas that stand in no brackets."""
-    parts, depth = [""], 0
-    for sign in text:
-        depth += (sign == "<") - (sign == ">")
-        if sign == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += sign
-    return [one.strip() for one in parts]
+def _type(pa: Any, kind: Kind) -> Any:
+    if isinstance(kind, str):
+        return getattr(pa, kind)()
+    if isinstance(kind, list):
+        return pa.list_(_type(pa, kind[0]))
+    if isinstance(kind, tuple):
+        return pa.map_(*(_type(pa, one) for one in kind))
+    return pa.struct([(name, _type(pa, one)) for name, one in kind.items()])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import json
 import math
 import shutil
@@ -16,19 +18,21 @@ from hypothesis import strategies as st
 from strategies import blocks, workloads
 
 from attnlab.__main__ import main
-from attnlab.errors import NotStored, Unavailable
+from attnlab.errors import Unavailable
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
 from attnlab.race.environment import fingerprint
 from attnlab.runs import results_file
 from attnlab.runs.store import Run, read_run
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
 
-from attnlab.runs import dataset  # noqa: E402
-from attnlab.runs import dataset_folder as folder_module  # noqa: E402
+from attnlab.runs import dataset, dataset_folder  # noqa: E402
+from attnlab.runs.dataset_folder import write  # noqa: E402
 from attnlab.runs.dataset_rows import race_columns, result_of, row_of, run_id  # noqa: E402
-from attnlab.runs.dataset_schema import arrow  # noqa: E402
+from attnlab.runs.dataset_schema import VERDICT, VERSION_KEY, arrow  # noqa: E402
 
+DOCS = Path(__file__).parents[2] / "docs"
 Made = Callable[..., Run]
 
 
@@ -111,14 +115,6 @@ def test_every_result_survives_the_way_through_arrow(result: Result) -> None:
     assert repr(result_of(stored)) == repr(result)
 
 
-def test_a_field_that_an_older_file_has_no_column_for_has_its_default(made: Made) -> None:
-    """As a workload's that was added since."""
-    result = made().results[0]
-    row = row_of(result, race_columns("0" * 16, result.workload), 0)
-    older = {name: value for name, value in row.items() if name not in ("splits", "storage", "rotary")}
-    assert result_of(older).workload == result.workload
-
-
 # -- nothing twice, nothing half ---------------------------------------------------------------------
 
 
@@ -150,18 +146,6 @@ def test_a_run_that_went_on_adds_only_what_is_new(made: Made, tmp_path: Path) ->
     assert same(back(into)[whole.id], whole)
 
 
-def test_a_run_whose_state_alone_changed_adds_its_state_alone(made: Made, tmp_path: Path) -> None:
-    """As one that was interrupted after its last race, and then got its numerical chapter."""
-    run, into = made(complete=False), tmp_path / "all"
-    dataset.collect([run.folder], into)
-    run.complete, run.account["numerics"] = True, 3.0
-    run.save()
-    dataset.collect([run.folder], into)
-    names = [f"results/{run.id}-0001.parquet", f"runs/{run.id}-0001.parquet", f"runs/{run.id}-0002.parquet"]
-    assert there(into) == names
-    assert same(back(into)[run.id], read_run(run.folder))
-
-
 def test_a_race_that_is_not_whole_is_left_out_and_told(made: Made, tmp_path: Path) -> None:
     """It is measured again when the run is gone on with; what is whole is taken."""
     run, into = made(), tmp_path / "all"
@@ -188,7 +172,7 @@ def test_a_crash_at_any_file_loses_and_doubles_nothing(
 
     rename = Path.replace
     with monkeypatch.context() as patch:
-        patch.setattr(folder_module.Path, "replace", crash)
+        patch.setattr(dataset_folder.Path, "replace", crash)
         with pytest.raises(KeyboardInterrupt):
             dataset.collect([run.folder], into)
     assert back(into) == {}
@@ -208,19 +192,6 @@ def test_runs_without_an_id_are_told_apart_by_what_does_not_change(made: Made, t
     assert run_id(replace(run, id="../../../../x")) == early  # what is no id makes no file's name
 
 
-def test_what_a_collection_killed_at_its_first_step_leaves_is_no_hindrance(
-    made: Made, tmp_path: Path
-) -> None:
-    """The marker is written under another name first."""
-    into = tmp_path / "all"
-    into.mkdir()
-    (into / "dataset.json.new").write_text("{")
-    (into / "dataset.lock").touch()
-    (found,) = dataset.collect([made().folder], into)
-    assert (found.added, found.fault) == (4, None)
-    assert not list(into.rglob("*.new"))
-
-
 def test_a_copy_of_a_file_at_another_machine_counts_once(made: Made, tmp_path: Path) -> None:
     """The first by its name is read, the other one passed over and told."""
     run, into = made(), tmp_path / "all"
@@ -234,33 +205,6 @@ def test_a_copy_of_a_file_at_another_machine_counts_once(made: Made, tmp_path: P
     assert same(stored, run) and strange == [copy]
 
 
-# -- machines ----------------------------------------------------------------------------------------
-
-
-def test_a_machine_is_told_apart_by_what_it_consists_of(made: Made) -> None:
-    """Not by its software or load; whatever a processor is called, the name is a folder's."""
-    where = dict(made().environment)
-    name = fingerprint(where)
-    assert name.startswith("a-made-up-cpu-2-50ghz-")
-    assert (
-        fingerprint({**where, "python": "CPython 3.99", "load_at_start": 9.0, "variables": {"X": "1"}})
-        == name
-    )
-    for other in (
-        {"cpu": "B"},
-        {"memory_bytes": 2**40},
-        {"gpus": ["H"]},
-        {"affinity": [0]},
-        {"turbo": "off"},
-    ):
-        assert fingerprint({**where, **other}) != name
-    assert fingerprint({"cpu": "../../etc/ü\x1b[31m" + "x" * 500}).isascii()
-    assert "/" not in fingerprint({"cpu": "../../etc"})
-
-
-# -- bad input ---------------------------------------------------------------------------------------
-
-
 def test_a_folder_that_is_no_run_does_not_keep_others_out(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,71 +216,6 @@ def test_a_folder_that_is_no_run_does_not_keep_others_out(
     said = capsys.readouterr()
     assert said.err == f"attnlab: {empty} holds no run: there is no run.json in it\n"
     assert said.out.startswith(f"{run.folder}: 4 workloads added, 0 known (run {run.id}, ")
-    assert same(back(into)[run.id], run)
-
-
-def test_a_run_that_does_not_tell_its_day_is_refused(made: Made, tmp_path: Path) -> None:
-    run = made()
-    run.started = "yesterday"
-    run.save()
-    (found,) = dataset.collect([run.folder], tmp_path / "all")
-    assert found.fault == f"{run.folder} does not tell when it began, which the dataset files it under"
-
-
-def test_a_folder_with_something_else_is_not_collected_into(made: Made, tmp_path: Path) -> None:
-    run = made()
-    with pytest.raises(
-        ValueError, match="holds something else than a dataset; give a new folder with --into"
-    ):
-        dataset.collect([run.folder], run.folder)
-    with pytest.raises(ValueError, match=r"run\.json is a file; give a folder with --into"):
-        dataset.collect([run.folder], run.folder / "run.json")
-    with pytest.raises(ValueError, match=r"holds no dataset: there is no dataset\.json in it"):
-        list(dataset.runs(run.folder))
-
-
-def test_another_version_is_refused_with_both(made: Made, tmp_path: Path) -> None:
-    """Of the whole dataset, and of a single file in it; nothing is written."""
-    run, into = made(), tmp_path / "all"
-    dataset.collect([run.folder], into)
-    file = next((into / "results").rglob("*.parquet"))
-    later = arrow("results").with_metadata({"attnlab.runs.dataset": "7"})
-    folder_module.write(pa.Table.from_pylist([], schema=later), file)
-    with pytest.raises(
-        ValueError, match=r"is of version 7 of the dataset's schema, this attnlab reads version 1"
-    ):
-        list(dataset.runs(into))
-    (into / "dataset.json").write_text(json.dumps({"attnlab.runs.dataset": 2}))
-    for ask in (lambda: dataset.collect([run.folder], into), lambda: list(dataset.runs(into))):
-        with pytest.raises(ValueError, match="is of version 2 of the dataset's schema"):
-            ask()
-    (into / "dataset.json").write_text("[")
-    with pytest.raises(ValueError, match="does not tell the version"):
-        list(dataset.runs(into))
-
-
-def test_a_file_with_a_column_that_is_not_known_is_refused(made: Made, tmp_path: Path) -> None:
-    """A later version of the same schema: to pass over what its workloads ask would be to misread them."""
-    run, into = made(), tmp_path / "all"
-    dataset.collect([run.folder], into)
-    file = next((into / "results").rglob("*.parquet"))
-    later = arrow("results").append(pa.field("dropout", pa.float64()))
-    folder_module.write(pa.Table.from_pylist([], schema=later), file)
-    with pytest.raises(ValueError, match="has a column that this version of attnlab does not know, dropout"):
-        list(dataset.runs(into))
-
-
-def test_a_damaged_file_is_told_and_collected_anew_when_it_is_removed(made: Made, tmp_path: Path) -> None:
-    run, into = made(), tmp_path / "all"
-    dataset.collect([run.folder], into)
-    file = next((into / "results").rglob("*.parquet"))
-    file.write_bytes(file.read_bytes()[:-100])
-    (found,) = dataset.collect([run.folder], into)
-    assert found.fault is not None
-    assert f"{file} is damaged" in found.fault
-    file.unlink()
-    (found,) = dataset.collect([run.folder], into)
-    assert (found.added, found.fault) == (4, None)
     assert same(back(into)[run.id], run)
 
 
@@ -359,71 +238,6 @@ def test_a_flipped_bit_in_the_data_is_told(made: Made, tmp_path: Path) -> None:
         list(dataset.runs(into))
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_run_of_which_results_are_gone_is_not_read_as_an_empty_one(
-    gone: bool, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Or damaged. The others are reported, one line tells of it, and collecting again mends it."""
-    first, second, into = made(), made(), tmp_path / "all"
-    dataset.collect([first.folder, second.folder], into)
-    file = next((into / "results").rglob(f"{first.id}*.parquet"))
-    if gone:
-        file.unlink()
-    else:
-        file.write_bytes(b"")
-    with pytest.raises(SystemExit) as end:
-        main(["report", str(into), "--summary"])
-    told = capsys.readouterr()
-    assert end.value.code == 2
-    assert told.out.startswith(f"Run {second.id}, ") and told.out.count("\n") == 1
-    said = f"attnlab: {into} holds 0 of the 4 races that it had of run {first.id}: a file of it is damaged or gone"
-    assert said in told.err
-    assert (f"passed over, not a file of attnlab's, or damaged: {file}\n" in told.err) is not gone
-    file.unlink(missing_ok=True)
-    dataset.collect([first.folder], into)
-    assert same(back(into)[first.id], first)
-
-
-def test_a_file_of_another_table_is_one_line(made: Made, tmp_path: Path) -> None:
-    """Where a file of the results, or of the runs, should be."""
-    run, into = made(), tmp_path / "all"
-    dataset.collect([run.folder], into)
-    (told,) = (into / "runs").rglob("*.parquet")
-    (file,) = (into / "results").rglob("*.parquet")
-    kept = told.read_bytes()
-    shutil.copy(told, file)
-    (found,) = dataset.collect([run.folder], into)
-    assert found.fault == f"{file} is damaged: it has no column race; remove it, and collect its run again"
-    file.unlink()
-    dataset.collect([run.folder], into)
-    told.write_bytes(kept)
-    last = told.with_name(f"{run.id}-0002.parquet")
-    shutil.copy(next((into / "results").rglob("*.parquet")), last)
-    (found,) = dataset.collect([run.folder], into)
-    assert (
-        found.fault == f"{last} is damaged: it has no column run_json; remove it, and collect its run again"
-    )
-
-
-def test_a_folder_that_cannot_be_written_to_is_one_line(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where it is the lock that cannot be made."""
-    import filelock
-
-    run, into = made(), tmp_path / "all"
-    dataset.collect([run.folder], into)
-
-    def refuse(self: filelock.FileLock) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(filelock.FileLock, "_acquire", refuse)
-    with pytest.raises(
-        NotStored, match="all cannot be written: Permission denied; what the dataset holds stays"
-    ):
-        dataset.collect([run.folder], into)
-
-
 def test_without_the_library_the_line_that_installs_it_is_told(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,3 +248,96 @@ def test_without_the_library_the_line_that_installs_it_is_told(
     with pytest.raises(Unavailable, match=r"pyarrow is not installed; pip install 'attnlab\[dataset\]'"):
         dataset.collect([run.folder], tmp_path / "all")
     assert not (tmp_path / "all").exists()
+
+
+def test_what_is_no_dataset_is_refused(made: Made, tmp_path: Path) -> None:
+    """Or of another version, as a whole or in one file: both versions are told, and nothing is written."""
+    run, into, empty = made(), tmp_path / "all", pa.Table.from_pylist([], schema=arrow("results"))
+    for folder, said in (
+        (run.folder, "holds something else than a dataset"),
+        (run.folder / "run.json", "is a file"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dataset.collect([run.folder], folder)
+    with pytest.raises(ValueError, match=r"holds no dataset: there is no dataset\.json in it"):
+        list(dataset.runs(run.folder))
+    dataset.collect([run.folder], into)
+    file = next((into / "results").rglob("*.parquet"))
+    later = empty.replace_schema_metadata({VERSION_KEY: "7"})
+    wider = empty.append_column("dropout", pa.array([], pa.float64()))
+    said = {"is of version 7 of the dataset's schema, this attnlab reads version 1": later}
+    for message, table in {
+        **said,
+        "has a column that this version of attnlab does not know, dropout": wider,
+    }.items():
+        write(table, file)
+        for ask in (dataset.runs, lambda path: dataset.query(path, "from verdicts").rows):
+            with pytest.raises(ValueError, match=message):
+                list(ask(into))
+    for text, message in (
+        (json.dumps({VERSION_KEY: 2}), "is of version 2"),
+        ("[", "does not tell the version"),
+    ):
+        (into / "dataset.json").write_text(text)
+        for go in (lambda: dataset.collect([run.folder], into), lambda: list(dataset.runs(into))):
+            with pytest.raises(ValueError, match=message):
+                go()
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "cut off", "another table"])
+def test_a_damaged_file_is_told_and_its_run_collected_anew(
+    how: str, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are read; a run of which results are gone is not read as an empty one."""
+    first, second, into = made(), made(), tmp_path / "all"
+    dataset.collect([first.folder, second.folder], into)
+    file = next((into / "results").rglob(f"{first.id}*.parquet"))
+    if how == "gone":
+        file.unlink()
+    elif how == "another table":
+        shutil.copy(next((into / "runs").rglob(f"{first.id}*.parquet")), file)
+    else:
+        file.write_bytes(b"" if how == "empty" else file.read_bytes()[:-100])
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(into), "--summary"])
+    told = capsys.readouterr()
+    assert end.value.code == 2
+    if how != "another table":
+        assert told.out.startswith(f"Run {second.id}, ") and told.out.count("\n") == 1
+        assert (
+            f"holds 0 of the 4 races that it had of run {first.id}: a file of it is damaged or gone"
+            in told.err
+        )
+    if how != "gone":
+        (found,) = dataset.collect([first.folder], into)
+        assert f"{file} is damaged" in str(found.fault) and "remove it, and collect" in str(found.fault)
+    file.unlink(missing_ok=True)
+    dataset.collect([first.folder], into)
+    assert same(back(into)[first.id], first)
+
+
+def test_every_field_of_what_is_stored_has_a_column(made: Made) -> None:
+    """A field that is added to a result, its accuracy, its measurements or a workload cannot be forgotten."""
+    schema, fields = arrow("results"), lambda kind: {one.name for one in dataclasses.fields(kind)}
+    assert fields(Result) - set(schema.names) == {"workload"} and fields(Workload) <= set(schema.names)
+    accuracy, measurement = schema.field("accuracy").type, schema.field("measurements").type.value_type
+    assert {one.name for one in accuracy} == fields(Accuracy)
+    assert {one.name for one in measurement} == fields(Measurement) | {"median"}
+    result = made().results[0]
+    row = row_of(result, race_columns("0" * 16, result.workload), 0)
+    assert row.keys() == set(schema.names) - {one.name for one in VERDICT}
+    older = {name: value for name, value in row.items() if name not in ("splits", "storage", "rotary")}
+    assert result_of(older).workload == result.workload, (
+        "what an older file has no column for has its default"
+    )
+
+
+def test_the_page_of_the_columns_is_current() -> None:
+    page = DOCS / "dataset.md"
+    spec = importlib.util.spec_from_file_location("dataset_page", page.with_suffix(".py"))
+    assert spec is not None and spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+    text = page.read_text(encoding="utf-8")
+    assert generator.written_again(text) == text, "run python docs/dataset.py"
+    assert generator.written_again(text.replace("| `contender` |", "| `contestant` |", 1)) == text

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from asking import FOUR, ask
 
 from attnlab.__main__ import main
-from attnlab.report.analysis import analyse
+from attnlab.race.environment import fingerprint
 from attnlab.runs.store import Run
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
@@ -20,7 +23,7 @@ pytest.importorskip("duckdb", reason="duckdb is not installed: attnlab[dataset]"
 
 from attnlab.runs import dataset
 from attnlab.runs.dataset_query import VIEWS
-from attnlab.runs.dataset_schema import RESULTS, RUNS, TABLES, VERDICT, WORKLOAD, arrow, sql_type
+from attnlab.runs.dataset_schema import RESULTS, RUNS, VERDICT, WORKLOAD
 
 Made = Callable[..., Run]
 
@@ -32,7 +35,7 @@ def test_who_wins_where_is_what_the_report_says(two: tuple[Path, list[Run]]) -> 
     """Of every race those who share the first place, each machine by itself, decided or tied."""
     path, runs = two
     for run in runs:
-        for cell in analyse(run).cells:
+        for cell in run.judged().cells:
             where = f"where run = '{run.id}' and label = '{cell.workload.label}'"
             first = ask(path, f"select * from verdicts {where} and standing in ('wins', 'tied')")
             assert cell.ranking is not None
@@ -47,7 +50,7 @@ def test_who_wins_where_is_what_the_report_says(two: tuple[Path, list[Run]]) -> 
 def test_a_verdict_carries_its_ratio_and_interval(two: tuple[Path, list[Run]]) -> None:
     """Against the fastest; of the fastest itself against the next that is decidedly slower, the other way round."""
     path, runs = two
-    cell = analyse(runs[0]).cells[-1]
+    cell = runs[0].judged().cells[-1]
     ranking = cell.ranking
     assert ranking is not None
     assert ranking.runner_up is not None
@@ -157,53 +160,6 @@ def test_files_from_before_a_column_was_added_are_null_there(two: tuple[Path, li
     assert {one.workload.splits for one in stored[runs[0].id]} == {1}
 
 
-def test_files_read_by_duckdb_alone_say_what_files_looked_into_by_arrow_say(
-    two: tuple[Path, list[Run]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files of which some are older and lack a column too; Arrow looks into them only where one is not ours."""
-    import pyarrow.parquet as pq
-
-    from attnlab.runs.dataset_folder import Dataset
-
-    path, runs = two
-    older = next((path / "results").rglob(f"{runs[0].id}-*.parquet"))
-    pq.write_table(pq.ParquetFile(older).read().drop_columns(["splits", "window", "accuracy"]), older)
-    asked = "from results order by machine, run, label, contender"
-    opened: list[str] = []
-    look = Dataset.opened
-
-    def noted(self: Dataset, table: str) -> Any:
-        opened.append(table)
-        return look(self, table)
-
-    monkeypatch.setattr(Dataset, "opened", noted)
-    alone = ask(path, asked)
-    assert {one["splits"] is None for one in alone} == {True, False} and not opened
-    # the package has a function of the module's name
-    with monkeypatch.context() as patch:
-        patch.setattr(import_module("attnlab.runs.dataset_query"), "_read_itself", lambda *_: None)
-        assert repr(ask(path, asked)) == repr(alone)  # there is a nan in it
-    assert opened == ["results"]
-    (older.parent / f"{'a' * 16}-0001.parquet").write_text("nothing of attnlab's")
-    told = path / "runs" / older.parent.relative_to(path / "results") / f"{'a' * 16}-0001.parquet"
-    told.write_text("nor this")
-    assert repr(ask(path, asked)) == repr(alone)
-    assert opened == ["results", "results"]
-
-
-def test_every_kind_of_column_has_its_type_in_sql() -> None:
-    """What a file has no column for is null in the type that the column has in others."""
-    import duckdb
-
-    asked = duckdb.connect()
-    for table, columns in TABLES.items():
-        asked.register(table, arrow(table).empty_table())
-        for one in columns:
-            mine = asked.execute(f"select typeof(null::{sql_type(one.kind)})").fetchall()
-            theirs = asked.execute(f'select typeof(any_value("{one.name}")) from {table}').fetchall()
-            assert mine == theirs, one
-
-
 def test_a_folder_of_any_name_is_read(made: Made, tmp_path: Path) -> None:
     """Signs that are patterns to a program that lists files, and quotes."""
     run, path = made(), tmp_path / "it's [all] of*it" / "a=b"
@@ -212,11 +168,6 @@ def test_a_folder_of_any_name_is_read(made: Made, tmp_path: Path) -> None:
     other = tmp_path / "it's all" / "a=b"
     dataset.collect([run.folder], other)
     assert ask(other, "select count(*) as n from results") == [{"n": len(run.results)}]
-
-
-def test_an_empty_dataset_answers(tmp_path: Path) -> None:
-    dataset.collect([], tmp_path / "all")
-    assert ask(tmp_path / "all", "select count(*) as n from verdicts") == [{"n": 0}]
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "duckdb"])
@@ -280,15 +231,6 @@ def test_a_mistake_or_a_look_elsewhere_is_one_line(
     assert sorted(folder.rglob("*")) == before
 
 
-def test_settings_cannot_be_opened_again(two: tuple[Path, list[Run]]) -> None:
-    """Should a later DuckDB set them in a SELECT."""
-    rows = ask(two[0], "select name, value from duckdb_settings()")
-    settings = {one["name"]: one["value"] for one in rows}
-    shut = ("enable_external_access", "autoload_known_extensions", "autoinstall_known_extensions")
-    assert [settings[name] for name in shut] == ["false"] * 3
-    assert settings["lock_configuration"] == "true"
-
-
 def test_foreign_files_are_passed_over_and_told(
     two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,13 +276,84 @@ def test_a_damaged_file_is_named(two: tuple[Path, list[Run]]) -> None:
     assert str(file) in str(told.value)
 
 
-def test_a_query_from_python_is_interrupted_as_any_call_is(two: tuple[Path, list[Run]]) -> None:
-    """Where DuckDB tells of it as a RuntimeError."""
-    import duckdb
+# -- the command -------------------------------------------------------------------------------------
 
-    from attnlab.runs.dataset_folder import open_dataset
 
-    told = import_module("attnlab.runs.dataset_query")._told
-    for raised, fault in (("Query interrupted", KeyboardInterrupt), ("something else", RuntimeError)):
-        with pytest.raises(fault), told(duckdb, open_dataset(two[0])):
-            raise RuntimeError(raised)
+def output(capsys: pytest.CaptureFixture[str], *words: str, errors: str = "") -> str:
+    with pytest.raises(SystemExit) as end:
+        main(list(words))
+    told = capsys.readouterr()
+    assert (end.value.code, told.err) == (0, errors)
+    return told.out
+
+
+def test_the_formats_hold_the_same(two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]) -> None:
+    path, sql = (
+        two[0],
+        "select contender, ratio, causal, date from verdicts where standing = 'slower' order by 1, 2",
+    )
+    rows = json.loads(output(capsys, "query", str(path), sql, "--format", "json"))
+    assert rows == [one | {"date": one["date"].isoformat()} for one in ask(path, sql)]
+    lines = list(csv.DictReader(io.StringIO(output(capsys, "query", str(path), sql, "--format", "csv"))))
+    told = [(one["contender"], one["ratio"], "") for one in rows]
+    assert [(one["contender"], float(one["ratio"]), one["causal"]) for one in lines] == told
+    for form in ("table", "md"):
+        table = output(capsys, "query", str(path), sql, "--format", form)
+        assert all(f"{one['ratio']:.6g}" in table for one in rows)
+
+
+def test_a_table_for_a_person_ends_where_nobody_reads_on(
+    two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a thousand rows, and some letters of a cell, and says so; CSV and JSON are whole."""
+    sql = "select range as number, repeat('x', 5000) as long from range(1001)"
+    said = "attnlab: the first 1000 rows; --format csv and --format json print all\n"
+    for form, whole in (("table", False), ("md", False), ("csv", True), ("json", True)):
+        shown = output(capsys, "query", str(two[0]), sql, "--format", form, errors="" if whole else said)
+        assert ("x" * 5000 in shown, "1000" in shown) == (whole, whole) and "999" in shown
+    none = output(capsys, "query", str(two[0]), f"{sql} where false", "--format", "md")
+    assert none == "| number | long |\n|:--|:--|\n"
+
+
+def test_what_a_terminal_would_act_on_is_not_shown(
+    two: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In values and in names of columns; in JSON it is escaped, and numbers that are not finite are texts."""
+    sql = "select chr(27) || '[31mred' as \"[bold]\x1b[2Jname\", 'nan'::double as none, 1.5::decimal(4, 2) as exact"
+    for form in ("table", "csv", "json"):
+        shown = output(capsys, "query", str(two[0]), sql, "--format", form)
+        assert "\x1b" not in shown
+    (row,) = json.loads(shown)
+    assert list(row.values()) == ["\x1b[31mred", "nan", 1.5]
+
+
+def test_a_report_is_made_of_every_run(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the dataset's folder, and of the same words as from the run's own; it says of which run it is."""
+    run, path = made(lengths=(64,), heads=(1,)), tmp_path / "all"
+    dataset.collect([run.folder], path)
+    said = output(capsys, "report", str(path), "--summary")
+    assert said.startswith(f"Run {run.id}, {fingerprint(run.environment)}, {run.started[:10]}: ")
+    assert not (path / "reports").exists()
+    output(capsys, "report", str(path))
+    output(capsys, "report", str(run.folder))
+    stored = (path / "reports" / run.id / "report.md").read_text(encoding="utf-8")
+    assert stored == (run.folder / "report.md").read_text(encoding="utf-8")
+    assert dataset.query(path, "select 1").foreign == ()
+
+
+ENDLESS = """
+import os, signal, sys, threading
+from attnlab.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+main(["query", sys.argv[1], "select sum(a.range * b.range) from range(10000000) a, range(10000000) b"])
+"""
+
+
+def test_ctrl_c_ends_a_query_whenever_it_comes(two: tuple[Path, list[Run]]) -> None:
+    """While DuckDB computes, or before: status 130 and one line."""
+    asked = [sys.executable, "-c", ENDLESS, str(two[0])]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout, told.stderr.strip()) == (130, "", "attnlab: interrupted")

@@ -11,10 +11,8 @@ import pytest
 import torch
 import torch._dynamo.utils
 
-from attnlab.backends.call import answer
 from attnlab.backends.discovery import load
 from attnlab.errors import Unavailable
-from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 
 COMPILED = ("torch_compile", "torch_flex")
@@ -42,18 +40,15 @@ def test_without_a_compiler_it_is_unavailable_in_one_line(name: str, monkeypatch
     monkeypatch.setenv("PATH", "")
     monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}")
     with pytest.raises(
-        Unavailable, match=r"needs a C\+\+ compiler, and g\+\+ is not there; install g\+\+, or set CXX$"
+        Unavailable, match=r"a C\+\+ compiler, and g\+\+ is not there; install g\+\+, or set CXX$"
     ):
+        load(name)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(Unavailable, match="no-such-compiler is not there"):
         load(name)
 
 
-def test_a_compiler_that_the_caller_names_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.delitem(sys.modules, "attnlab.implementations.torch_compile")
-    with pytest.raises(Unavailable, match="no-such-compiler is not there"):
-        load("torch_compile")
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "kernel"),
     [
@@ -71,13 +66,7 @@ def test_what_inductor_makes_of_the_formula_is_attested(changes: dict[str, Any],
     assert backend.open("cpu").attest(call) == kernel
 
 
-def test_flex_attests_loops_of_inductor_and_no_matrix_product() -> None:
-    backend = load("torch_flex")
-    call = backend.bind(SMALL)
-    call()
-    assert backend.open("cpu").attest(call) == "loops of Inductor"
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [32, 300])
 @pytest.mark.parametrize("name", COMPILED)
 def test_arrays_that_lie_elsewhere_are_not_compiled_for_again(name: str, length: int) -> None:
@@ -90,6 +79,7 @@ def test_arrays_that_lie_elsewhere_are_not_compiled_for_again(name: str, length:
     assert compiled_so_far() == before
 
 
+@pytest.mark.thorough
 def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled() -> None:
     """Eight are its limit, after which it would run the function as it is, and say nothing."""
     before = compiled_so_far()
@@ -101,6 +91,7 @@ def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled() -> None
     assert compiled_so_far() - before == 10
 
 
+@pytest.mark.thorough
 def test_small_calls_of_one_kind_share_what_is_compiled() -> None:
     first = load("torch_compile").bind(SMALL.with_(softcap=2.5))
     first()
@@ -110,6 +101,7 @@ def test_small_calls_of_one_kind_share_what_is_compiled() -> None:
     assert compiled_so_far() == before
 
 
+@pytest.mark.thorough
 def test_gradients_alone_are_declined_and_a_training_step_is_not() -> None:
     """PyTorch refuses a second backward pass through memory that the first one gave up."""
     backend = load("torch_compile")
@@ -167,15 +159,7 @@ def test_a_block_is_whole_in_part_or_left_out_as_its_pairs_are(asked: dict[str, 
                     assert (column in part) == (pairs.any() and not pairs.all())
 
 
-def test_a_block_mask_is_made_once_for_as_long_as_its_array_is_unchanged() -> None:
-    flex = sys.modules["attnlab.implementations.torch_flex"]
-    mask = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
-    first = flex._array_blocks(mask, 4, 4)
-    assert flex._array_blocks(mask, 4, 4) is first
-    mask[0, 0, 1, 2] = True
-    assert flex._array_blocks(mask, 4, 4) is not first
-
-
+@pytest.mark.thorough
 def test_flex_attention_keeps_no_score_matrix(tmp_path: Path) -> None:
     """Without a mask too, where PyTorch by itself takes all keys as one block."""
     memray = pytest.importorskip("memray", reason="memray does not run on this system")
@@ -202,12 +186,3 @@ def test_flex_attention_keeps_no_score_matrix(tmp_path: Path) -> None:
 def test_what_flex_attention_lacks_on_the_cpu_is_declined(changes: dict[str, Any], words: str) -> None:
     reason = load("torch_flex").declines(SMALL.with_(**changes))
     assert reason is not None and words in reason
-
-
-def test_the_cap_comes_before_the_bias_with_grouped_heads() -> None:
-    rng = np.random.default_rng(0)
-    q, k, v = (rng.standard_normal((2, heads, 30, 16)).astype(np.float32) for heads in (4, 2, 2))
-    bias = 3 * rng.standard_normal((4, 30, 30)).astype(np.float32)
-    problem = Problem.of(q, k, v, causal="bottom_right", softcap=2.0, bias=bias)
-    found, expected = (answer(name, problem)["output"] for name in ("torch_flex", "torch_eager"))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -288,12 +288,12 @@ def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
         worker.finish_start()
         length = 2**16  # 64 heads x 2^32 scores x 4 bytes: a tebibyte
         huge = Workload(heads=64, queries=length, keys=length, head_dim=8, device="cuda")
-        worker.ask("prepare", seconds=300, workload=huge.to_dict())
+        worker.ask("prepare", seconds=300, workload=huge)
         with pytest.raises(Refused, match="ran out of memory") as refusal:
             worker.ask("check", seconds=300, rows=[0])
         assert refusal.value.kind == "memory"
         worker.ask("release", seconds=60)
-        worker.ask("prepare", seconds=60, workload=HALF.to_dict())
+        worker.ask("prepare", seconds=60, workload=HALF)
         worker.ask("check", seconds=60, rows=[0])
     finally:
         worker.end()

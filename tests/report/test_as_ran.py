@@ -13,9 +13,10 @@ from synthetic import synthetic
 
 from attnlab.problem.result import Accuracy, Measurement, Result
 from attnlab.race.invariance import Invariance
-from attnlab.report import as_ran, page, sentences, tables
+from attnlab.report import as_ran, sentences, tables
 from attnlab.report.analysis import analyse
-from attnlab.report.lower_precision import lower_precision
+from attnlab.report.answer import lower_precision
+from attnlab.report.formats import content_of, render
 from attnlab.runs.store import Run, read_run
 
 LOW = "quick[precision=bf16]"
@@ -55,7 +56,7 @@ def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> Non
     )
     assert re.search(r"At n = 1024, 4 heads it is (1.9|2.0)\d+ \[", said)
     assert "times as fast as `steady`, in bfloat16: relative error 0.0031 against 4" in said
-    whole = page.render(page.content_of(analysis.run), {})
+    whole = render(content_of(analysis.run), {})
     assert said in whole
     assert f"Use `{LOW}`" not in whole
     assert (
@@ -67,7 +68,7 @@ def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> Non
 def test_tables_show_it_with_its_precision(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     analysis = analyse(run)
-    rows = [row for row in dict(page.content_of(run).tables())["results"] if row["contender"] == LOW]
+    rows = [row for row in dict(content_of(run).tables())["results"] if row["contender"] == LOW]
     assert len(rows) == 2
     for row in rows:
         assert row["computes_in"] == "bfloat16" and row["median_s"] > 0
@@ -122,7 +123,7 @@ def test_a_fallback_is_said(tmp_path: Path) -> None:
     assert said.startswith("`steady` asked for _flash, but _math ran, at n = 256, 4 heads first")
     (told,) = [one for one in as_ran.contenders(analysis) if one["contender"] == "steady"]
     assert told["what_ran"] == "_math (**asked for _flash**)"
-    assert said in page.render(page.content_of(run), {})
+    assert said in render(content_of(run), {})
 
 
 def test_threads_and_modes_stand_beside_what_was_asked(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_set_up_has_a_row_a_contender_and_says_when_it_pays_off(tmp_path: Path) 
     assert 0.9 * exact < steady["pays_off_calls"] < 1.2 * exact
     table = as_ran.overview(analysis)
     assert "3.50 s" in table and f"after {steady['pays_off_calls']:,} calls" in table
-    assert "(median; all in" not in page.render(page.content_of(run), {}), "a set-up has its own column"
+    assert "(median; all in" not in render(content_of(run), {}), "a set-up has its own column"
 
 
 def test_the_same_bits_have_a_row_a_contender_and_are_stored(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_the_same_bits_have_a_row_a_contender_and_are_stored(tmp_path: Path) -> 
     run.save()
     stored = read_run(tmp_path)
     assert stored.invariance == run.invariance
-    steady, low = dict(page.content_of(run).tables())["same_bits"]
+    steady, low = dict(content_of(run).tables())["same_bits"]
     assert (steady["again"], steady["one query alone"], steady["reason"]) == (True, False, None)
     assert (low["contender"], low["again"], low["reason"]) == (LOW, None, "its process exited")
     (row,) = [one for one in as_ran.overview(analyse(run)).splitlines() if "`steady`" in one]

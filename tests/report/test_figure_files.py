@@ -10,8 +10,8 @@ import pytest
 
 from attnlab.figures import Drawn, new_figure
 from attnlab.judge import growth
-from attnlab.report import page, write
-from attnlab.report.figure_files import Writing
+from attnlab.report import formats, write
+from attnlab.report.formats import Writing
 from attnlab.runs.store import Run
 
 Make = Callable[..., Run]
@@ -33,8 +33,8 @@ def test_the_report_of_a_large_run_is_that_of_a_small_one(
     run = made(lengths=(64, 128, 256, 512, 1024), heads=(1, 4), variants=({}, {"dtype": "float64"}))
     here = write(run, tmp_path / "here")
     monkeypatch.setattr(growth, "MANY", 1)
-    monkeypatch.setattr(page, "LARGE", 1)
-    for module in (growth, page):
+    monkeypatch.setattr(formats, "LARGE", 1)
+    for module in (growth, formats):
         monkeypatch.setattr(module, "cores", lambda: 2)
     aside = write(run, tmp_path / "aside")
     assert psutil.Process().children() == []

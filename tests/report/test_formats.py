@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from attnlab.errors import NotStored
 from attnlab.problem.result import Outcome
-from attnlab.report import formats, table_files, write
-from attnlab.report.page import content_of
+from attnlab.report import data_tables, formats, write
+from attnlab.report.formats import content_of
 
 NASTY = "<script>alert(1)</script>"
 SMALL = {"lengths": (64, 256), "heads": (1,), "contenders": ("torch_eager", "torch_sdpa")}
@@ -113,7 +113,7 @@ def test_csv_has_a_row_a_contender_and_workload(made):
 )
 def test_no_cell_begins_a_formula_and_texts_come_back(values):
     """A spreadsheet computes what begins so; numbers may be negative."""
-    text = table_files.csv_text([{"a": one} for one in values])
+    text = data_tables.csv_text([{"a": one} for one in values])
     rows = list(csv.reader(io.StringIO(text, newline="")))[1:]
     for value, row in zip(values, rows, strict=True):
         cell = row[0] if row else ""
@@ -129,7 +129,7 @@ def test_parquet_says_what_csv_says(made, tmp_path: Path):
         "pyarrow.parquet", reason="pyarrow is not installed: pip install 'attnlab[dataset]'"
     )
     tables = dict(content_of(made(**SMALL)).tables())
-    assert table_files.write(tables.items(), tmp_path / "tables") == list(tables)
+    assert data_tables.write(tables.items(), tmp_path / "tables") == list(tables)
     for name, table in tables.items():
         rows = parquet.read_table(tmp_path / "tables" / f"{name}.parquet").to_pylist()
         assert len(rows) == len(table)
@@ -139,13 +139,13 @@ def test_parquet_says_what_csv_says(made, tmp_path: Path):
 
 
 def test_without_pyarrow_there_is_csv_alone(made, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(table_files, "with_parquet", lambda: False)
-    table_files.write(content_of(made(**SMALL)).tables(), tmp_path / "tables")
+    monkeypatch.setattr(data_tables, "with_parquet", lambda: False)
+    data_tables.write(content_of(made(**SMALL)).tables(), tmp_path / "tables")
     assert {one.suffix for one in (tmp_path / "tables").iterdir()} == {".csv"}
 
 
 def test_an_experiment_cannot_name_a_file_elsewhere(tmp_path: Path):
-    table_files.write([("finding-../../x", [{"a": 1}])], tmp_path / "tables")
+    data_tables.write([("finding-../../x", [{"a": 1}])], tmp_path / "tables")
     assert [one.name for one in (tmp_path / "tables").glob("*.csv")] == ["finding-______x.csv"]
 
 

@@ -13,7 +13,7 @@ from attnlab.judge.groups import conditions
 from attnlab.problem.workload import Workload
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
-from attnlab.report.page import content_of, render
+from attnlab.report.formats import content_of, render
 from attnlab.report.speed_figures import latency
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}

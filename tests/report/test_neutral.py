@@ -14,7 +14,7 @@ from attnlab.experiments.finding import Finding, Row
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.report import verdict_text, write
-from attnlab.report.neutral import neutral_text
+from attnlab.report.analysis import neutral_text
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
 

@@ -11,17 +11,15 @@ from dataclasses import replace
 import pytest
 from synthetic import synthetic
 
-from attnlab.experiments.catalogue import EXPERIMENTS
+from attnlab.experiments.catalogue import experiment
 from attnlab.experiments.finding import Finding, Row
 from attnlab.figures import settled
 from attnlab.problem.result import Measurement, Outcome
 from attnlab.report import formats, verdict_figures, verdict_text, write
 from attnlab.report.analysis import analyse
-from attnlab.report.chapters import CHAPTERS as CHAPTERS_OF
-from attnlab.report.figure_files import Writing
-from attnlab.report.findings import conditions, left_out
-from attnlab.report.laboratory import overview
-from attnlab.report.page import content_of, draw, render
+from attnlab.report.experiments import conditions, left_out
+from attnlab.report.experiments_page import overview
+from attnlab.report.formats import Writing, content_of, draw, render
 from attnlab.runs.store import read_run
 
 SMALL = {"lengths": (64, 256, 1024, 2048), "heads": (1, 4)}
@@ -270,15 +268,8 @@ def test_the_report_shows_of_an_experiment_what_failed_and_links_the_rest(made):
     chapter = text[text.index("## Numerical experiments") : text.index("## How sure")]
     assert "**FAIL**" in chapter and "numpy_blocked" in chapter
     assert chapter.count("\n|") == 3, "the failed row alone"
-    assert CHAPTERS_OF["variance_scaling"].lesson in chapter
+    assert experiment("variance_scaling").lesson in chapter
     assert len(dict(content_of(run).tables())["finding-variance_scaling"]) == len(finding.rows) + 1
-
-
-def test_every_chapter_is_whole_and_has_an_experiment():
-    """An experiment without one is shown with its question, conclusion, figure and table."""
-    assert set(CHAPTERS_OF) <= set(EXPERIMENTS)
-    for chapter in CHAPTERS_OF.values():
-        assert chapter.theory and chapter.caption and chapter.lesson and chapter.picks
 
 
 def test_backends_that_were_left_out_are_gathered_by_reason():
@@ -307,6 +298,6 @@ def test_backends_that_were_left_out_are_gathered_by_reason():
 )
 def test_the_table_of_all_experiments_says_what_was_found(conclusion, shown):
     """Whole clauses of the first sentence, none cut within brackets."""
-    rows = (Row.compare("variance", {}, 1.0, 1.0), Row.only_measured("told", {}, 1.0))
+    rows = (Row.compare("variance", {}, 1.0, 1.0), Row.compare("told", {}, None, 1.0))
     found = Finding("variance_scaling", "The variance", "Does it?", conclusion, rows)
     assert overview([found]).splitlines()[-1] == f"|The variance|{shown}|1 of 1|"

@@ -20,7 +20,7 @@ from attnlab.problem.result import Outcome
 from attnlab.report import tables, verdict_figures, verdict_text
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import MOST, answer_of
-from attnlab.report.readable import MOST_HEADS, MOST_LENGTHS, readable
+from attnlab.report.tables import MOST_HEADS, MOST_LENGTHS, readable
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 B_WINS, EQUAL = {"a": SLOW, "b": FAST}, {"a": FAST, "b": FAST}

@@ -1,0 +1,67 @@
+"""Free memory is the least that the machine and any control group around this process leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from attnlab import system as memory
+from attnlab.libraries.host import HostLibrary
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with 1000 bytes available, whose control groups are folders here."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 1000}))
+    monkeypatch.setattr(memory, "_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
+    return tmp_path
+
+
+def group(folder: Path, **files: object) -> None:
+    """A control group with these files; a dot stands for an underscore."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".", 1)).write_text(str(text))
+
+
+def test_without_control_groups_it_is_what_the_machine_has(machine: Path) -> None:
+    """And with one that has no limit."""
+    assert memory.free_bytes() == 1000
+    (machine / "membership").write_text("0::/user\n")
+    group(machine / "groups/user", memory_max="max\n", memory_current=900)
+    assert memory.free_bytes() == 1000 == HostLibrary().free_bytes()
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "free"),
+    [((500, 100), (900, 100), 400), ((500, 100), (200, 150), 50), (("max", 5), (300, 350), 0)],
+    ids=["its own limit", "a limit around it", "beyond the limit around it"],
+)
+def test_every_limit_around_this_process_counts(
+    machine: Path, inner: tuple[object, int], outer: tuple[object, int], free: int
+) -> None:
+    """The groups are nested, and the least room decides."""
+    (machine / "membership").write_text("0::/slice/job\n")
+    for folder, (limit, used) in {"slice/job": inner, "slice": outer}.items():
+        group(machine / "groups" / folder, memory_max=limit, memory_current=used)
+    assert memory.free_bytes() == free
+
+
+def test_a_container_that_shows_its_group_as_the_root_is_limited(machine: Path) -> None:
+    """The name that the process is told may not be shown there."""
+    (machine / "membership").write_text("0::/docker/1234\n")
+    group(machine / "groups", memory_max=300, memory_current=250, memory_stat="inactive_file 40\nanon 200\n")
+    assert memory.free_bytes() == 90, "files that can be dropped are free"
+
+
+def test_version_1_has_a_tree_for_memory(machine: Path) -> None:
+    """And other trees, which say nothing of it."""
+    (machine / "membership").write_text("5:cpu,cpuacct:/other\n9:memory:/job\n")
+    group(machine / "groups/memory/job")
+    (machine / "groups/memory/job/memory.limit_in_bytes").write_text("700")
+    (machine / "groups/memory/job/memory.usage_in_bytes").write_text("400")
+    (machine / "groups/memory/job/memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50\n")
+    assert memory.free_bytes() == 350

@@ -1,0 +1,65 @@
+"""Nothing heavy is imported before it is needed: proved in fresh interpreters, by a check that can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "torch",
+    "pandas",
+    "matplotlib",
+    "scipy",
+    "memray",
+    "cpuinfo",
+    "pytest",
+    "hypothesis",
+    "numba",
+    "jax",
+    "rich",
+}
+#: modules whose import must stay light, and what beside NumPy each may still load
+LIGHT = [
+    "attnlab",
+    "attnlab.backends.backend",
+    "attnlab.problem.result",
+    "attnlab.race.environment",
+    "attnlab.backends.discovery",
+    "attnlab.backends.call",
+    "attnlab.runs.plan",
+    "attnlab.gate.race_check",
+    "attnlab.judge.pairing",
+    "attnlab.race.conductor",
+    "attnlab.race.worker",
+    "attnlab.runs.store",
+    "attnlab.runs.execute",
+]
+
+
+def heavy_after(code: str) -> set[str]:
+    """Heavy packages that are loaded after `code` ran in a new Python."""
+    show = "import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"{code}\n{show}"], capture_output=True, text=True, check=True
+    )
+    return HEAVY & set(done.stdout.split())
+
+
+def test_the_instruments_import_nothing_heavy() -> None:
+    """`import attnlab` not even NumPy, listing backends none of their libraries."""
+    first = "import attnlab, sys; assert 'numpy' not in sys.modules; attnlab.backends(); attnlab.Workload()"
+    then = "attnlab.load('numpy_vectorized').open('cpu')"
+    assert heavy_after("\n".join([first, *(f"import {name}" for name in LIGHT), then])) == set()
+    assert heavy_after("import attnlab; attnlab.load('torch_eager')") >= {"torch"}, "the check can fail"
+
+
+def test_an_unknown_name_of_the_face_is_an_attribute_error() -> None:
+    """As for any module; and what it lists it has."""
+    import attnlab
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = attnlab.nothing
+    assert all(getattr(attnlab, name) is not None for name in attnlab.__all__)
+    assert set(attnlab.__all__) <= set(dir(attnlab))

@@ -1,0 +1,172 @@
+"""However keys and values are stored, a call attends over the very same ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from every import here, installed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.backends.storage import PAGE, not_stored
+from attnlab.backends.storage import STORED as KINDS
+from attnlab.problem.inputs import inputs
+from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
+
+STORED = [name for name in STORAGES if name != CONTIGUOUS]
+
+
+@st.composite
+def caches(draw: st.DrawFn) -> Workload:
+    """Any small workload without gradients; keys up to some pages, and batch elements without any."""
+    batch, keys = draw(st.integers(1, 3)), draw(st.integers(1, 3 * PAGE))
+    lengths = st.none() | st.tuples(*[st.integers(0, keys)] * batch)
+    return Workload(
+        batch=batch,
+        heads=2,
+        kv_heads=draw(st.sampled_from([1, 2])),
+        queries=draw(st.integers(1, 5)),
+        keys=keys,
+        head_dim=draw(st.integers(1, 4)),
+        value_dim=draw(st.integers(1, 4)),
+        dtype=draw(st.sampled_from(["float16", "float32", "float64"])),
+        key_lengths=draw(lengths),
+        layout=draw(st.sampled_from(["bhsd", "bshd"])),
+        storage=draw(st.sampled_from(STORED)),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@given(workload=caches())
+@settings(max_examples=25, deadline=None)
+def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> None:
+    """Bit for bit, call after call, where a batch element has keys; elsewhere it is a number."""
+    library, (_, key, value) = open_library(name), inputs(workload)
+    stored = KINDS[workload.storage].lay(library, workload, key, value)
+    lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
+    there = np.broadcast_to((np.arange(workload.keys) < lengths[:, None])[:, None, :, None], key.shape)
+    for _ in range(2):
+        for array, found in zip((key, value), stored.read(), strict=True):
+            kept = there[..., :1] & np.ones(array.shape, bool)
+            read = library.to_numpy(found)
+            assert read.shape == array.shape and library.dtype_of(found) == workload.dtype
+            np.testing.assert_array_equal(read[kept], array[kept])
+            assert np.isfinite(read).all()
+
+
+@given(workload=caches())
+@settings(max_examples=25, deadline=None)
+def test_a_call_on_a_storage_answers_as_on_contiguous_arrays(workload: Workload) -> None:
+    """What is computed is the same; only where the numbers lie differs."""
+    backend = load("numpy_vectorized")
+    plain = backend.bind(workload.with_(storage=CONTIGUOUS))()
+    call = backend.bind(workload)
+    for _ in range(2):
+        np.testing.assert_allclose(
+            call(), plain, rtol=2e-3 if workload.dtype == "float16" else 1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("storage", STORED)
+@pytest.mark.parametrize(
+    "name", installed("naive_loop", "numba_fused", "onnxruntime", "openvino", "torch_sdpa")
+)
+def test_backends_attend_over_every_storage(name: str, storage: str) -> None:
+    """Decoding with grouped heads and lengths, and a prefill with a causal mask."""
+    backend = here(name)
+    few: dict[str, Any] = {"batch": 2, "heads": 4, "head_dim": 8, "storage": storage}
+    decoding = Workload(kv_heads=2, queries=1, keys=37, key_lengths=(37, 20), **few)
+    for workload in (decoding, Workload(queries=19, keys=19, causal=True, **few)):
+        if backend.declines(workload.with_(storage=CONTIGUOUS)):
+            workload = workload.with_(kv_heads=4)
+        assert backend.declines(workload) is None
+        expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
+        found = backend.named(workload, backend.bind(workload)())["output"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_new_rows_are_written_by_the_call_and_by_nothing_else() -> None:
+    """A cache that is read before the call has NaN where they will be; so has what lies beyond."""
+    workload = Workload(heads=1, queries=2, keys=9, head_dim=3, storage="preallocated")
+    library, (_, key, value) = open_library("numpy"), inputs(workload)
+    stored = KINDS["preallocated"].lay(library, workload, key, value)
+    stored.read()
+    for array, found in zip((key, value), stored.read(), strict=True):
+        np.testing.assert_array_equal(found, array)
+        assert np.isnan(found.base[:, :, 9:]).all()
+
+
+def test_pages_lie_in_no_order_and_packed_rows_without_padding() -> None:
+    workload = Workload(
+        batch=3, heads=1, queries=1, keys=5 * PAGE, head_dim=2, key_lengths=(5 * PAGE, 0, PAGE + 1)
+    )
+    library, (_, key, value) = open_library("numpy"), inputs(workload)
+    paged, again = (KINDS["paged"].lay(library, workload, key, value) for _ in range(2))
+    np.testing.assert_array_equal(paged.numbers, again.numbers)
+    pool, table = paged.lying[0], paged.numbers
+    assert pool.shape == (5 + 0 + 2 + 1, PAGE, 1, 2) and table.shape == (3, 5)
+    used = [*table[0], *table[2, :2]]
+    assert len(set(used)) == 7 and used != sorted(used)
+    (spare,) = set(range(8)) - set(used)
+    assert (table[1] == spare).all() and (table[2, 2:] == spare).all() and not pool[spare].any()
+    packed = KINDS["packed"].lay(library, workload, key, value)
+    assert packed.numbers.tolist() == [0, 5 * PAGE, 5 * PAGE, 6 * PAGE + 1]
+    np.testing.assert_array_equal(packed.lying[1][5 * PAGE : -1], value[2, :, : PAGE + 1].swapaxes(0, 1))
+
+
+def _reading_pages(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    causal: bool,
+    scale: float,
+    key_lengths: tuple[int, ...] | None = None,
+    page_table: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> NDArray[Any]:
+    """Reads pages where they lie: it would fail on gathered arrays, which have the batch as their first axis."""
+    assert page_table is not None and key.shape[1] == PAGE and key.shape[0] == page_table.max() + 1
+    outputs = []
+    for at, pages in enumerate(page_table):
+        count = key.shape[0] * PAGE if key_lengths is None else key_lengths[at]
+        k, v = (
+            one[pages].reshape(-1, *one.shape[2:])[:count].swapaxes(0, 1).repeat(2, 0) for one in (key, value)
+        )
+        weights = np.exp(scale * query[at] @ k.swapaxes(1, 2))
+        outputs.append(weights / weights.sum(-1, keepdims=True) @ v)
+    return np.stack(outputs)
+
+
+def test_a_backend_that_reads_pages_is_given_them_as_they_lie() -> None:
+    """By the keyword that it names; parts of the keys are gathered for it."""
+    options = frozenset({"causal", "scale", "key_lengths", "page_table", "enable_gqa"})
+    backend = Backend("pages", "numpy", _reading_pages, options=options)
+    workload = Workload(
+        batch=2, heads=4, kv_heads=2, queries=1, keys=50, head_dim=4, key_lengths=(50, 17), storage="paged"
+    )
+    assert backend.declines(workload) is None
+    expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
+    np.testing.assert_allclose(backend.bind(workload)(), expected, rtol=1e-4)
+
+
+class Bare:
+    """A library that can do nothing."""
+
+    name = "bare"
+
+
+@pytest.mark.parametrize("storage", STORED)
+def test_what_a_storage_needs_is_declined_with_a_reason(storage: str) -> None:
+    """Gradients of stored keys, and a library that cannot do what it takes."""
+    workload = Workload(heads=1, queries=2, keys=3, head_dim=2, storage=storage)
+    assert "gradients" in (load("torch_eager").declines(workload.with_(direction="training")) or "")
+    reason = not_stored(workload, Bare())  # type: ignore[arg-type]
+    assert f"storage {storage}: attnlab's bare library does not" in (reason or "")

@@ -1,0 +1,290 @@
+"""A user's file becomes a backend, or a clear line that says what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.call import attend
+from attnlab.backends.discovery import backends, load
+from attnlab.errors import Declined, Unavailable
+from attnlab.problem.workload import Workload
+
+GOOD = '''"""Right, and short.
+
+More about it.
+"""
+import numpy as np
+
+LIBRARY = "numpy"
+
+
+def attend(query, key, value, *, causal, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+'''
+SMALL = Workload(heads=2, queries=3, keys=5, head_dim=4)
+
+
+def write(folder: Path, source: str, name: str = "mine") -> Path:
+    """A user's file, and the folder it is in."""
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    return folder
+
+
+def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
+    """Beside those that come with attnlab, sorted; files that begin with _ and other files are not."""
+    write(tmp_path, GOOD)
+    write(tmp_path, GOOD, "_private")
+    (tmp_path / "notes.txt").touch()
+    assert backends([tmp_path]) == sorted([*backends(), "mine"])
+    assert backends([str(tmp_path), tmp_path]) == backends([tmp_path]), "a folder may be named twice"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "x = 1\nraise RuntimeError('no\\nluck')",
+            r"mine.py fails on import: RuntimeError: no luck \(line 2\)",
+        ),
+        ("import json\njson.loads('{')", r"fails on import: JSONDecodeError: .*\(line 2\)$"),
+        ("def attend(:", r"fails on import: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
+        ("import sys\nsys.exit(3)", r"fails on import: SystemExit: 3 \(line 2\)"),
+        ("from json import nothing", r"fails on import: ImportError: cannot import name 'nothing'"),
+        ("LIBRARY = 'numpy'", r"mine: a backend file must define attend\(query, key, value"),
+        ("LIBRARY = 'numpy'\nattend = 3", r"must define attend"),
+        ("def attend(q, k, v): ...", r'mine: LIBRARY must be .*"numpy" or .*"torch" or .*got None'),
+        ("LIBRARY = 'tensorflow'\ndef attend(q, k, v): ...", r"got 'tensorflow'"),
+        ("LIBRARY = ['numpy']\ndef attend(q, k, v): ...", r"got \['numpy'\]"),
+        ("LIBRARY = 'numpy'\nattend = max", r"wrap it in a function: def attend\("),
+        (
+            "LIBRARY = 'numpy'\ndef attend(q, k, v, *, dropout): ...",
+            r"its attend needs 'dropout', which nobody gives",
+        ),
+    ],
+)
+def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, source: str, message: str) -> None:
+    """With the file's name or the backend's, what is wrong, and the line in the file where there is one."""
+    with pytest.raises(ValueError, match=message) as refusal:
+        load("mine", [write(tmp_path, source)])
+    assert "\n" not in str(refusal.value)
+    assert "mine" in str(refusal.value)
+
+
+def test_a_missing_library_is_unavailable_by_name(tmp_path: Path) -> None:
+    """Not an error of the user's."""
+    with pytest.raises(Unavailable, match=r"mine needs nosuchlibrary, which is not installed"):
+        load("mine", [write(tmp_path, "import nosuchlibrary.deep")])
+    with pytest.raises(Unavailable, match=r"mine needs something of its own, which"):
+        load("mine", [write(tmp_path, "raise ModuleNotFoundError('something of its own')")])
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("torch_mah", r"did you mean torch_mha( or \w+)*\?$"),
+        ("sdpa_math", r"did you mean torch_sdpa_math( or \w+)*\?$"),
+        ("torch_abc", "there are: array_api, "),
+        ("", "there are: array_api, "),
+    ],
+)
+def test_an_unknown_name_gets_its_near_names_or_all(typed: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"no backend is called '{typed}'; {told}"):
+        load(typed)
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    """By a built-in, or by a file in another folder."""
+    with pytest.raises(ValueError, match=r"numpy_vectorized.py has the name of another backend"):
+        backends([write(tmp_path, GOOD, "numpy_vectorized")])
+    one, other, two = tmp_path / "one", tmp_path / "other", tmp_path / "two"
+    for folder in (one, other, two):
+        folder.mkdir()
+        write(folder, GOOD)
+    with pytest.raises(ValueError, match="has the name of another backend, mine; rename the file"):
+        backends([one, other])
+    with pytest.raises(ValueError, match=r"must be letters, digits and _; rename the file"):
+        backends([write(tmp_path / "two", GOOD, "2fast")])
+    with pytest.raises(ValueError, match=r"--implementations must name a folder, got .*nowhere"):
+        backends([tmp_path / "nowhere"])
+
+
+def test_a_failed_import_leaves_no_half_module(tmp_path: Path) -> None:
+    """Mended, the same name loads."""
+    with pytest.raises(ValueError):
+        load("mine", [write(tmp_path, "1 / 0")])
+    (tmp_path / "mine.py").unlink()
+    assert load("mine", [write(tmp_path, GOOD)]).library == "numpy"
+    assert sys.modules["attnlab_user_backends.mine"].LIBRARY == "numpy"
+
+
+# -- what it takes, what it declines -------------------------------------------------------------------
+
+
+def of(function: Any, **fields: Any) -> Backend:
+    """A backend made by hand."""
+    return Backend(name="mine", library="numpy", attend=function, **fields)
+
+
+@pytest.mark.parametrize(
+    ("signature", "options"),
+    [
+        ("q, k, v", set()),
+        ("q, k, v, causal=False", {"causal"}),
+        ("q, k, v, *, scale", {"scale"}),
+        ("q, k, v, **others", {"causal", "scale"}),
+        ("q, k, v, dropout=0.0, scale=None, causal=None", {"causal", "scale"}),
+        ("q, k, v, *, causal, mask, softcap, enable_gqa", {"causal", "mask", "softcap", "enable_gqa"}),
+        ("q, k, v, window=None, key_lengths=None", {"window", "key_lengths"}),
+    ],
+)
+def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, options: set[str]) -> None:
+    """So that a function of three arrays is a backend already."""
+    source = f"LIBRARY = 'numpy'\ndef attend({signature}): ..."
+    assert load("mine", [write(tmp_path, source)]).options == options
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "reason"),
+    [
+        ({"causal": True}, set(), "causal mask"),
+        ({"causal": "bottom_right"}, {"causal"}, "bottom-right causal mask"),
+        ({"window": (2, 0)}, {"causal"}, "no window"),
+        ({"key_lengths": (3,)}, set(), "no key_lengths"),
+        ({"mask": "prefix(2)"}, {"window"}, "no prefix"),
+        ({"mask": "window(1,1) & window(2,2)"}, {"window"}, "no mask"),
+        ({"bias": "normal"}, {"mask"}, "no bias"),
+        ({"bias": "alibi"}, {"mask"}, "no bias"),
+        ({"softcap": 3.0}, {"mask"}, "no softcap"),
+        ({"sinks": True}, {"mask"}, "no sinks"),
+        ({"kv_heads": 1}, {"mask"}, "no enable_gqa"),
+        ({"direction": "backward"}, {"mask"}, "no automatic differentiation"),
+    ],
+)
+def test_each_feature_is_declined_by_name(asked: dict[str, Any], taken: set[str], reason: str) -> None:
+    """And done where the keyword for it is there; a keyword that says another alignment is none."""
+    backend = of(lambda q, k, v: v, options=frozenset(taken | {"scale"}))
+    assert reason in (backend.declines(SMALL.with_(**asked)) or "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "given"),
+    [
+        ({"causal": True}, {"causal", "mask"}, {"causal": True, "mask": None}),
+        ({"causal": True, "keys": 3}, {"causal_bottom_right"}, {"causal_bottom_right": True}),
+        ({"causal": True, "window": (1, 0)}, {"causal", "window"}, {"causal": True, "window": (1, 0)}),
+        ({"key_lengths": (4,)}, {"key_lengths"}, {"key_lengths": (4,)}),
+        ({"bias": "alibi"}, {"alibi_slopes"}, {"alibi_slopes": (0.0625, 0.00390625)}),
+        ({"softcap": 3}, {"softcap"}, {"softcap": 3.0}),
+        ({"kv_heads": 1}, {"enable_gqa"}, {"enable_gqa": True}),
+        (
+            {},
+            {"causal", "bias", "sinks", "enable_gqa"},
+            {"causal": False, "bias": None, "sinks": None, "enable_gqa": False},
+        ),
+    ],
+)
+def test_a_keyword_is_given_what_it_says(
+    asked: dict[str, Any], taken: set[str], given: dict[str, Any]
+) -> None:
+    """And what rests has its resting value."""
+    seen: dict[str, Any] = {}
+    of(lambda q, k, v, **rest: seen.update(rest), options=frozenset(taken)).bind(SMALL.with_(**asked))()
+    assert seen == given
+
+
+def test_where_an_array_is_needed_all_of_the_mask_is_in_it() -> None:
+    """Kernels differ in whether they take a causal flag beside an array."""
+    seen: dict[str, Any] = {}
+    workload = SMALL.with_(causal=True, window=(1, 0))
+    of(lambda q, k, v, **rest: seen.update(rest), options=frozenset({"causal", "mask"})).bind(workload)()
+    assert seen["causal"] is False
+    assert np.array_equal(seen["mask"][0, 0], np.tri(3, 5, dtype=bool) & ~np.tri(3, 5, -2, dtype=bool))
+
+
+def test_rows_that_see_no_key_are_zeroed_for_who_does_not_say_that_it_does() -> None:
+    """Forward; what its gradients are there is not known, and declined."""
+    workload = SMALL.with_(batch=2, key_lengths=(5, 0))
+    for empty_rows, expected in (
+        (None, 0.0),
+        ("zeros", 7.0),
+        ({"cpu": "zeros"}, 7.0),
+        ({"cuda": "zeros"}, 0.0),
+    ):
+        backend = of(
+            lambda q, k, v, *, mask: np.full_like(q, 7), options=frozenset({"mask"}), empty_rows=empty_rows
+        )
+        output = backend.bind(workload)()
+        assert (output[0] == 7).all() and (output[1] == expected).all()
+    other = Backend(name="mine", library="torch", attend=max, options=frozenset({"mask", "scale"}))
+    assert "sees no key" in (other.declines(workload.with_(direction="training")) or "")
+
+
+def test_reasons_are_asked_in_order_library_options_own() -> None:
+    """Its own word comes last: it need not know what the harness knows."""
+    backend = of(lambda q, k, v: v, options=frozenset(), own_reason=lambda workload: "tired")
+    assert backend.declines(SMALL.with_(dtype="bfloat16")) == "NumPy has no bfloat16"
+    assert "causal" in (backend.declines(SMALL.with_(causal=True)) or "")
+    assert backend.declines(SMALL) == "tired"
+    with pytest.raises(Declined, match=re.escape(f"mine declines {SMALL.label}: tired")):
+        backend.bind(SMALL)
+
+
+def test_a_device_its_library_lacks_is_unavailable() -> None:
+    """NumPy does not compute on CUDA."""
+    with pytest.raises(Unavailable, match="NumPy computes on the CPU only, not on cuda"):
+        of(lambda q, k, v: v).declines(SMALL.with_(device="cuda"))
+
+
+def test_prepare_runs_once_outside_the_call() -> None:
+    """It gets the workload and the library's arrays."""
+    prepared: list[Workload] = []
+
+    def prepare(workload: Workload, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+        prepared.append(workload)
+        return q * 0 + 1, k, v
+
+    backend = of(lambda q, k, v, *, causal, scale: q, prepare=prepare)
+    call = backend.bind(SMALL)
+    assert float(call().min()) == float(call().max()) == 1.0
+    assert prepared == [SMALL]
+
+
+# -- what it returns ------------------------------------------------------------------------------------
+
+RIGHT = np.zeros((1, 2, 3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (RIGHT[0], r"returned shape \(2, 3, 4\), expected \(1, 2, 3, 4\)"),
+        (RIGHT.swapaxes(1, 2), r"returned shape \(1, 3, 2, 4\)"),
+        (RIGHT.astype(np.float64), "returned dtype float64, expected float32"),
+        (None, "returned a NoneType, expected a numpy.ndarray"),
+        (torch.from_numpy(RIGHT), r"returned a torch.Tensor, expected a numpy.ndarray, as its LIBRARY"),
+    ],
+)
+def test_an_output_that_is_not_the_workloads_is_refused(output: Any, message: str) -> None:
+    """By what came and what was expected."""
+    with pytest.raises(ValueError, match=f"mine {message}"):
+        of(None).named(SMALL, output)
+
+
+def test_attend_runs_a_users_file_on_numpy_arrays(tmp_path: Path) -> None:
+    """The whole way, with a mask."""
+    q, k, v = (np.random.default_rng(i).standard_normal((1, 2, 6, 4)) for i in range(3))
+    mine = attend("mine", q, k, v, causal=True, folders=[write(tmp_path, GOOD)])
+    assert np.allclose(mine, attend("naive_loop", q, k, v, causal=True), rtol=1e-12)
+    assert np.allclose(mine[:, :, 0], v[:, :, 0])

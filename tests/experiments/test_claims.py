@@ -1,0 +1,158 @@
+"""Claims are judged by figures alone: each verdict turns with them, and none is typed in."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from verdicts import VERDICTS, found
+
+from attnlab.__main__ import main
+from attnlab.experiments.catalogue import EXPERIMENTS
+from attnlab.experiments.claim import Check, Claim, ClaimVerdict, Ledger, Role, decide
+from attnlab.experiments.claims import CLAIMS, PUBLISHED, judged, published, run_claims
+from attnlab.experiments.finding import Finding
+
+CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
+MEASURED = [claim for claim in CLAIMS if claim.experiment]
+#: every claim as it is known to come out, on figures made by hand
+BY_HAND = Ledger(
+    tuple(
+        claim.judged(found(claim, VERDICTS[claim.id] is not REFUTED, False) if claim.experiment else None)
+        for claim in CLAIMS
+    ),
+    {"seed": 0, "seconds": 1.0},
+)
+REFERENCE = Path(__file__).parents[2] / "reports" / "reference" / "numerics"
+
+
+def test_every_claim_is_whole_and_has_a_known_verdict() -> None:
+    assert sorted(claim.id for claim in CLAIMS) == sorted(VERDICTS)
+    for claim in CLAIMS:
+        assert claim.says.endswith(".") and claim.truth.endswith(".") and claim.reference, claim.id
+        assert bool(claim.condition) == (VERDICTS[claim.id] is CONDITIONAL) == bool(claim.beyond), claim.id
+        home = (*EXPERIMENTS, PUBLISHED) if claim.claimed else ("",)
+        assert claim.experiment in home, claim.id
+
+
+@pytest.mark.parametrize("claim", MEASURED, ids=lambda claim: claim.id)
+def test_the_verdict_turns_with_the_figures(claim: Claim) -> None:
+    assert claim.judged(found(claim)).verdict is CONFIRMED
+    assert claim.judged(found(claim, claimed=False)).verdict is REFUTED
+    if claim.beyond:
+        assert claim.judged(found(claim, beyond=False)).verdict is CONDITIONAL
+    if claim.control:
+        assert claim.judged(found(claim, control=False)).verdict is NOT_MEASURABLE
+    if claim.right or any(test.expected is not None for test in claim.claimed):
+        assert claim.judged(found(claim, claimed=False, right=False)).verdict is NOT_MEASURABLE
+    assert claim.judged(replace(found(claim), rows=())).verdict is NOT_MEASURABLE
+
+
+def test_of_many_rows_the_worst_for_the_claim_decides() -> None:
+    claim = next(one for one in MEASURED if one.id == "scaled-dot-product")
+    good, bad = found(claim), found(claim, claimed=False)
+    entry = claim.judged(replace(good, rows=(*good.rows, *bad.rows, *good.rows)))
+    assert entry.verdict is REFUTED and "worst of 3" in entry.checks[0].where
+
+
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [
+        ("", CONFIRMED),
+        ("right", CONFIRMED),
+        ("beyond", CONDITIONAL),
+        ("claim", REFUTED),
+        ("claim beyond", REFUTED),
+        ("beyond right", NOT_MEASURABLE),
+        ("claim right", NOT_MEASURABLE),
+        ("control", NOT_MEASURABLE),
+    ],
+)
+def test_the_rule(failed: str, expected: ClaimVerdict) -> None:
+    assert decide(Check(role, "x", float(role not in failed.split()), "=", 1.0) for role in Role) is expected
+    assert decide([Check(Role.RIGHT, "x", 1, "=", 1)]) is NOT_MEASURABLE  # the claim was put to no test
+
+
+def test_the_ledger_survives_json_and_a_verdict_in_a_file_is_not_believed() -> None:
+    data = json.loads(json.dumps(BY_HAND.to_dict(), allow_nan=False))
+    for claim in data["claims"]:
+        claim["verdict"] = "confirmed"
+    assert Ledger.from_dict(data) == BY_HAND
+    for entry in BY_HAND.entries:
+        assert entry.verdict is VERDICTS[entry.id]
+        assert entry.deciding is None or entry.deciding.holds is (entry.verdict is CONFIRMED), entry.id
+    check = Check(Role.CLAIM, "x", float("nan"), "≤", float("inf"))
+    again = Check.from_dict(json.loads(json.dumps(check.to_dict(), allow_nan=False)))
+    assert again.measured != again.measured and again.expected == float("inf") and not again.holds
+
+
+def test_the_stored_ledger_follows_from_the_stored_findings() -> None:
+    findings = [
+        Finding.from_dict(one) for one in json.loads((REFERENCE / "numerics.json").read_text("utf-8"))
+    ]
+    stored = Ledger.from_dict(json.loads((REFERENCE / "claims.json").read_text("utf-8")))
+    assert judged(CLAIMS, {one.experiment: one for one in findings}).entries == stored.entries
+
+
+def test_what_is_looked_up_has_sources_and_what_is_not_measured_says_why() -> None:
+    ids = ["typical-head-count", "bert-heads", "heads-learn-syntax", "separate-linears-slower"]
+    count, _, syntax, raced = run_claims(ids, backends=[]).entries
+    assert count.verdict is CONDITIONAL and count.deciding is not None and count.deciding.measured == 128
+    assert all(row.where["source"] for row in published().rows)
+    assert syntax.verdict is NOT_MEASURABLE and "trains one" in syntax.note
+    assert raced.verdict is NOT_MEASURABLE and raced.plan in raced.note
+    plan = tomllib.loads((Path(__file__).parents[2] / raced.plan).read_text("utf-8"))
+    for name in ("torch_sdpa", "numpy_vectorized"):  # a loop of small layers, raced against one matrix
+        assert {name, f"{name}[projection=loop]"} <= set(plan["backends"])
+
+
+def test_wrong_and_raising_and_absent_backends(tmp_path: Path) -> None:
+    head = 'LIBRARY = "numpy"\nimport numpy as np\ndef attend(query, key, value, *, scale):\n'
+    (tmp_path / "tilted.py").write_text(
+        f"{head}    s = 1.01 * scale * (query @ key.swapaxes(-1, -2))\n"
+        "    p = np.exp(s - s.max(axis=-1, keepdims=True))\n"
+        "    return ((p / p.sum(axis=-1, keepdims=True)) @ value).astype(query.dtype)\n"
+    )
+    (tmp_path / "raises.py").write_text(f'{head}    raise RuntimeError("no such thing")\n')
+    id = "scaled-dot-product"
+    entry = run_claims([id], backends=["numpy_blocked", "tilted"], folders=[tmp_path])[id]
+    assert entry.verdict is REFUTED and "tilted" in entry.checks[0].where
+    entry = run_claims([id], backends=["raises"], folders=[tmp_path])[id]
+    assert entry.verdict is NOT_MEASURABLE and "raises: RuntimeError: no such thing" in entry.note
+    absent = run_claims([id], backends=["torch_sdpa_cudnn"])
+    assert absent[id].note == "not measured here: no backend was asked for error / error budget"
+    assert "without torch_sdpa_cudnn" in absent.facts
+
+
+def test_unknown_names_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="did you mean variance-sigma-squared"):
+        run_claims(["varience-sigma-squared"])
+    with pytest.raises(ValueError, match="numpy_vectorized"):
+        run_claims(["boltzmann"], backends=["numpy_vectorised"])
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        run_claims(["boltzmann"], seed=-1)
+    with pytest.raises(ValueError, match="relation must be one of"):
+        _ = Check(Role.CLAIM, "x", 1, "==", 1).holds
+
+
+def _asked(arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["claims", *arguments.split()])
+    captured = capsys.readouterr()
+    return int(str(end.value.code)), captured.out, captured.err
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = _asked("next-token heads-learn-syntax --backends numpy_blocked", capsys)
+    assert status == 0 and "1 refuted, 1 not measurable" in out
+    data = json.loads(_asked("boltzmann --json --seed 5 --backends numpy_blocked", capsys)[1])
+    assert data["facts"]["seed"] == 5 and Ledger.from_dict(data)["boltzmann"].verdict is CONFIRMED
+    assert {"id", "theme", "says", "verdict", "truth", "reference", "checks"} <= set(data["claims"][0])
+    assert [one["id"] for one in json.loads(_asked("--list --json boltzmann", capsys)[1])] == ["boltzmann"]
+    assert _asked("boltzman", capsys)[::2] == (
+        2,
+        "attnlab: no claim is called 'boltzman'; did you mean boltzmann?\n",
+    )

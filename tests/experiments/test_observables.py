@@ -1,0 +1,201 @@
+"""Observables read from a backend's outputs agree with float64 sums over the score matrix, within its rounding."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from every import every
+
+from attnlab.errors import Declined, Unavailable
+from attnlab.experiments.observables import observe
+from attnlab.problem.dtypes import round_to
+from attnlab.problem.mask_parts import Shape
+from attnlab.problem.problem import Problem
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+LOGIT_SIZED = ("log_partition", "mean_energy", "entropy", "largest_logit")
+WEIGHT_SIZED = ("participation", "jacobian_norm_squared", "largest_weight")
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+def direct(q: np.ndarray, k: np.ndarray, scale: float, **masks: Any) -> dict[str, np.ndarray]:
+    """The definitions, in float64 on the whole score matrix; the Jacobian norm element by element."""
+    k = k.repeat(q.shape[1] // k.shape[1], axis=1)
+    s = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
+    given = Problem.of(q, k, k, **masks).mask.array(Shape(*s.shape))
+    seen = np.ones(s.shape, bool) if given is None else np.broadcast_to(given, s.shape)
+    top = np.where(seen, s, -np.inf).max(axis=-1, keepdims=True)
+    e = np.where(seen, np.exp(s - top), 0.0)
+    p = e / e.sum(axis=-1, keepdims=True)
+    log_z = (top + np.log(e.sum(axis=-1, keepdims=True)))[..., 0]
+    jacobian = p[..., :, None] * (np.eye(p.shape[-1]) - p[..., None, :])
+    return {
+        "log_partition": log_z,
+        "mean_energy": (p * s).sum(axis=-1),
+        "entropy": -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1),
+        "participation": (p**2).sum(axis=-1),
+        "jacobian_norm_squared": (jacobian**2).sum(axis=(-1, -2)),
+        "largest_logit": top[..., 0],
+        "largest_weight": p.max(axis=-1),
+    }
+
+
+def assert_agrees(
+    name: str, q: np.ndarray, k: np.ndarray, scale: float, dtype: str = "float64", **masks: Any
+) -> None:
+    """What is observed is what the definitions say, as far as the rounding of the largest possible logit allows."""
+    try:
+        seen = observe(name, q, k, scale=scale, dtype=dtype, **masks)
+    except (Declined, Unavailable) as reason:
+        pytest.skip(str(reason))
+    true, lengths = direct(q, k, scale, **masks), (np.linalg.norm(one, axis=-1).max() for one in (q, k))
+    unit = UNIT_ROUNDOFF[dtype] * (1 + abs(scale) * math.prod(lengths))
+    for field in LOGIT_SIZED:
+        assert np.abs(getattr(seen, field) - true[field]).max() <= 16 * unit, field
+    for field in WEIGHT_SIZED:
+        assert np.abs(getattr(seen, field) - true[field]).max() <= 64 * unit, field
+
+
+THREE = ("numpy_vectorized", "torch_eager", "torch_sdpa")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "scale", "causal"),
+    [
+        *((name, "float32", 0.125, True) for name in every()),
+        *((name, dtype, 1.0, False) for name in THREE for dtype in UNIT_ROUNDOFF),
+    ],
+)
+def test_backends_and_formats_agree_with_direct_sums(
+    name: str, dtype: str, scale: float, causal: bool
+) -> None:
+    q, k = round_to(normal(1, 2, 24, 64), dtype), round_to(normal(1, 2, 40, 64), dtype)
+    assert_agrees(name, q, k, scale, dtype, causal=causal)
+
+
+MASKS: dict[str, dict[str, Any]] = {
+    "bottom_right": {"causal": "bottom_right"},
+    "window": {"causal": True, "window": (5, -1)},
+    "key lengths": {"key_lengths": [3, 40]},
+    "random": {"mask": np.random.default_rng(6).random((2, 1, 24, 40)) < 0.4},
+    "text": {"mask": "prefix(4) & window(6,6)"},
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("name", THREE)
+def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[str, Any]) -> None:
+    assert_agrees(name, normal(2, 4, 24, 16), normal(2, 2, 40, 16), 0.5, **masks)
+
+
+@pytest.mark.parametrize("offset", [1200.0, -52000.0])
+@pytest.mark.parametrize("name", THREE)
+def test_logits_far_from_zero_are_observed_as_well_as_their_rounding_allows(name: str, offset: float) -> None:
+    q, k = normal(1, 2, 16, 8), normal(1, 2, 32, 8)
+    q[..., 0], k[..., 0] = 100.0, offset / 100.0
+    assert_agrees(name, q.astype(np.float32), k.astype(np.float32), 1.0, "float32")
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.7, 1e-6])
+def test_zero_negative_and_tiny_scales(scale: float) -> None:
+    assert_agrees("numpy_vectorized", normal(1, 1, 6, 5), normal(1, 1, 9, 5), scale)
+
+
+@pytest.mark.parametrize(("n_q", "n_k", "dim"), [(1, 1, 1), (3, 1, 2), (1, 50, 6), (5, 7, 7)])
+def test_small_and_odd_shapes(n_q: int, n_k: int, dim: int) -> None:
+    assert_agrees("torch_sdpa_flash", normal(1, 1, n_q, dim), normal(1, 1, n_k, dim, seed=1), 1.0)
+
+
+def test_zero_inputs_give_the_uniform_row() -> None:
+    seen = observe("numpy_vectorized", np.zeros((1, 1, 3, 4)), np.zeros((1, 1, 8, 4)), scale=1.0)
+    assert np.allclose(seen.log_partition, np.log(8), atol=1e-14)
+    assert np.allclose(seen.participation, 1 / 8, atol=1e-14)
+    assert np.array_equal(seen.largest_logit, np.zeros((1, 1, 3)))
+
+
+def test_rows_are_observed_over_65536_keys_on_the_fused_kernel() -> None:
+    q, k = normal(1, 1, 32, 64).astype(np.float32), normal(1, 1, 65536, 64).astype(np.float32)
+    seen = observe("torch_sdpa", q, k, scale=0.125)
+    s = 0.125 * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
+    log_z = np.log(np.exp(s).sum(axis=-1))
+    assert np.abs(seen.log_partition - log_z).max() < 5e-6
+    entropy = log_z - (np.exp(s - log_z[..., None]) * s).sum(axis=-1)
+    assert np.abs(seen.entropy - entropy).max() < 1e-5
+    assert np.abs(seen.largest_logit - s.max(axis=-1)).max() < 5e-6
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
+    def peak(length: int) -> int:
+        q = normal(1, 1, length, 8).astype(np.float32)
+        tracemalloc.start()
+        observe("numpy_blocked", q, q, scale=0.3)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(64)  # imports are not part of it
+    at_4096, at_8192 = peak(4096), peak(8192)
+    assert at_8192 < 2.2 * at_4096
+    assert at_8192 < 8192**2 * 4 / 10  # a tenth of one score matrix
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "options", "message"),
+    [
+        (np.full((1, 1, 2, 3), np.nan), np.ones((1, 1, 2, 3)), {}, "q must be finite"),
+        (np.ones((1, 1, 2, 3)), np.full((1, 1, 2, 3), np.inf), {}, "k must be finite"),
+        (np.ones((2, 3)), np.ones((2, 3)), {}, r"shape \(batch, heads, length, dim\)"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 4)), {}, "same head_dim"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 2, 2, 3)), {}, "heads must divide the query's"),
+        (np.ones((1, 1, 0, 3)), np.ones((1, 1, 2, 3)), {}, "query must be a non-empty array"),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 0, 3)), {}, "key must be a non-empty array"),
+        (
+            np.ones((1, 1, 4, 3)),
+            np.ones((1, 1, 3, 3)),
+            {"causal": True},
+            "4 queries need as many keys, got 3",
+        ),
+        (np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), {"scale": np.inf}, "scale must be a finite number"),
+        (np.ones((1, 1, 2, 3), int), np.ones((1, 1, 2, 3), int), {}, "must hold floating-point numbers"),
+        (
+            np.ones((1, 1, 2, 3)),
+            np.ones((1, 1, 2, 3)),
+            {"mask": [[True, False], [False, False]]},
+            "1 that see none",
+        ),
+        (np.full((1, 1, 2, 3), 1e6), np.ones((1, 1, 2, 3)), {"dtype": "float16"}, "q must be finite"),
+    ],
+)
+def test_what_cannot_be_observed_is_refused(
+    q: np.ndarray, k: np.ndarray, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        observe("numpy_vectorized", q, k, **{"scale": 1.0, **options})
+
+
+def test_an_unknown_backend_names_the_near_ones() -> None:
+    with pytest.raises(ValueError, match="numpy_vectorized"):
+        observe("numpy_vectorised", np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), scale=1.0)
+
+
+def test_a_backend_whose_answer_is_not_finite_is_refused() -> None:
+    def broken(q: Any, k: Any, v: Any, **rest: Any) -> Any:
+        return np.full((*q.shape[:3], v.shape[-1]), np.nan)
+
+    with pytest.raises(ValueError, match="the output must be finite"):
+        observe(broken, np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), scale=1.0)
+
+
+def test_a_backend_that_gives_all_weight_to_one_key_is_refused() -> None:
+    def first_value(q: Any, k: Any, v: Any, **rest: Any) -> Any:
+        return np.broadcast_to(v[..., :1, :], (*q.shape[:3], v.shape[-1])).copy()
+
+    with pytest.raises(ValueError, match="got no weight"):
+        observe(first_value, np.ones((1, 1, 2, 3)), np.ones((1, 1, 2, 3)), scale=1.0)

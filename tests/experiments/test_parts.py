@@ -1,0 +1,317 @@
+"""What experiments are made of: what is read from backends, estimates, sampled laws, figures that bound statements."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from attnlab.backends.discovery import load
+from attnlab.errors import Declined
+from attnlab.experiments import formula, length, multihead, overflow, thermodynamics, vanishing_gradient
+from attnlab.experiments import variance_scaling as scaling
+from attnlab.experiments.finding import Row, pick
+from attnlab.experiments.jacobian_sampling import predicted_ratio, quantile, share_below
+from attnlab.experiments.observables import (
+    black_box,
+    derivative,
+    energy_variance,
+    logit_gradients,
+    read_logits,
+    weights_of,
+)
+from attnlab.experiments.saturation import frozen_fraction
+from attnlab.experiments.score_sampling import (
+    BLOCK,
+    CORRELATED,
+    FAMILIES,
+    NORMAL,
+    decaying_variances,
+    sample_moments,
+    sample_pairs,
+)
+from attnlab.experiments.survey import (
+    Measure,
+    Survey,
+    generator,
+    log_log_slope,
+    mean_over_clusters,
+    one_thread,
+)
+from attnlab.theory import attention_under_random_inputs, float_format, jacobian_norm_squared
+
+RNG = np.random.default_rng(3)
+Q, K, V = (RNG.standard_normal((1, 2, n, 6)) for n in (5, 9, 9))
+SCALE = 0.7
+
+
+def direct_weights() -> np.ndarray:
+    s = SCALE * (Q @ K.swapaxes(-1, -2))
+    e = np.exp(s - s.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def rows_of(*measures: Measure, backends: tuple[str, ...] = ("torch_sdpa",)) -> list[Row]:
+    """What the measures find through the backends in float64; every row must pass."""
+    survey = Survey(backends)
+    survey.each(*measures)
+    assert survey.rows and all(row.passed for row in survey.rows), survey.rows
+    return survey.rows
+
+
+@pytest.mark.parametrize("name", ["numpy_vectorized", "torch_sdpa"])
+def test_weights_logits_and_energy_variance_are_read_from_outputs(name: str) -> None:
+    attend, p, s = black_box(name), direct_weights(), SCALE * (Q @ K.swapaxes(-1, -2))
+    assert np.allclose(weights_of(attend, Q, K, scale=SCALE), p, atol=1e-14)
+    assert np.allclose(read_logits(attend, Q, K, scale=SCALE), s, rtol=0, atol=1e-12)
+    mean = (p * s).sum(axis=-1, keepdims=True)
+    exact = (p * (s - mean) ** 2).sum(axis=-1)
+    assert np.allclose(energy_variance(attend, Q, K, scale=SCALE), exact, atol=1e-13)
+    with pytest.raises(ValueError, match="too far apart"):
+        read_logits(attend, np.full((1, 1, 1, 1), 30.0), np.array([[[[30.0], [-30.0]]]]), scale=1.0)
+
+
+def test_a_derivative_is_of_fourth_order() -> None:
+    steps = (0.2, 0.1)
+    errors = [abs(float(derivative(lambda x: np.asarray(np.sin(x)), 1.0, h)) - math.cos(1)) for h in steps]
+    assert 12 < errors[0] / errors[1] < 20
+
+
+@pytest.mark.parametrize("name", ["torch_eager", "torch_sdpa"])
+def test_the_gradient_of_each_logit_is_read_through_autograd(name: str) -> None:
+    upstream = RNG.standard_normal((1, 2, 5, 6))
+    found = logit_gradients(load(name), Q, K, V, upstream, scale=SCALE)
+    p, inner = direct_weights(), upstream @ V.swapaxes(-1, -2)
+    assert np.allclose(found, p * (inner - (p * inner).sum(axis=-1, keepdims=True)), atol=1e-13)
+    with pytest.raises(Declined, match="no automatic differentiation"):
+        logit_gradients(load("numpy_vectorized"), Q, K, V, Q, scale=1.0)
+    with pytest.raises(ValueError, match="scale must not be 0"):
+        logit_gradients(load(name), Q, K, V, Q, scale=0.0)
+
+
+def test_identities_hold_for_a_softmax_and_fail_for_its_mixture_with_the_mean() -> None:
+    right = black_box("numpy_vectorized")
+    assert all(worst <= room for _, worst, room in thermodynamics.violations(right, Q, K, V, SCALE))
+
+    def smoothed(q: Any, k: Any, v: Any, **rest: Any) -> Any:
+        """Rows sum to 1 and lie in the hull, but are no Boltzmann distribution."""
+        return 0.99 * right(q, k, v, **rest) + 0.01 * v.mean(axis=-2, keepdims=True)
+
+    broken = [
+        name for name, worst, room in thermodynamics.violations(smoothed, Q, K, V, SCALE) if worst > room
+    ]
+    assert len(broken) >= 8 and "Σp = 1" not in broken
+
+
+def test_a_slope_and_its_standard_error_cover_the_truth() -> None:
+    x, z = np.array([1.0, 2, 4, 8, 16]), []
+    for seed in range(200):
+        error = 0.01 * x**1.5
+        y = x**1.5 + error * np.random.default_rng(seed).standard_normal(5)
+        slope, slope_error = log_log_slope(x.tolist(), y.tolist(), error.tolist())
+        z.append((slope - 1.5) / slope_error)
+    assert abs(np.mean(z)) < 0.3 and 0.85 < np.std(z) < 1.15
+    for bad in (([1.0], [1.0], [0.1]), ([1.0, 2.0], [1.0, -1.0], [0.1, 0.1])):
+        with pytest.raises(ValueError, match="slope needs"):
+            log_log_slope(*bad)
+
+
+def test_the_error_of_a_mean_is_that_of_the_clusters() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((400, 1)) + 0.1 * rng.standard_normal((400, 50))
+    mean, error = mean_over_clusters(values)
+    assert abs(mean) < 5 * error
+    assert error == pytest.approx(1 / 20, rel=0.2)  # not 1/√20000, as if rows were independent
+    with pytest.raises(ValueError, match="two clusters"):
+        mean_over_clusters(values[:1])
+
+
+def test_one_thread_is_given_back() -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_heavy_libraries_load_when_they_are_needed() -> None:
+    code = (
+        "import sys, attnlab.experiments.claims, attnlab.experiments.variance_scaling\n"
+        "sys.exit(' '.join({'torch', 'matplotlib', 'scipy', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_components_have_the_mean_and_variance_that_theory_is_told(name: str) -> None:
+    mean = 0.5 if name == "shifted means" else 0.0
+    variance = decaying_variances(8) if name == "anisotropic" else np.ones(8)
+    for one in FAMILIES[name].draw(np.random.default_rng(0), 40_000, 8):
+        assert np.abs(one.mean(axis=0) - mean).max() < 0.04
+        assert np.abs(one.var(axis=0) / variance - 1).max() < 0.08
+
+
+def test_the_standard_error_of_a_variance_is_that_of_the_spread_over_seeds() -> None:
+    drawn = [sample_moments(NORMAL, 4, 4, np.random.default_rng(seed))[1].mean() for seed in range(60)]
+    exact = NORMAL.moments(4)
+    promised = exact.variance_standard_error(BLOCK, BLOCK) / 2
+    assert 0.75 < np.std(drawn) / promised < 1.3
+    naive = exact.variance * np.sqrt((exact.kurtosis - 1) / (4 * BLOCK**2))
+    assert promised > 5 * naive  # as if all scores were independent: five times too sure
+
+
+def test_pairs_follow_their_laws() -> None:
+    scores = sample_pairs(CORRELATED, 16, 20_000, np.random.default_rng(1))
+    assert scores.shape == (20_000,) and abs(scores.mean() - 8) < 5 * np.sqrt(16 * 1.25 / 20_000)
+    # a product of normal numbers and signs is normal at every dimension
+    signed = FAMILIES["normal × Rademacher"]
+    for head_dim in (1, 4):
+        scores = np.sort(sample_pairs(signed, head_dim, 50_000, generator(3, head_dim))) / math.sqrt(head_dim)
+        distance = np.abs(np.arange(1, 50_001) / 50_000 - ndtr(scores)).max() * math.sqrt(50_000)
+        assert signed.moments(head_dim).kurtosis == 3 and distance < 2.0  # exceeded once in 1500 draws
+
+
+def test_the_sampled_law_of_the_jacobian_norm_is_that_of_plain_rows() -> None:
+    keys, head_dim, count = 64, 16, 40_000
+    rng = np.random.default_rng(8)
+    logits = np.sqrt(rng.chisquare(head_dim, (count, 1))) * rng.standard_normal((count, keys))
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    norms = np.sqrt(jacobian_norm_squared(weights / weights.sum(axis=1, keepdims=True)))
+    for threshold in (1e-2, 1e-1, 0.3):
+        share, plain = share_below(threshold, keys, head_dim, 1.0), float(np.mean(norms < threshold))
+        error = math.sqrt(plain * (1 - plain) / count)
+        assert abs(share.value - plain) < 5 * math.hypot(share.error, error)
+        assert share.error < error  # from half as many logits
+    assert quantile(0.5, keys, head_dim, 1.0).value == pytest.approx(float(np.median(norms)), rel=0.03)
+
+
+@pytest.mark.thorough
+def test_figures_of_the_sampled_gradient_that_texts_name() -> None:
+    for head_dim, percent in ((64, 2.6), (256, 18.5), (1024, 45), (1600, 53)):
+        share = share_below(1e-3, 1024, head_dim, 1.0)
+        assert 100 * share.value == pytest.approx(percent, abs=1.0 if percent > 10 else 0.15)
+        assert (quantile(0.5, 1024, head_dim, 1.0).value < 1e-3) == (head_dim >= 1600)
+    median = quantile(0.5, 65_536, 64, 1 / 8).value
+    root = math.sqrt(attention_under_random_inputs(65_536, 64, 1 / 8).jacobian_norm_squared)
+    assert root == pytest.approx(math.sqrt(math.e / 65_536), rel=0.02) and 0.95 * root < median < root
+    assert predicted_ratio("rms", 1024, 64).value == pytest.approx(45, abs=2)
+    assert 0.7 < predicted_ratio("median", 1024, 1024).value < 1.4
+
+
+def test_small_values_shrink_the_gradients_of_queries_and_keys_alone() -> None:
+    rows = rows_of(vanishing_gradient.small_values, backends=("torch_sdpa", "numpy_vectorized"))
+    ratio = {str(row.where["of"]): row.measured for row in rows}
+    assert ratio == pytest.approx({"query": 1e-3, "key": 1e-3, "value": 1.0}, rel=1e-10)
+
+
+def test_heads_see_the_whole_embedding_and_depth_enters_only_without_a_norm() -> None:
+    rows = rows_of(multihead.projected_heads, multihead.by_layer)
+    assert pick(rows, multihead.SEEN)[0].measured == 8 and pick(rows, multihead.AFTER)[0].measured > 0.5
+    sizes = {
+        (norm, by): [row.measured for row in pick(rows, multihead.SIZE, norm=norm, scaling=by)]
+        for norm in multihead.NORMS
+        for by in ("unscaled", "scaled")
+    }
+    assert sizes["pre-norm", "unscaled"] == pytest.approx([1.0] * multihead.LAYERS, abs=0.5)
+    without = sizes["none", "unscaled"]
+    assert all(later > 1.5 * earlier for earlier, later in pairwise(without))
+    assert without[-1] > 10 * sizes["none", "scaled"][-1] > 10
+
+
+def test_a_shared_direction_counts_over_the_weights_and_not_within_a_row() -> None:
+    rows = pick(rows_of(scaling.shared_direction), shared=0.95)
+    (over,), (within,) = pick(rows, scaling.OVER_WEIGHTS), pick(rows, scaling.IN_ROW)
+    assert within.measured < 0.1 < 0.4 < over.measured
+
+
+def test_scores_without_a_softmax_make_an_output_that_grows_with_the_length() -> None:
+    rows = pick(rows_of(formula.without_softmax), "rms of Σ s v / rms of Σ p v")
+    assert rows[0].measured > 5 and rows[1].measured > 50
+
+
+def test_a_soft_cap_hinders_long_sequences_only_where_it_is_small() -> None:
+    rows = pick(rows_of(length.bounds), "weight at the gap of a soft cap", keys=131_072)
+    weights = {row.where["cap"]: row.measured for row in rows}
+    assert weights[2.0] < 0.001 and weights[5.0] == pytest.approx(0.144, abs=0.001) and weights[8.0] > 0.9
+
+
+def test_weights_are_off_by_more_than_independent_roundings_and_less_than_the_bound(tmp_path: Path) -> None:
+    # numbers added one after the other: equal terms are rounded the same way again and again
+    (tmp_path / "one_by_one.py").write_text(
+        'LIBRARY = "numpy"\nimport numpy as np\ndef attend(query, key, value, *, causal, scale):\n'
+        "    s = scale * (query @ key.swapaxes(-1, -2))\n    p = np.exp(s - s.max(axis=-1, keepdims=True))\n"
+        "    p = p / p.sum(axis=-1, keepdims=True)\n"
+        "    return np.cumsum(p[..., None] * value[..., None, :, :], axis=-2, dtype=query.dtype)[..., -1, :]\n"
+    )
+    survey = Survey(("one_by_one",), folders=[tmp_path])
+    survey.each(thermodynamics.long_sums, dtype="float32")
+    size, off = (
+        pick(survey.rows, name, logits="equal")[0] for name in (thermodynamics.SUM_SIZE, thermodynamics.SUM)
+    )
+    assert size.measured > 1 and not size.compared and 0 < off.measured < off.predicted < 0.01
+
+
+def test_the_sum_of_exponentials_overflows_before_they_do_and_gives_zeros() -> None:
+    for dtype, of_1024, of_one in (
+        ("float16", 4.16, 11.09),
+        ("float32", 81.79, 88.72),
+        ("float64", 702.85, 709.78),
+    ):
+        rows = list(overflow.textbook_overflow(dtype))
+        limits = {row.where["keys"]: row.measured for row in pick(rows, overflow.LIMIT)}
+        assert all(row.passed for row in rows) and limits == pytest.approx(
+            {1: of_one, 1024: of_1024}, abs=0.01
+        )
+    assert overflow.last_before(lambda x: True, 0.0, 10.0) == math.inf
+    with pytest.raises(ValueError, match="fails already"):
+        overflow.last_before(lambda x: False, 0.0, 10.0)
+    assert overflow.spacing("float32", 1.0) == 2.0**-23 and overflow.spacing("bfloat16", 90.0) == 0.5
+
+
+def test_a_kernel_that_flushes_its_weights_is_told_from_one_that_flushes_exponentials(tmp_path: Path) -> None:
+    gaps, least = overflow.vanishing_gaps("float32", 64), float_format("float32").smallest_normal
+    assert math.exp(-gaps[overflow.FLUSHED_WEIGHT]) / 63 == pytest.approx(least, rel=1e-9)
+    flush = "np.where(np.abs({0}) < np.finfo(np.float32).tiny, 0, {0}).astype(np.float32)"
+    for name, exponential, weight in (
+        (overflow.FLUSHED_EXPONENTIAL, flush.format("e"), "w"),
+        (overflow.FLUSHED_WEIGHT, "e", flush.format("w")),
+        ("both too early", "np.where(e < 1e-30, 0, e)", "w"),
+    ):
+        backend = name.replace(" ", "_")
+        (tmp_path / f"{backend}.py").write_text(
+            'LIBRARY = "numpy"\nimport numpy as np\ndef attend(query, key, value, *, causal, scale):\n'
+            "    s = scale * (query @ key.swapaxes(-1, -2))\n    e = np.exp(s - s.max(axis=-1, keepdims=True))\n"
+            f"    e = {exponential}\n    w = e / e.sum(axis=-1, keepdims=True)\n    w = {weight}\n"
+            "    return (w @ value).astype(query.dtype)\n"
+        )
+        survey = Survey((backend,), folders=[tmp_path])
+        survey.each(lambda one, seed: overflow.thresholds(one, seed, "float32"), dtype="float32")
+        (row,) = pick(survey.rows, overflow.GAP, keys=64)
+        assert row.passed is (name != "both too early") and (row.where["subnormals"] == name) is row.passed
+
+
+def test_the_frozen_fraction_and_the_heat_capacity_are_those_of_random_weights() -> None:
+    s = 10.0 * np.random.default_rng(0).standard_normal((2000, 4096))
+    largest = 1 / np.exp(s - s.max(axis=1, keepdims=True)).sum(axis=1)
+    assert abs(np.mean(largest > 0.5) - frozen_fraction(4096, 10.0)) < 0.04
+    with pytest.raises(ValueError, match="not frozen"):
+        frozen_fraction(4096, 1.0)
+    s = 2.0 * np.random.default_rng(1).standard_normal((20000, 64))
+    p = np.exp(s - s.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    variance = (p * s**2).sum(axis=1) - (p * s).sum(axis=1) ** 2
+    exact = thermodynamics.exact_heat_capacity(64, 2.0)
+    assert abs(variance.mean() - exact) < 5 * variance.std() / math.sqrt(20000)

@@ -1,0 +1,157 @@
+"""Training runs: the task, the model and both optimisers against torch's own, and what is concluded."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnlab.experiments import recall, training
+from attnlab.experiments.catalogue import figure
+from attnlab.experiments.claim import ClaimVerdict
+from attnlab.experiments.claims import CLAIMS
+from attnlab.experiments.finding import Finding, pick
+from attnlab.experiments.recall import Attention
+from attnlab.experiments.survey import Survey
+
+SMALL = training.Grid((16, 64), (1e-2,), (0.1,), seeds=2, steps=60)
+
+
+@pytest.fixture(scope="module")
+def finding() -> Finding:
+    survey = Survey((), seed=3)
+    training.measure(survey, SMALL)
+    said = training.conclusion(survey.rows)
+    return Finding("training", "title", "question?", said, tuple(survey.rows), survey.facts)
+
+
+def drawn(seed: int = 0) -> torch.Tensor:
+    return recall.sequences(torch.Generator().manual_seed(seed))
+
+
+def test_every_key_is_asked_once_and_its_value_stands_beside_it() -> None:
+    keys, values, asked = drawn()
+    assert keys.shape == (recall.BATCH, recall.PAIRS)
+    assert all(len(set(row.tolist())) == recall.PAIRS for row in keys)
+    assert torch.equal(asked.sort(-1).values, torch.arange(recall.PAIRS).expand_as(asked))
+    assert keys.max() < recall.KEYS and values.max() < recall.VALUES
+
+
+def test_the_model_is_attention_as_torch_has_it_and_the_values_cannot_be_told_without() -> None:
+    attention = Attention(16, 0.25)
+    parameters, batch = recall.start(attention, 5), drawn(1)
+    pairs, x = recall.tokens(parameters, batch)
+    weights = recall.forward(parameters, attention, batch)[1]
+    q, k = recall.normalised(x) @ parameters["query"], pairs @ parameters["key"]
+    v = pairs @ parameters["value"]
+    assert torch.allclose(weights @ v, scaled_dot_product_attention(q, k, v, scale=0.25), atol=1e-5)
+    # the same keys asked, other values: only through the pairs can the guesses differ
+    other = torch.stack([batch[0], (batch[1] + 1) % recall.VALUES, batch[2]])
+    assert torch.equal(recall.tokens(parameters, other)[1], x)
+
+
+def test_ways_to_make_scores() -> None:
+    scores = {}
+    for name, way in training.ways(64).items():
+        parameters = recall.start(way, 2)
+        pairs, x = recall.tokens(parameters, drawn())
+        scores[name] = recall.scores(parameters, way, recall.normalised(x), pairs)
+    plain = scores[training.NONE]
+    for name, expected in (
+        (training.SCALED, plain / 8),
+        (training.FULL, plain / 64),
+        (training.SMALL, plain / 8),
+        (training.CAPPED, 5 * torch.tanh(plain / 5)),
+    ):
+        assert torch.allclose(scores[name], expected, atol=1e-4)
+    assert scores[training.NORMED].abs().max() <= 8 + 1e-4  # |q||k|/√d_k, both of length √d_k
+
+
+@pytest.mark.parametrize("optimiser", [recall.ADAM, recall.MOMENTUM])
+def test_the_runs_of_one_program_are_those_of_torch_one_by_one(optimiser: str) -> None:
+    attention, rates, seeds = Attention(8, 8**-0.5), (1e-3, 1e-2), (3, 4)
+    runs = recall.train(attention, rates, seeds, 6, optimiser)
+    for i, rate in enumerate(rates):
+        for j, seed in enumerate(seeds):
+            parameters = {name: one.requires_grad_() for name, one in recall.start(attention, seed).items()}
+            chosen = (
+                torch.optim.Adam(parameters.values(), lr=rate)
+                if optimiser == recall.ADAM
+                else torch.optim.SGD(parameters.values(), lr=rate, momentum=0.9)
+            )
+            source, losses = torch.Generator().manual_seed(seed + 2**32), []
+            for _ in range(6):
+                chosen.zero_grad()
+                cost, _ = recall.loss(parameters, attention, recall.sequences(source))
+                cost.backward()
+                chosen.step()
+                losses.append(cost.item())
+            assert runs.loss[:, i, j] == pytest.approx(losses, rel=1e-3)
+    assert runs.gradient.min() > 0 and (runs.query_key_gradient < runs.gradient).all()
+    with pytest.raises(ValueError, match="optimiser must be"):
+        recall.train(attention, rates, seeds, 1, "Lion")
+
+
+def test_what_a_run_is_called() -> None:
+    right = np.full((100, 1, 4), 0.95)
+    right[:, 0, 1:] = 0.1
+    cost = np.full((100, 1, 4), 0.1)
+    cost[:, 0, 1], cost[:, 0, 2] = 2.0, 9.0
+    cost[50, 0, 3] = math.nan
+    runs = recall.Runs(cost, right, cost, cost, cost)
+    assert runs.learned.tolist() == [[True, False, False, False]]
+    assert runs.diverged.tolist() == [[False, False, True, True]]
+    assert runs.steps_to_learn.tolist() == [[10, 100, 100, 100]]
+    # a run that is not finite has not learned, whatever it answers
+    spoiled = replace(runs, accuracy=np.full((100, 1, 4), 1.0))
+    assert spoiled.learned.tolist() == [[True, True, True, False]]
+
+
+def test_a_learning_rate_is_chosen_on_other_seeds_than_it_is_judged_on() -> None:
+    # the first rate is good for even seeds alone, the second for odd ones: chosen on the others, each is wrong
+    cost = np.array([[0.1, 9.0, 0.1, 9.0], [9.0, 0.1, 9.0, 0.1]])
+    runs = recall.Runs(
+        *(np.broadcast_to(one, (20, 2, 4)) for one in (cost, 1.0 * (cost < 1), cost, cost, cost))
+    )
+    group = training.Group(recall.ADAM, 16, "any", (1e-3, 1e-2), runs)
+    assert group.learned_at_best.tolist() == [0, 0, 0, 0] and runs.learned.mean() == 0.5
+
+
+def test_small_runs_differ_as_theory_says_and_decide_the_claim(finding: Finding) -> None:
+    assert finding.passed and "percent" in finding.conclusion
+    (alone,) = pick(finding.rows, training.SHARE, scores=training.UNIFORM)
+    assert alone.measured == 0.0 and 0 < alone.standard_error < 0.5
+    sizes = []
+    for name in (training.NONE, training.SCALED, training.FULL):
+        where = {"scores": name, "head_dim": 64, "step": 1, "optimiser": "Adam"}
+        sizes += [row.measured for row in pick(finding.rows, training.CURVES["query_key_gradient"], **where)]
+    assert sizes[0] > 2 * sizes[1] > 8 * sizes[2]
+    again = Finding.from_dict(json.loads(json.dumps(finding.to_dict())))
+    assert again == finding and sum(panel.get_visible() for panel in figure(again).axes) == 7
+    (claim,) = [one for one in CLAIMS if one.id == "stable-learning"]
+
+    def verdict(none: float, full: float) -> ClaimVerdict:
+        more = {training.NONE: none, training.FULL: full, training.NORMED: -0.1}
+        rows = [
+            replace(row, measured=more[str(row.where["instead"])], standard_error=0.01)
+            if row.quantity in (training.MORE, training.MORE_AT_BEST) and row.where["instead"] in more
+            else replace(row, standard_error=0.01)  # of many runs
+            if row.where.get("scores") == training.UNIFORM
+            else row
+            for row in finding.rows
+        ]
+        return claim.judged(replace(finding, rows=tuple(rows))).verdict
+
+    assert verdict(none=0.5, full=-0.1) is ClaimVerdict.CONFIRMED
+    assert verdict(none=0.0, full=-0.1) is ClaimVerdict.REFUTED
+    assert verdict(none=0.0, full=0.5) is ClaimVerdict.NOT_MEASURABLE
+
+
+@pytest.mark.parametrize(("happened", "low", "high"), [(8, 0.676, 1.0), (0, 0.0, 0.324), (4, 0.215, 0.785)])
+def test_the_interval_of_a_share_is_wilson_s(happened: int, low: float, high: float) -> None:
+    assert training.interval(happened, 8) == pytest.approx((low, high), abs=1e-3)

@@ -1,0 +1,97 @@
+"""Every distribution draws the logits that its name promises, in every number format that can hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attnlab.problem.distributions import DISTRIBUTIONS
+from attnlab.problem.dtypes import DTYPES, round_to
+from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.workload import Workload
+
+WORKLOAD = Workload(heads=4, queries=128, keys=128, head_dim=64)
+
+
+def logits(workload: Workload) -> NDArray[np.float64]:
+    """scale · Q Kᵀ in float64, of the inputs as cast."""
+    q, k, _ = (array.astype(np.float64) for array in inputs(workload))
+    scaled: NDArray[np.float64] = (q @ k.swapaxes(-1, -2)) * workload.scale
+    return scaled
+
+
+@pytest.mark.parametrize(
+    ("distribution", "std"), [("normal", 1.0), ("logit_std_4", 4.0), ("logit_std_8", 8.0)]
+)
+@pytest.mark.parametrize("change", [{}, {"scale": -0.02}, {"head_dim": 8}])
+def test_logits_have_the_promised_spread(distribution: str, std: float, change: dict[str, float]) -> None:
+    """`normal` by the d_k law at the default scale; logit_std_* at any scale."""
+    if distribution == "normal" and "scale" in change:
+        std *= abs(change["scale"]) * 8  # the default scale is 1/8
+    workload = WORKLOAD.with_(distribution=distribution, **{"scale": None, **change})
+    assert logits(workload).std() == pytest.approx(std, rel=0.06)
+
+
+@pytest.mark.parametrize(("distribution", "near"), [("above_1000", 1200.0), ("below_minus_50000", -52000.0)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [None, -0.2])
+def test_every_logit_lies_near_the_offset(
+    distribution: str, near: float, dtype: str, scale: float | None
+) -> None:
+    """Within 2 % in every format, so that float16 holds the logits: its largest number is 65504."""
+    found = logits(WORKLOAD.with_(distribution=distribution, dtype=dtype, scale=scale))
+    assert np.abs(found / near - 1).max() < 0.02
+    assert np.abs(found).max() < 65504
+
+
+def test_a_row_finds_its_largest_logit_twice() -> None:
+    """Bit for bit, also with an odd number of keys."""
+    found = logits(WORKLOAD.with_(distribution="duplicated_maxima", keys=129))[..., :128]
+    assert ((found == found.max(axis=-1, keepdims=True)).sum(axis=-1) >= 2).all()
+
+
+@pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_are_finite_and_values_have_no_mean(distribution: str, dtype: str) -> None:
+    """With a value mean of 1 a wrong scale would hardly show."""
+    arrays = inputs(WORKLOAD.with_(distribution=distribution, dtype=dtype))
+    assert all(np.isfinite(array).all() for array in arrays)
+    assert abs(arrays[2].astype(np.float64).mean()) < 0.05
+
+
+@pytest.mark.parametrize("distribution", sorted(DISTRIBUTIONS))
+def test_a_scale_of_zero_is_no_fault(distribution: str) -> None:
+    """Uniform attention is a fair question."""
+    assert all(
+        np.isfinite(array).all() for array in inputs(WORKLOAD.with_(distribution=distribution, scale=0.0))
+    )
+
+
+ASKED = Workload(
+    heads=4,
+    kv_heads=2,
+    queries=7,
+    keys=33,
+    head_dim=8,
+    value_dim=5,
+    bias="normal",
+    direction="training",
+    seed=3,
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pieces_are_what_one_draw_gives(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit, in every array that a workload has."""
+    monkeypatch.setattr("attnlab.problem.inputs._DRAWN", 100)
+    workload = ASKED.with_(dtype=dtype)
+    problem = problem_of(workload)
+    shapes = {0: (1, 4, 7, 8), 1: (1, 2, 33, 8), 2: (1, 2, 33, 5), 8: (1, 4, 7, 5)}
+    drawn = (problem.query, problem.key, problem.value, problem.output_gradient)
+    for (stream, shape), found in zip(shapes.items(), drawn, strict=True):
+        expected = np.random.default_rng([3, stream]).standard_normal(shape)
+        np.testing.assert_array_equal(found, round_to(expected, dtype))
+    wide = np.float64 if dtype == "float64" else np.float32
+    bias = np.random.default_rng([3, 6]).standard_normal((1, 4, 7, 33), dtype=wide)
+    np.testing.assert_array_equal(problem.bias, round_to(bias, dtype))

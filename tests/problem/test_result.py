@@ -1,0 +1,139 @@
+"""A result without outcome `measured` has no speed, and every result survives a trip through JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+
+REFERENCE = Path(__file__).parents[2] / "reports" / "reference" / "results.jsonl"
+LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 3.0)}, {"cache": "warm"})
+PASSED = Accuracy(1e-7, 4e-6, 1e-6, 8, 8, passed=True)
+FAILED = Accuracy(math.nan, 4e-6, math.inf, 8, 8, passed=False, reason="NaN")
+
+
+def result(**fields: Any) -> Result:
+    """A measured result, with these fields changed."""
+    given = {"outcome": Outcome.MEASURED, "measurements": (LATENCY,), "accuracy": PASSED, **fields}
+    return Result(contender="torch_sdpa[threads=1]#2", workload=Workload(), **given)
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.MEASURED])
+def test_only_a_measured_result_has_measurements_and_every_other_a_reason(outcome: Outcome) -> None:
+    with pytest.raises(ValueError, match=f"outcome {outcome} allows no measurements"):
+        result(outcome=outcome, reason="because")
+    for reason in (None, ""):
+        with pytest.raises(ValueError, match=f"outcome {outcome} needs a reason"):
+            result(outcome=outcome, reason=reason, measurements=())
+
+
+def test_a_measured_result_has_a_latency_and_is_not_wrong() -> None:
+    for fields, message in (
+        ({"measurements": ()}, "needs a latency"),
+        ({"measurements": (Measurement("peak_memory", "B", (10.0,)),)}, "needs a latency"),
+        ({"accuracy": FAILED}, "a wrong result has no speed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            result(**fields)
+    with pytest.raises(ValueError, match="at least one sample"):
+        Measurement("latency", "s", ())
+    with pytest.raises(ValueError, match="column round has 1 entries for 2 samples"):
+        Measurement("latency", "s", (1.0, 2.0), {"round": (0.0,)})
+
+
+def test_summaries_are_computed_from_the_samples() -> None:
+    """Median, least, and the samples by the round they were taken in."""
+    assert (LATENCY.median, LATENCY.least) == (2.0, 1.0)
+    assert LATENCY.by_round() == {0: 2.0, 1: 1.0, 3: 4.0}
+    assert result().backend == "torch_sdpa"
+
+
+def test_stored_results_are_read_and_share_their_workload() -> None:
+    """As they were written by an earlier version, line by line."""
+    stored = REFERENCE.read_text(encoding="utf-8").splitlines()
+    found = [Result.from_json(line) for line in stored]
+    assert [Result.from_json(one.to_json()) for one in found] == found
+    assert found[0].workload is found[1].workload
+
+
+numbers = st.floats() | st.integers(-(2**53), 2**53).map(float)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> Measurement:
+    """A latency of any numbers whatever, infinite and NaN too."""
+    samples = draw(st.lists(numbers, min_size=1, max_size=5))
+    columns = {
+        name: tuple(draw(numbers) for _ in samples) for name in draw(st.sets(st.text(max_size=5), max_size=3))
+    }
+    return Measurement("latency", "s", tuple(samples), columns, {"method": draw(st.text(max_size=9))})
+
+
+@given(measurements(), st.text(min_size=1), numbers, st.none() | st.text(max_size=9))
+def test_a_result_survives_a_trip_through_one_line_of_strict_json(
+    latency: Measurement, name: str, error: float, kernel: str | None
+) -> None:
+    """Any text and any number, told by their representation (NaN is not equal to itself)."""
+    before = Result(
+        contender=name,
+        workload=Workload(causal=True, scale=0.1),
+        outcome=Outcome.MEASURED,
+        accuracy=Accuracy(error, 1.0, error, 1, 2, passed=True),
+        kernel=kernel,
+        library="torch",
+        measurements=(latency,),
+    )
+    line = before.to_json()
+    assert "\n" not in line
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert repr(Result.from_json(line)) == repr(before)
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "{}", "null", '{"contender": "x"}'])
+def test_a_line_that_is_no_result_is_refused(line: str) -> None:
+    """With a ValueError, whatever the line is."""
+    with pytest.raises(ValueError):
+        Result.from_json(line)
+
+
+def test_a_line_of_a_newer_version_is_refused_where_it_means_something_else() -> None:
+    """An outcome or a workload field that is not known here; what was added beside them is passed over."""
+    plain = json.loads(result().to_json())
+    with pytest.raises(ValueError, match="melted"):
+        Result.from_json(json.dumps({**plain, "outcome": "melted"}))
+    with pytest.raises(ValueError, match="unknown workload field"):
+        Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "rotation": 3}}))
+    assert Result.from_json(json.dumps({**plain, "further": "calm"})).to_json() == json.dumps(plain)
+
+
+def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
+    """The path of what is wrong; and results that were stored before libraries were can be read."""
+    plain = json.loads(result(library="torch").to_json())
+    with pytest.raises(ValueError, match=r"accuracy\.budget must be float.*, got 'much'"):
+        Result.from_json(json.dumps({**plain, "accuracy": {**plain["accuracy"], "budget": "much"}}))
+    with pytest.raises(ValueError, match="missing required field contender"):
+        Result.from_json(json.dumps({key: one for key, one in plain.items() if key != "contender"}))
+    del plain["library"], plain["accuracy"]["of"]
+    assert repr(Result.from_json(json.dumps(plain))) == repr(result())
+
+
+def test_what_lines_have_in_common_is_one_object() -> None:
+    """As the rounds of one race are; numbers that were measured are read as they are."""
+    columns = {"round": (0.0, 1.0, 3.0), "process": (0.0, 0.0, 1.0), "waited": (1e-3, 0.0, -0.0)}
+    latency = Measurement("latency", "s", (2.0, 1.0, 4.0), columns, {"cache": "warm"})
+    line = result(measurements=(latency,)).to_json()
+    (one,), (other,) = (Result.from_json(line).measurements for _ in range(2))
+    assert repr(one) == repr(other) and repr(dict(one.columns)) == repr(columns)
+    assert (
+        one.columns["round"] is other.columns["round"] and one.columns["process"] is other.columns["process"]
+    )
+    assert one.facts is other.facts and one.quantity is other.quantity
+    assert one.processes == {0: 0, 1: 0, 3: 1} and one.processes is other.processes

@@ -1,0 +1,48 @@
+"""What others wrote is shown in one line that changes nothing around it."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.text import MOST, one_line, without_home
+
+
+@given(st.text(max_size=2000))
+def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
+    """No control, no format that turns the direction of writing, no line break; and the second time nothing changes."""
+    shown = one_line(text)
+    assert len(shown) < MOST + 40
+    assert all(unicodedata.category(one)[0] != "C" for one in shown)
+    assert shown == shown.strip() and "  " not in shown
+    assert one_line(shown)[:MOST] == shown[:MOST]
+    assert one_line("x" * 5000) == "x" * MOST + f"… ({5000 - MOST} more letters)"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain: n_q < n_k", "plain: n_q < n_k"),
+        ("two\nlines\tand a tab", "two lines and a tab"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;a title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("back\x08\x08 bell\x07", "back bell"),
+        ("left \u202eright", "left right"),
+        ("\x9b31mc1", "31mc1"),
+    ],
+)
+def test_what_a_terminal_would_act_on_goes(text: str, shown: str) -> None:
+    """Colours, titles, links, bells, a turned direction of writing."""
+    assert one_line(text) == shown
+
+
+def test_a_home_folder_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's name; a longer name that begins alike stays."""
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
+    assert without_home("in /home/somebody/x.py and /home/somebody") == "in ~/x.py and ~"
+    assert without_home("/home/somebody2/x") == "/home/somebody2/x"

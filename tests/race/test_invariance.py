@@ -1,0 +1,95 @@
+"""The same bits again: what depends on the batch, the heads, the queries or the threads is found, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.backends.library import thread_variables
+from attnlab.race.conductor import Conductor
+from attnlab.race.invariance import ASKED, Invariance, threads_of
+
+#: in float64, row by row: no sum depends on what else is there, unless it is made to
+SOURCE = """
+import os
+import numpy as np
+LIBRARY = "numpy"
+calls = 0
+def attend(query, key, value, *, causal, scale):
+    global calls
+    calls += 1
+    out = np.empty((*query.shape[:3], value.shape[3]))
+    wide = [one.astype(np.float64) for one in (query, key, value)]
+    for b in range(query.shape[0]):
+        for h in range(query.shape[1]):
+            q, k, v = (one[b, h] for one in wide)
+            scores = np.stack([k @ row for row in q]) * scale
+            if causal:
+                scores = np.where(np.tri(*scores.shape, dtype=bool), scores, -np.inf)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+            out[b, h] = np.stack([row @ v for row in weights])
+    found = out.astype(query.dtype)
+    if {condition}:
+        found[0, 0, 0, 0] = np.nextafter(found[0, 0, 0, 0], query.dtype.type(9))
+    return found
+"""
+
+
+def asked(folder: Path, condition: str, dtypes: tuple[str, ...] = ("float32",)) -> list[Invariance]:
+    """What is found of a backend whose first number moves by one unit where `condition` holds."""
+    (folder / "mine.py").write_text(SOURCE.format(condition=condition), encoding="utf-8")
+    contenders = parse_all(["mine[threads=2]", "mine[threads=2]"])
+    with Conductor(contenders, folders=[str(folder)]) as conductor:
+        return conductor.invariance([one.name for one in contenders], dtypes, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("condition", "differ"),
+    [
+        ("False", set()),
+        # the whole is the fourth call of its process, in the other the first
+        ("calls % 2", {"again", "head alone", "one query alone", "other threads"}),
+        ("query.shape[0] == 1", {"batch alone"}),
+        ("query.shape[1] == 1", {"head alone"}),
+        ("1 < query.shape[2] < 40", {"a chunk of queries"}),
+        ("query.shape[2] == 1", {"one query alone"}),
+        ("os.environ['OMP_NUM_THREADS'] == '1'", {"other threads"}),
+    ],
+)
+def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ: set[str]) -> None:
+    """And a second entry of a contender is not asked."""
+    (found,) = asked(tmp_path, condition)
+    assert set(found.same) == set(ASKED)
+    assert {name for name, same in found.same.items() if not same} == differ
+    assert (found.contender, found.dtype, found.reason) == ("mine[threads=2]", "float32", None)
+
+
+def test_every_dtype_is_asked_and_one_that_it_lacks_is_left_out(tmp_path: Path) -> None:
+    found = asked(
+        tmp_path, "query.dtype == np.float16 and query.shape[2] == 1", ("float16", "bfloat16", "float32")
+    )
+    assert [(one.dtype, one.same["one query alone"]) for one in found] == [
+        ("float16", False),
+        ("float32", True),
+    ]
+
+
+def test_what_it_raises_is_told(tmp_path: Path) -> None:
+    (found,) = asked(tmp_path, "query.shape[0] == 1 and [][0]")
+    assert found.same == {} and "IndexError" in str(found.reason)
+
+
+def test_other_threads_are_others_also_where_the_environment_sets_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in thread_variables():
+        monkeypatch.delenv(name, raising=False)
+    assert threads_of(Contender.parse("a"), 4) == 4
+    assert threads_of(Contender.parse("a[threads=3]"), 4) == 3
+    assert threads_of(Contender.parse("a[MKL_NUM_THREADS=2]"), 4) == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads_of(Contender.parse("a"), 4) == 1
+    assert threads_of(Contender.parse("a[threads=3]"), 4) == 3

@@ -1,0 +1,30 @@
+"""The order of turns is fair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.race.race import latin_square
+
+
+@given(st.integers(1, 9), st.integers(0, 99), st.integers(1, 4))
+def test_everyone_takes_every_place_equally_often(entries: int, seed: int, blocks: int) -> None:
+    """In each block of as many rounds as there are entries (of four rounds, where there are two)."""
+    length = (4 if entries == 2 else entries) * blocks
+    rounds = list(islice(latin_square(range(entries), seed), length))
+    assert all(sorted(one) == list(range(entries)) for one in rounds)
+    for place in range(entries):
+        counts = Counter(one[place] for one in rounds)
+        assert set(counts.values()) == {length // entries}
+
+
+def test_two_alternate_so_that_a_linear_drift_cancels() -> None:
+    """A B, B A, B A, A B: the sum of A's places in time equals that of B's."""
+    rounds = list(islice(latin_square("AB", 0), 8))
+    assert rounds[:4] == [["A", "B"], ["B", "A"], ["B", "A"], ["A", "B"]]
+    turns = [entry for one in rounds for entry in one]
+    assert sum(i for i, one in enumerate(turns) if one == "A") * 2 == sum(range(16))

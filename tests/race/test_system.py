@@ -1,0 +1,46 @@
+"""What a system lacks is done otherwise or left out."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnlab import system
+
+
+def test_without_proc_nothing_is_confined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on macOS: it is not known what the process holds."""
+    monkeypatch.setattr(system, "_STATUS", tmp_path / "status")
+    assert not system.confine()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts private memory on Linux alone")
+def test_a_confined_process_is_refused_what_the_machine_does_not_have() -> None:
+    """At once, before a page is touched; and a file that grows without end ends its writer."""
+    taking = "from attnlab import system; import numpy as np; assert system.confine(); {}"
+    tried = subprocess.run(
+        [sys.executable, "-c", taking.format("np.empty(2**46)")], capture_output=True, text=True
+    )
+    assert "MemoryError" in tried.stderr
+    many = "held = [np.empty(2**28, np.uint8) for _ in range(2**12)]"
+    tried = subprocess.run([sys.executable, "-c", taking.format(many)], capture_output=True, text=True)
+    assert "MemoryError" in tried.stderr
+    lifted = taking.format("assert system.confine('cuda')")
+    assert subprocess.run([sys.executable, "-c", lifted]).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="this system has no limit on files")
+def test_a_file_without_end_ends_its_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the disk."""
+    writing = (
+        "from attnlab import system; system._FILE_BYTES = 2**16; assert system.limit_files()\n"
+        f"file = open({str(tmp_path / 'log')!r}, 'wb', buffering=0)\n"
+        "while True: file.write(bytes(2**12))"
+    )
+    tried = subprocess.run([sys.executable, "-c", writing], capture_output=True, text=True)
+    assert tried.returncode in (-signal.SIGXFSZ, 1) and tried.returncode != 0
+    assert (tmp_path / "log").stat().st_size == 2**16

@@ -1,0 +1,309 @@
+"""Contenders in real processes: they crash, hang, lie and print, and the race goes on without them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fake_workers import QUICK
+
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.problem.result import Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
+from attnlab.race.limits import Limits
+from attnlab.race.worker_process import Died, Refused, WorkerProcess
+
+SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
+OTHER = SMALL.with_(queries=16, keys=16)
+
+BACKEND = """
+import ctypes, os, signal, sys
+import numpy as np
+
+LIBRARY = "numpy"
+calls = 0
+
+
+def right(query, key, value, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def attend(query, key, value, *, causal, scale):
+    global calls
+    calls += 1
+    {body}
+"""
+RIGHT = "return right(query, key, value, scale)"
+BODIES = {
+    "good": RIGHT,
+    "scaled": RIGHT + " * np.float32(1.001)",
+    "nan": RIGHT + " * np.float32('nan')",
+    "shape": RIGHT + "[..., :2]",
+    "dtype": RIGHT + ".astype(np.float64)",
+    "nothing": "pass",
+    "spoils": "answer = right(query, key, value, scale); query *= 2; return answer",
+    "once": "if query.shape[2] == 8: os._exit(3)\n    " + RIGHT,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with one backend for every way to be wrong, and three that cannot be loaded."""
+    place = tmp_path_factory.mktemp("backends")
+    for name, body in BODIES.items():
+        written(place, name, body)
+    (place / "broken.py").write_text("raise RuntimeError('on import')", encoding="utf-8")
+    (place / "dies_early.py").write_text("import os; os._exit(9)", encoding="utf-8")
+    (place / "needs.py").write_text("import nosuchlibrary", encoding="utf-8")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_a_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers have their pools here, without which their threads could be neither set nor stopped."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """After every test here: no worker, no zombie, no open pipe."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    yield
+    assert psutil.Process().children(recursive=True) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def conducting(
+    folder: Path, *names: str, limits: Limits = QUICK, memory: bool = False, **more: Any
+) -> Conductor:
+    """The conductor of these contenders."""
+    return Conductor(parse_all(names), folders=[str(folder)], limits=limits, memory=memory, **more)
+
+
+def race(folder: Path, *names: str, **options: Any) -> list[Result]:
+    """One race of these contenders."""
+    with conducting(folder, *names, **options) as conductor:
+        return conductor.race(SMALL)
+
+
+def written(folder: Path, name: str, body: str) -> None:
+    """A backend file with this body."""
+    (folder / f"{name}.py").write_text(BACKEND.format(body=body), encoding="utf-8")
+
+
+# -- one that fails ends, the others go on --------------------------------------------------------------
+
+
+def test_every_way_to_be_wrong_has_its_outcome_and_the_others_are_measured(folder: Path) -> None:
+    """Each with a reason of one line; the results come in the order of the plan."""
+    expected = {
+        "good": (Outcome.MEASURED, ""),
+        "scaled": (Outcome.WRONG, "above the worst case of rounding"),
+        "nan": (Outcome.WRONG, "NaN in 64 of 64 values"),
+        "shape": (Outcome.WRONG, "shape returned shape (1, 2, 8, 2), expected (1, 2, 8, 4)"),
+        "dtype": (Outcome.WRONG, "dtype returned dtype float64, expected float32"),
+        "nothing": (Outcome.WRONG, "nothing returned a NoneType, expected a numpy.ndarray"),
+        "spoils": (Outcome.WRONG, "right at the first call, but at the second: "),
+        "broken": (Outcome.UNAVAILABLE, "broken.py fails on import: RuntimeError: on import (line 1)"),
+        "dies_early": (Outcome.CRASHED, "its process exited with status 9"),
+        "needs": (Outcome.UNAVAILABLE, "needs needs nosuchlibrary, which is not installed"),
+    }
+    results = race(folder, *expected)
+    assert [result.contender for result in results] == list(expected)
+    for result in results:
+        outcome, reason = expected[result.contender]
+        assert (result.contender, result.outcome) == (result.contender, outcome), result.reason
+        assert reason in (result.reason or "")
+        assert "\n" not in (result.reason or "")
+
+
+def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_not(folder: Path) -> None:
+    """What failed on one workload may do the next."""
+    started: list[str] = []
+    with conducting(folder, "once", "good", "broken", on_event=started.append) as conductor:
+        first, second = conductor.race(SMALL), conductor.race(OTHER)
+    assert [result.outcome for result in first] == ["crashed", "measured", "unavailable"]
+    assert [result.outcome for result in second] == ["measured", "measured", "unavailable"]
+    starts = [text for text in started if text.startswith("starting ")]
+    sets = (["once", "good", "broken"], ["good"]), (["once"], ["once"])
+    assert starts == [f"starting {name}" for workload in sets for one in workload for name in one]
+
+
+def test_samples_carry_all_that_was_noted_beside_them(folder: Path) -> None:
+    """Round, process and placement, calls, faults, and what disturbed the turn; and the state of the cache."""
+    (result,) = race(folder, "good")
+    assert result.latency is not None
+    where = {"round", "process", "placement", "iterations"}
+    disturbances = {"run_delay_s", "waited", "retaken", "disturbed", "steal_s", "calibration_s"}
+    assert set(result.latency.columns) == where | disturbances | {"minor_faults", "involuntary_switches"}
+    assert result.latency.columns["process"] == (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+    facts = {**result.latency.facts, "others": ""}
+    assert len(facts.pop("inputs")) == 16
+    assert facts == {"cache": "warm", "others": ""}
+    assert all(sample > 0 for sample in result.latency.samples)
+    assert result.accuracy is not None and result.accuracy.rows_checked == 8
+    assert result.kernel
+    assert result.library == "numpy"
+
+
+# -- only one is runnable -------------------------------------------------------------------------------
+
+
+def test_while_one_computes_all_others_are_stopped(tmp_path: Path) -> None:
+    """Looked at from within a backend at every call: state T of each thread of every sibling."""
+    watcher = """
+import json, os
+from pathlib import Path
+from typing import Any
+
+seen = []
+parent = os.getppid()
+
+
+def states():
+    for sibling in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        guard = b"guard" in Path(f"/proc/{sibling}/cmdline").read_bytes()
+        if int(sibling) != os.getpid() and not guard:
+            for task in Path(f"/proc/{sibling}/task").iterdir():
+                yield (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def watch():
+    seen.append(sorted(states()))
+    Path(__file__).with_suffix(f".{os.getpid()}.json").write_text(json.dumps(seen))
+"""
+    body = "import watcher_of_states; watcher_of_states.watch()\n    " + RIGHT
+    (tmp_path / "_watcher").mkdir()
+    (tmp_path / "_watcher" / "watcher_of_states.py").write_text(watcher, encoding="utf-8")
+    written(tmp_path, "watching", body)
+    # a first worker may start while another is still on its way; from the race on all wait
+    results = race(tmp_path, *[f"watching[PYTHONPATH={tmp_path / '_watcher'}]"] * 3)
+    assert [result.outcome for result in results] == ["measured"] * 3, results[0].reason
+    records = [json.loads(file.read_text()) for file in (tmp_path / "_watcher").glob("*.json")]
+    assert len(records) == 2 * 3
+    for record in records:
+        assert len(record) > 6
+        assert all(len(states) >= 2 and set(states) == {"T"} for states in record)
+
+
+def test_what_a_worker_starts_is_stopped_and_ended_with_it(tmp_path: Path) -> None:
+    """A pool of processes must not compute on while another contender is on the clock."""
+    pool = "subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])"
+    written(tmp_path, "pool", f"import subprocess\n    if calls == 1: {pool}\n    {RIGHT}")
+    worker = WorkerProcess(Contender.parse("pool"), [str(tmp_path)])
+    try:
+        worker.start()
+        worker.finish_start()
+        worker.ask("prepare", seconds=60, workload=SMALL)
+        worker.ask("check", seconds=60, rows=[0])
+        family = [
+            one for one in psutil.Process().children(recursive=True) if "guard" not in str(one.cmdline())
+        ]
+        assert len(family) == 2
+        until = time.monotonic() + 60  # the conductor waits for its worker only; the signal is on its way
+        while {one.status() for one in family} != {psutil.STATUS_STOPPED}:
+            assert time.monotonic() < until
+    finally:
+        worker.end()
+    psutil.wait_procs(family, timeout=30)
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family)
+
+
+# -- settings -------------------------------------------------------------------------------------------
+
+
+def test_variables_and_threads_really_arrive(tmp_path: Path) -> None:
+    """In the process's environment before NumPy is imported, and in the thread pools."""
+    reason = "' '.join([os.environ.get('COLOUR', '-'), os.environ.get('OMP_NUM_THREADS', '-')])"
+    source = BACKEND.format(body=RIGHT) + f"\n\ndef declines(workload):\n    return {reason}\n"
+    (tmp_path / "telling.py").write_text(source, encoding="utf-8")
+    written(tmp_path, "plain", RIGHT)
+    names = ["telling[COLOUR=blue,threads=1]", "plain[threads=1]"]
+    with conducting(tmp_path, *names) as conductor:
+        telling, plain = conductor.race(SMALL)
+        facts = conductor.facts("cpu")
+    assert (telling.outcome, telling.reason) == (Outcome.DECLINED, "blue 1")
+    assert plain.outcome is Outcome.MEASURED
+    for name in names:
+        assert {pool["num_threads"] for pool in facts[name]["pools"]} == {1}
+        assert facts[name]["versions"]["numpy"]
+
+
+# -- memory ---------------------------------------------------------------------------------------------
+
+
+def test_peak_memory_is_exact_for_an_allocation_that_is_known(tmp_path: Path) -> None:
+    """24 MiB beside small arrays, within 1 %; inputs do not count, and no file stays open."""
+    known = 24 * 2**20
+    written(tmp_path, "hungry", f"spare = np.empty({known}, np.uint8); spare[:] = 1; " + RIGHT)
+    (result,) = race(tmp_path, "hungry", memory=True)
+    assert result.peak_bytes == pytest.approx(known, rel=0.01)
+    memory = result.measurement("peak_memory")
+    assert memory is not None and memory.facts == {"method": "memray"} and len(memory.samples) == 2
+
+
+# -- the end --------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is unavailable, with the system's own words."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    (result,) = race(folder, "good")
+    assert result.outcome is Outcome.UNAVAILABLE
+    assert "No such file" in (result.reason or "")
+
+
+def test_a_process_that_is_gone_says_how_it_ended_and_can_be_ended_twice(folder: Path) -> None:
+    """A request to a process that is gone is no broken pipe."""
+    worker = WorkerProcess(Contender.parse("good"), [str(folder)])
+    worker.start()
+    worker.finish_start()
+    with pytest.raises(Refused, match="prepare comes first") as refusal:
+        worker.ask("check", seconds=60, rows=[0])
+    assert refusal.value.kind == "raised"
+    assert worker.number is not None
+    os.kill(worker.number, signal.SIGKILL)
+    with pytest.raises(Died, match="killed by SIGKILL"):
+        worker.ask("release", seconds=60)
+    assert not worker.alive
+    worker.end()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> None:
+    """SIGKILL leaves it no time to tidy, and a stopped process hears no closed pipe."""
+    script = textwrap.dedent(f"""
+        import signal
+        from attnlab.backends.contender import parse_all
+        from attnlab.race.conductor import Conductor
+        with Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]) as conductor:
+            print(*[worker.number for worker in conductor.sets.workers], flush=True)
+            signal.pause()
+    """)
+    conductor = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert conductor.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in conductor.stdout.readline().split()]
+        assert [worker.status() for worker in workers] == [psutil.STATUS_STOPPED] * 2
+    finally:
+        conductor.kill()
+        conductor.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert all(worker.status() == psutil.STATUS_ZOMBIE for worker in alive), (
+        "an orphan stays stopped for ever"
+    )

@@ -1,0 +1,151 @@
+"""Tables of blocks and of storages say what was made up: ratios, and shares of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnlab.judge import replication
+from attnlab.problem.result import Measurement, Result
+from attnlab.problem.workload import STORAGES, Workload
+from attnlab.report import tables
+from attnlab.report.analysis import analyse
+from attnlab.report.data_tables import without_projection
+from attnlab.report.formats import content_of, render
+from attnlab.runs.store import Run
+
+Make = Callable[..., Run]
+BLOCK = {"d_model": 768, "head_dim": None, "value_dim": None, "scale": None}
+#: seconds: one projection a head costs 2 µs a head more, packing saves a tenth
+COSTS: dict[str, Callable[[Workload], float]] = {
+    "torch_sdpa": lambda w: 1e-4 + w.flops / 100e9,
+    "torch_sdpa[projection=packed]": lambda w: 0.9 * (1e-4 + w.flops / 100e9),
+    "torch_sdpa[threads=1,projection=loop]": lambda w: 3e-4,
+    "torch_sdpa[projection=loop]": lambda w: 1e-4 + w.flops / 100e9 + 2e-6 * w.heads,
+}
+SHARES = {"projection": 0.5, "attention": 0.2, "output": 0.3}
+
+
+def parted(result: Result) -> Result:
+    """With the three parts measured in five processes, three times each; one round of each was disturbed."""
+    if result.latency is None:
+        return result
+    rng, whole = np.random.default_rng(len(result.contender)), result.latency.median
+    parts = {f"{name}_s": whole * part * rng.lognormal(0, 0.02, 15) for name, part in SHARES.items()}
+    waited = np.arange(15) % 3 == 0
+    parts["output_s"][waited] *= 100
+    noted = {**parts, "process": np.arange(15) // 3, "waited": 0.5 * waited}
+    columns = {name: tuple(map(float, one)) for name, one in noted.items()}
+    samples = tuple(map(float, np.sum(list(parts.values()), axis=0)))
+    measured = Measurement("block_parts", "s", samples, columns)
+    return replace(result, measurements=(*result.measurements, measured))
+
+
+def test_a_block_tells_what_projections_heads_and_parts_cost(made: Make) -> None:
+    """As plain numbers, each within its interval, and the same in tables of the page; another run has none."""
+    run = made(costs=COSTS, heads=(4, 12), lengths=(128, 512), variants=(BLOCK,))
+    run.results = [parted(one) for one in run.results]
+    content = content_of(run)
+    found = dict(content.tables())
+
+    def cost(name: str, row: dict[str, Any], heads: int) -> float:
+        return COSTS[name](Workload(heads=heads, queries=row["n"], keys=row["n"], d_model=768))
+
+    assert len(found["block_projections"]) == 8, "a contender with other settings is a family of its own"
+    for row in found["block_projections"]:
+        way = f"torch_sdpa[projection={row['projection']}]"
+        truth = cost(way, row, row["heads"]) / cost("torch_sdpa", row, row["heads"])
+        assert row["low"] <= truth <= row["high"] and row["low"] < row["over_fused"] < row["high"]
+    for row in found["block_heads"]:
+        truth = cost(row["contender"], row, 12) / cost(row["contender"], row, 4)
+        if row["heads"] == 12:
+            assert row["low"] < row["over_fewest_heads"] < row["high"]
+            assert row["over_fewest_heads"] == pytest.approx(truth, rel=0.1)
+    assert {row["part"] for row in found["block_parts"]} == set(SHARES)
+    assert all(row["low"] <= SHARES[row["part"]] <= row["high"] for row in found["block_parts"])
+    text = render(content, {})
+    assert text.count("## The multi-head block\n") == 1 and "block parts" not in text
+    first, heads, parts = (table for _, table in tables.blocks(content.analysis))
+    assert len(first.splitlines()) == 2 + 4 and first.splitlines()[2].startswith(
+        "| 4       | 128 | `torch_sdpa` |"
+    )
+    assert "× 1." in heads and "50 % [" in parts
+    assert not tables.blocks(analyse(made(heads=(1,), lengths=(64,))))
+
+
+def test_a_family_is_a_contender_without_its_projection() -> None:
+    """Wherever that stands among the settings."""
+    assert without_projection("a") == ("a", "fused")
+    assert without_projection("a[projection=loop,threads=1]") == ("a[threads=1]", "loop")
+    assert without_projection("a[threads=1,projection=packed]") == ("a[threads=1]", "packed")
+
+
+def test_an_estimate_covers_its_mean_as_often_as_it_says() -> None:
+    """Student's interval over processes: 95 %, within what 2000 draws tell."""
+    draws = np.random.default_rng(1).normal(3.0, 0.5, (2000, 5))
+    hits = sum(one.low <= 3.0 <= one.high for one in (replication.estimate(list(row)) for row in draws))
+    assert 0.935 < hits / 2000 < 0.965
+    assert np.isnan(replication.estimate([1.0]).low)
+    only_disturbed = Measurement("block_parts", "s", (2.0,), {"output_s": (1.0,), "waited": (0.5,)})
+    assert replication.share(only_disturbed, "output_s", most_waited=0.02) is None
+    with pytest.raises(ValueError, match="at least one process"):
+        replication.estimate([])
+
+
+def test_a_ratio_of_two_workloads_pairs_the_processes() -> None:
+    """A process that is slow on both has the same ratio as a fast one; without a common process there is none."""
+
+    def latency(seconds: list[float], numbers: list[float]) -> Measurement:
+        rounds = tuple(map(float, range(len(seconds))))
+        return Measurement("latency", "s", tuple(seconds), {"round": rounds, "process": tuple(numbers)})
+
+    one, other = latency([1.0, 2.0, 4.0], [0, 1, 2]), latency([3.0, 6.0, 12.0], [0, 1, 2])
+    found = replication.seconds(other, one)
+    assert found is not None and (found.low, found.value, found.high) == pytest.approx((3.0, 3.0, 3.0))
+    assert replication.seconds(latency([1.0], [7]), one) is None
+
+
+#: times as long as contiguous keys to read
+READING = {"contiguous": 1.0, "preallocated": 1.05, "grown": 3.0, "packed": 2.0, "paged": 2.5}
+
+
+def cost_of_storage(workload: Workload) -> float:
+    return 1e-5 + 1e-6 * READING[workload.storage] * workload.keys * workload.batch
+
+
+DECODING: dict[str, Any] = {
+    "costs": {"a": cost_of_storage},
+    "lengths": (1024, 4096, 16384),
+    "heads": (8,),
+    "queries": 1,
+    "ceiling_flops": 1e18,
+    "wander": 0.0,
+}
+
+
+def test_a_token_costs_what_a_call_does_over_its_queries(made: Make) -> None:
+    """Of all batch elements together; where queries are as many as keys there is no such table."""
+    analysis = analyse(made(variants=({"batch": 4},), noise=0.0, **DECODING))
+    ((says, table),) = tables.storages(analysis)
+    assert says.startswith("**Cost of a token")
+    row = [one.strip() for one in table.splitlines()[-1].split("|")][1:-1]
+    assert row == ["`a`", "contiguous", "8", "1.03 ms", "4.10 ms", "16.4 ms"]
+    assert not tables.storages(analyse(made(lengths=(64, 128), heads=(1,))))
+
+
+def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made: Make) -> None:
+    """The multiple is that of the medians; the range holds the true one."""
+    run = made(variants=tuple({"storage": one} for one in STORAGES), noise=0.02, **DECODING)
+    content = content_of(run)
+    for row in dict(content.tables())["storages"]:
+        workload = Workload(heads=8, queries=1, keys=row["n"])
+        truth = cost_of_storage(workload.with_(storage=row["storage"])) / cost_of_storage(workload)
+        assert row["least"] <= truth <= row["greatest"]
+        assert row["over_contiguous"] == pytest.approx(truth, rel=0.05)
+    text = render(content, {})
+    assert text.count("## Keys and values as they are stored\n") == 1
+    assert "(" in tables.storages(content.analysis)[1][1].splitlines()[-1]

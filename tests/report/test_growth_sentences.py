@@ -1,0 +1,115 @@
+"""The growth chapter on made-up runs whose law is known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from attnlab.judge import growth
+from attnlab.judge.growth import Fitting
+from attnlab.report.analysis import analyse
+from attnlab.report.formats import content_of, render
+from attnlab.report.sentences import growth as growth_sentences
+from attnlab.subprocesses import Aside
+
+SIZES = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4), "rounds": 25, "noise": 0.01}
+QUADRATIC = {"a": lambda w: 1e-4 + 1e-9 * w.pairs, "b": lambda w: 2e-4 + 2e-9 * w.pairs}
+
+
+def chapter(run):
+    text = render(content_of(run), {})
+    return text[text.index("## Time") : text.index("## Memory")]
+
+
+def rows(run):
+    return dict(content_of(run).tables())["growth"]
+
+
+def sentences(run):
+    analysis = analyse(run)
+    (group,) = analysis.groups
+    return growth_sentences(group, Fitting(analysis).found[0])
+
+
+def test_fits_in_a_process_of_their_own_are_those_made_here(made, monkeypatch):
+    """Of every group; a length that one contender lacks is one that its fits lack."""
+    run = made(costs=QUADRATIC, ceiling_flops=1e15, variants=({}, {"dtype": "float64"}), **SIZES)
+    run.results.pop()
+    here = Fitting(analyse(run)).found
+    began = []
+
+    def aside(function, part):
+        began.append(len(part))
+        return Aside(function, part)
+
+    monkeypatch.setattr(growth, "MANY", 1)
+    monkeypatch.setattr(growth, "Aside", aside)
+    monkeypatch.setattr(growth, "cores", lambda: 2)
+    assert Fitting(analyse(run)).found == here
+    assert began == [8] and sum(map(len, here)) == 8
+
+
+def test_every_contender_is_held_out_at_every_head_count_with_five_lengths(made):
+    run = made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES)
+    found = rows(run)
+    assert len(found) == 4
+    for row in found:
+        assert row["leading"] == "quadratic" and row["c_low"] <= row["c"] <= row["c_high"]
+        assert row["held_out_length"] == 2048
+        assert row["held_out_predicted"] == pytest.approx(row["held_out_measured"], rel=0.1)
+    assert "4 of 4 fits are good; 4 of 4 predict the longest length within 10 %" in chapter(run)
+    few = made(costs=QUADRATIC, ceiling_flops=1e15, **{**SIZES, "lengths": (64, 128, 256, 512)})
+    assert all(row["held_out_predicted"] is None for row in rows(few))
+    assert "with fewer than five lengths none could be held out" in chapter(few)
+    two = made(costs=QUADRATIC, **{**SIZES, "lengths": (64, 128)})
+    assert "growth" not in dict(content_of(two).tables()) and "t(n)" not in chapter(two)
+
+
+def test_a_wrong_prediction_is_named_with_its_size(made):
+    """A cache that only the longest length leaves: no step can be told from one length, the check tells it."""
+    costs = {**QUADRATIC, "b": lambda w: (2e-4 + 2e-9 * w.pairs) * (1.5 if w.keys == 2048 else 1)}
+    said = sentences(made(costs=costs, ceiling_flops=1e15, **{**SIZES, "heads": (4,)}))[0]
+    assert "1 of 2 predict the longest length" in said
+    assert re.search(
+        r"Furthest off is `b` at n = 2048, 4 heads: predicted .*, measured .* \(\+(4\d|5\d) %\)", said
+    )
+
+
+def test_a_step_is_said_with_the_score_matrix_on_both_sides(made):
+    costs = {**QUADRATIC, "b": lambda w: 2e-5 + (4e-9 if w.keys > 512 else 2e-9) * w.pairs}
+    run = made(costs=costs, ceiling_flops=1e15, **{**SIZES, "heads": (4,)})
+    (said,) = [one for one in sentences(run) if "a pair costs" in one]
+    assert re.match(r"`b` at 4 heads: a pair costs (1\.9|2\.0|2\.1) times as much from n = 1024 ", said)
+    assert "(score matrix 16.0 MiB) as up to n = 512 (4.00 MiB)" in said
+    row = next(row for row in rows(run) if row["contender"] == "b")
+    assert row["step_from"] == 1024 and 1.8 < row["c"] / row["c_below_step"] < 2.2
+
+
+@pytest.mark.parametrize("which", ["skips", "computes all"])
+def test_who_skips_what_a_window_hides_is_told_apart_by_the_times(made, which):
+    costs = {
+        "skips": lambda w: 1e-4 + 1e-8 * w.pairs,
+        "computes all": lambda w: 1e-4 + 1e-9 * w.heads * w.keys**2,
+    }
+    window = ({"causal": "bottom_right", "window": (63, 0)},)
+    sizes = {**SIZES, "heads": (16,)}
+    run = made(costs={which: costs[which]}, variants=window, ceiling_flops=1e15, **sizes)
+    said = [one for one in sentences(run) if "follow the pairs" in one]
+    assert bool(said) == (which == "skips")
+    assert "1 of 1 fit is good; 1 of 1 predict" in chapter(run)
+
+
+def test_a_machine_that_changed_its_speed_is_named(made):
+    run = made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES)
+    assert not any("own speed" in one for one in sentences(run))
+
+    def slowed(result):
+        latency = result.latency
+        columns = {**latency.columns, "calibration_s": tuple(8e-4 for _ in latency.samples)}
+        return replace(result, measurements=(replace(latency, columns=columns),))
+
+    run.results = [slowed(one) if one.workload.keys == 128 else one for one in run.results]
+    (said,) = [one for one in sentences(run) if "own speed" in one]
+    assert "800 µs beside n = 128 and 500 µs beside n = " in said
