@@ -49,7 +49,7 @@ def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> Non
         assert cell.ranking.of(LOW) is None
         assert cell.standing(LOW) is not None
     assert all(LOW not in one.won.first for one in analysis.won)
-    (said,) = lower_precision(analysis, group)
+    (said,) = lower_precision(analysis)
     assert said.startswith(
         f"**`{LOW}` computes in bfloat16**, not in its inputs' float32, and is ranked apart."
     )
@@ -72,7 +72,7 @@ def test_one_that_gains_nothing_is_told_so(tmp_path: Path, speed: float, words: 
     run = synthetic(tmp_path, costs=costs, heads=(4,), lengths=(1024,))
     run.results = [told(one) for one in run.results]
     analysis = analyse(run)
-    (said,) = lower_precision(analysis, analysis.groups[0])
+    (said,) = lower_precision(analysis)
     assert words in said
 
 
