@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.gate.conditions import Form
 from attnlab.gate.evidence import allowance
-from attnlab.gate.form import Form
 from attnlab.gate.questions import Question, cached, posed
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.workload import Workload
@@ -60,31 +60,22 @@ def _relations(dtype: str, seed: int) -> Iterator[Relation]:
     base, causal = posed(_BASE, dtype, seed), posed(_CAUSAL, dtype, seed)
     assert base is not None and causal is not None
     rng = np.random.default_rng([seed, 12])
-    yield from _of_keys(base, causal, rng)
-    yield from _of_causality(causal)
-    yield from _of_values(base, rng)
-    yield from _of_places(base)
-
-
-def _of_keys(base: Question, causal: Question, rng: np.random.Generator) -> Iterator[Relation]:
-    order = rng.permutation(base.problem.key.shape[2])
+    problem = base.problem
+    order, rows = rng.permutation(problem.key.shape[2]), rng.permutation(problem.query.shape[2])
     moved = _changed_alike(base, "keys permuted", lambda x: x[:, :, order], "key", "value")
     yield Relation("permuting keys with their values changes nothing", (base,), moved, _same)
     twice = _changed_alike(base, "keys twice", lambda x: np.tile(x, (1, 1, 2, 1)), "key", "value")
     yield Relation("writing every key twice changes nothing", (base,), twice, _same)
-    offset = 2 * rng.standard_normal(base.problem.key.shape[-1])
+    offset = 2 * rng.standard_normal(problem.key.shape[-1])
     for question in (base, causal):
         shifted = _changed(question, "keys shifted", key=question.problem.key + offset)
         yield Relation("adding one vector to all keys changes nothing", (question,), shifted, _same)
-    rows = rng.permutation(base.problem.query.shape[2])
     turned = _changed_alike(base, "queries permuted", lambda x: x[:, :, rows], "query")
     yield Relation("permuting queries permutes outputs", (base,), turned, lambda o: o[:, :, rows])
-    halved = _changed(base, "scale in the query", query=2 * base.problem.query)
-    halved = replace(halved, problem=halved.problem.with_(scale=base.problem.scale / 2))
+    halved = _changed(base, "scale in the query", query=2 * problem.query)
+    halved = replace(halved, problem=halved.problem.with_(scale=problem.scale / 2))
     yield Relation("the scale may be absorbed in the query", (base,), halved, _same)
 
-
-def _of_causality(causal: Question) -> Iterator[Relation]:
     seen = causal.problem.query.shape[2] // 2
     prefix = _changed_alike(causal, "prefix", lambda x: x[:, :, :seen])
     yield Relation("a causal row sees its prefix only", (causal,), prefix, lambda o: o[:, :, :seen])
@@ -98,16 +89,11 @@ def _of_causality(causal: Question) -> Iterator[Relation]:
 
     yield Relation("a causal row does not see the future", (prefix,), future, known)
 
-
-def _of_values(base: Question, rng: np.random.Generator) -> Iterator[Relation]:
-    doubled = _changed(base, "values times -2", value=-2 * base.problem.value)
+    doubled = _changed(base, "values times -2", value=-2 * problem.value)
     yield Relation("the output is linear in the values", (base,), doubled, lambda o: -2 * o)
-    other = _changed(base, "other values", value=rng.standard_normal(base.problem.value.shape))
-    total = _changed(base, "sum of values", value=base.problem.value.astype(np.float64) + other.problem.value)
+    other = _changed(base, "other values", value=rng.standard_normal(problem.value.shape))
+    total = _changed(base, "sum of values", value=problem.value.astype(np.float64) + other.problem.value)
     yield Relation("outputs add as values do", (base, other), total, np.add)
-
-
-def _of_places(base: Question) -> Iterator[Relation]:
     for name, part in (("batch", np.s_[1:]), ("head", np.s_[:, 1:])):
         alone = _changed_alike(base, f"one {name} alone", itemgetter(part))
         yield Relation(f"a {name} does not see another", (base,), alone, itemgetter(part))
@@ -165,7 +151,8 @@ def _changed(question: Question, name: str, **arrays: NDArray[Any]) -> Question:
     """`question` with other arrays, rounded to its dtype; told by its name and its sizes."""
     cast: dict[str, Any] = {key: round_to(array, question.dtype) for key, array in arrays.items()}
     problem = question.problem.with_(**cast)
-    return replace(question, name=name, condition=Workload.of_problem(problem).label, problem=problem, z=None)
+    form = replace(question.form, name=name, z=None)
+    return replace(question, form=form, problem=problem, changed=Workload.of_problem(problem).label)
 
 
 def _changed_alike(

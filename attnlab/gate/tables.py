@@ -1,7 +1,7 @@
-"""The fixed questions of the gate, one a line as `attnlab.gate.form` writes them: those that tell most first.
+"""The fixed questions of the gate, one a line as `attnlab.gate.conditions` writes them: those that tell most first.
 
 No form depends on a lucky seed: the tables are the same for every seed, the arrays are not. What no table names is
-drawn at random (`attnlab.gate.random_conditions`).
+drawn at random (`attnlab.gate.conditions`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from attnlab.gate.form import Form, read
+from attnlab.gate.conditions import Form, read
 
 #: what most faults fail, so that a wrong backend is told quickly
 FIRST = read("""
