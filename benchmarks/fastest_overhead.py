@@ -23,7 +23,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnlab
-from attnlab.race.environment import environment
+from attnlab.environment import environment
 from attnlab.report.sentences import machine
 from attnlab.routing.dispatch import Fastest, _Found, _question
 from attnlab.units import number_text

@@ -20,10 +20,10 @@ from pathlib import Path
 from attnlab import report
 from attnlab.backends.contender import parse_all
 from attnlab.backends.discovery import backends
+from attnlab.environment import environment
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
-from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan

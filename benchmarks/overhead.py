@@ -19,10 +19,10 @@ from pathlib import Path
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends, load
+from attnlab.environment import environment
 from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
-from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
 from attnlab.race.selftest import seconds_alone
 

@@ -31,7 +31,7 @@ import psutil  # noqa: E402
 from opened_page import find_browser  # noqa: E402
 from synthetic import COSTS, synthetic  # noqa: E402
 
-from attnlab.race.environment import environment  # noqa: E402
+from attnlab.environment import environment  # noqa: E402
 from attnlab.report.explore_page import PAGE  # noqa: E402
 from attnlab.runs.store import Run, read_run  # noqa: E402
 

@@ -27,7 +27,7 @@ from peer_tools import page
 from peer_tools.pairs import Pair, pairs
 from peer_tools.tools import PATIENCE, TOOLS, child, version
 
-from attnlab.race.environment import environment
+from attnlab.environment import environment
 
 HOME = Path(__file__).parent
 #: ends by itself when its time is over or its parent is gone, whatever becomes of this script

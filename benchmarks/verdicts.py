@@ -22,13 +22,13 @@ from typing import Any
 
 from attnlab.backends.contender import parse_all
 from attnlab.backends.discovery import backends
+from attnlab.environment import environment
 from attnlab.judge.pairing import Kind
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
-from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
 from attnlab.race.selftest import background_load
 from attnlab.report.analysis import analyse

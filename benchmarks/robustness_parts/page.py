@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnlab.race.environment import environment
+from attnlab.environment import environment
 from robustness_parts import Figures
 
 

@@ -25,7 +25,7 @@ LIGHT = [
     "attnlab",
     "attnlab.backends.backend",
     "attnlab.problem.result",
-    "attnlab.race.environment",
+    "attnlab.environment",
     "attnlab.backends.discovery",
     "attnlab.backends.call",
     "attnlab.runs.plan",
