@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnlab.environment import environment
 from robustness_parts import Figures
+
+from attnlab.environment import environment
 
 
 def page(store: Figures) -> str:
