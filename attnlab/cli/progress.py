@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from attnlab.cli.standings import Standings
+    from attnlab.judge.analysis import Cell
     from attnlab.problem.result import Result
     from attnlab.runs.store import Run
     from attnlab.runs.sweep_progress import Status
@@ -75,7 +75,7 @@ class LiveTable(_Timed):
     def __init__(self, live: Live, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
         self._live, self._drawn = live, -_BETWEEN
-        self._rows: list[Standings] = []
+        self._rows: list[Cell] = []
         self._baseline, self._margin, self._now = "", 0.0, ""
 
     def begins(self, run: Run) -> None:
@@ -98,9 +98,9 @@ class LiveTable(_Timed):
         self._draw()
 
     def _add(self, results: Sequence[Result]) -> None:
-        from attnlab.cli.standings import Standings
+        from attnlab.cli.standings import so_far
 
-        self._rows.append(Standings.so_far(results, self._baseline, self._margin))
+        self._rows.append(so_far(results, self._baseline, self._margin))
 
     def _draw(self) -> None:
         self._live.update(self.shown(self._live.console.height), refresh=True)
@@ -111,7 +111,7 @@ class LiveTable(_Timed):
         from rich.console import Group
         from rich.text import Text
 
-        from attnlab.cli.standings import table
+        from attnlab.cli.standings import table, undecided
 
         lines: list[RenderableType] = []
         kept = self._rows[-max(1, height - _FRAME) :]
@@ -121,8 +121,8 @@ class LiveTable(_Timed):
         left = self.left()
         times = _clock_text(self.elapsed()) + " so far"
         times += "" if left is None else f", about {_clock_text(left)} left"
-        undecided = sum(one.open[0] for one in self._rows)
-        verdicts = f", {undecided} verdicts open" if undecided else ""
+        still = sum(undecided(one)[0] for one in self._rows)
+        verdicts = f", {still} verdicts open" if still else ""
         lines.append(Text(f"{self._done} of {self._total} workloads{verdicts}, {times}", no_wrap=True))
         lines.append(Text(one_line(self._now), style="dim", no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
