@@ -1,9 +1,8 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public face: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
+The public names: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
 `Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`.
-Everything
-is imported when it is first used.
+Everything is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -25,52 +24,31 @@ if TYPE_CHECKING:
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run, read_run
 
+__all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "backends", "block"]
+__all__ += ["diagnose", "fastest", "gradients", "load", "observe", "read_run", "run", "theory"]
+#: where each of them is, but for the package `theory`
 _HOMES = {
-    "Backend": "attnlab.backends.backend",
-    "Declined": "attnlab.errors",
-    "Plan": "attnlab.runs.plan",
-    "Run": "attnlab.runs.store",
-    "Unavailable": "attnlab.errors",
-    "Workload": "attnlab.problem.workload",
-    "attend": "attnlab.backends.call",
-    "block": "attnlab.backends.call",
-    "gradients": "attnlab.backends.call",
-    "backends": "attnlab.backends.discovery",
-    "fastest": "attnlab.routing.dispatch",
-    "diagnose": "attnlab.experiments.diagnosis",
-    "load": "attnlab.backends.discovery",
-    "observe": "attnlab.experiments.observables",
-    "read_run": "attnlab.runs.store",
-    "run": "attnlab.runs.execute",
+    "backends.backend": ("Backend",),
+    "backends.call": ("attend", "block", "gradients"),
+    "backends.discovery": ("backends", "load"),
+    "errors": ("Declined", "Unavailable"),
+    "experiments.diagnosis": ("diagnose",),
+    "experiments.observables": ("observe",),
+    "problem.workload": ("Workload",),
+    "routing.dispatch": ("fastest",),
+    "runs.execute": ("run",),
+    "runs.plan": ("Plan",),
+    "runs.store": ("Run", "read_run"),
 }
-
-__all__ = [
-    "Backend",
-    "Declined",
-    "Plan",
-    "Run",
-    "Unavailable",
-    "Workload",
-    "attend",
-    "backends",
-    "block",
-    "diagnose",
-    "fastest",
-    "gradients",
-    "load",
-    "observe",
-    "read_run",
-    "run",
-    "theory",
-]
 
 
 def __getattr__(name: str) -> Any:
     if name == "theory":
         return importlib.import_module("attnlab.theory")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"attnlab.{home}"), name)
+    raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -216,33 +216,58 @@ def main() -> None:
 class Aside(Generic[Found]):
     """``function(*arguments)`` in a process of its own, from now on, while the caller does something else.
 
-    All of it, and what comes of it, is pickled. It ends with this object at the latest, also where nobody asks for the
-    result. environment, output : as of a `Subprocess`.
+    All of it, and what comes of it, is pickled. With `tell` the function has one more argument, with which it tells
+    what it finds; `tell` hears that in `step`. The process ends with this object at the latest, also where nobody asks
+    for the result. environment, output : as of a `Subprocess`.
     """
 
     def __init__(
         self,
         function: Callable[..., Found],
         *arguments: Any,
+        tell: Tell | None = None,
         environment: Mapping[str, str] | None = None,
         output: Any = None,
     ) -> None:
-        self._process = _begun(_tell_result, (function, arguments), environment, output)
+        self._process = Subprocess("attnlab.subprocesses:_do", environment=environment, output=output)
+        self.channel, self._tell, self.done = self._process.channel, tell, False
+        self._found: list[Found] = []
         self._end = weakref.finalize(self, Subprocess.end, self._process, _ENDING_SECONDS)
+        asked = (function, arguments, tell is not None)
+        # it reads when it has started: nobody need wait for that
+        threading.Thread(target=_send, args=(self.channel, asked), daemon=True).start()
+
+    def step(self, deadline: float | None = None) -> None:
+        """Wait for what it tells next, or until it is `done`. Raises Broken, and Late at the deadline."""
+        try:
+            kind, message = self.channel.receive(deadline)
+        except (Closed, Garbled):
+            how = self._process.ended(_ENDING_SECONDS)
+            raise Broken(f"a process that was to do a part of the work {how}") from None
+        if kind == "raised":
+            raise Broken(f"a process that was to do a part of the work raised:\n{message}")
+        self.done = kind == "done"
+        if self.done:
+            self._found.append(message)
+        elif self._tell:
+            self._tell(message)
 
     def result(self, seconds: float | None = None) -> Found:
         """What came of it, to be asked for once. Raises Broken, and Late where it is not there in so many seconds."""
-        found: list[Found] = []
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
-            while _pass_on(self._process, found.append, deadline):
-                pass
+            while not self.done:
+                self.step(deadline)
         finally:
-            self._end()
-        return found[0]
+            self.end()
+        return self._found[0]
+
+    def ask_to_end(self) -> None:
+        """Let it end what it started, and itself."""
+        self._process.process.terminate()
 
     def end(self) -> None:
-        """End it without a result."""
+        """End it, with or without a result."""
         self._end()
 
 
@@ -252,82 +277,51 @@ def work_side_by_side(work: Work[Part], parts: Sequence[Part], tell: Tell) -> No
     What is told elsewhere is told here, in this thread: whenever the work in this process tells something, and after
     it. What `tell` raises comes through, but for `Enough`. Raises Broken.
     """
-    working: list[Subprocess] = []
+    asides: list[Aside[None]] = []
 
-    def pass_on(channels: Sequence[Channel]) -> None:
-        for one in [one for one in working if one.channel in channels]:
-            if not _pass_on(one, tell):
-                working.remove(one)
+    def step(seconds: float | None) -> bool:
+        working = {one.channel: one for one in asides if not one.done}
+        found = ready(list(working), seconds) if working else []
+        for channel in found:
+            working[channel].step()
+        return bool(found)
 
     def told_here(message: Any) -> None:
-        while found := ready([one.channel for one in working], 0):
-            pass_on(found)
+        while step(0):
+            pass
         tell(message)
 
-    started: list[Subprocess] = []
     try:
         for part in parts[1:]:
-            started.append(_begun(work, part))
-        working += started
+            asides.append(Aside(work, part, tell=tell))
         work(parts[0], told_here)
-        while working:
-            pass_on(ready([one.channel for one in working]))
+        while step(None):
+            pass
     except Enough:
         pass
     finally:
-        for one in started:
-            one.process.terminate()
-        for one in started:
-            one.end(_ENDING_SECONDS)
+        for one in asides:
+            one.ask_to_end()
+        for one in asides:
+            one.end()
 
 
-def _begun(
-    work: Work[Any], part: Any, environment: Mapping[str, str] | None = None, output: Any = None
-) -> Subprocess:
-    process = Subprocess("attnlab.subprocesses:_do", environment=environment, output=output)
-
-    def send() -> None:
-        with contextlib.suppress(Closed):  # how it ended is told when its result is asked for
-            process.channel.send((work, part))
-
-    threading.Thread(
-        target=send, daemon=True
-    ).start()  # it reads when it has started: nobody need wait for that
-    return process
-
-
-def _pass_on(process: Subprocess, tell: Tell, deadline: float | None = None) -> bool:
-    """Wait for what is told next, and tell it; False where that was the end of it. Raises Broken and Late."""
-    try:
-        kind, message = process.channel.receive(deadline)
-    except (Closed, Garbled):
-        how = process.ended(_ENDING_SECONDS)
-        raise Broken(f"a process that was to do a part of the work {how}") from None
-    if kind == "raised":
-        raise Broken(f"a process that was to do a part of the work raised:\n{message}")
-    if kind == "told":
-        tell(message)
-    return bool(kind == "told")
+def _send(channel: Channel, asked: Any) -> None:
+    with contextlib.suppress(Closed):  # how it ended is told when its result is asked for
+        channel.send(asked)
 
 
 def _do(channel: Channel) -> None:
-    """In the new process: the work that comes, and reports of it. SIGTERM leaves it by an exception."""
+    """In the new process: the call that comes, and its end. SIGTERM leaves it by an exception."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     die_with_parent()
     try:
-        work, part = channel.receive()
-        work(part, lambda message: channel.send(("told", message)))
-        channel.send(("done", None))
+        function, arguments, telling = channel.receive()
+        tell = (lambda message: channel.send(("told", message)),) if telling else ()
+        channel.send(("done", function(*arguments, *tell)))
     except Closed:
         pass  # who started it has gone
-    except Garbled as fault:
-        channel.send(("raised", str(fault)))
     except Exception:
         channel.send(("raised", traceback.format_exc()))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to be ended
-
-
-def _tell_result(asked: tuple[Callable[..., Any], tuple[Any, ...]], tell: Tell) -> None:
-    function, arguments = asked
-    tell(function(*arguments))

@@ -29,9 +29,9 @@ from mutants.right import RIGHT
 
 from attnlab.backends.discovery import backends, load
 from attnlab.errors import Unavailable
+from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT
 from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine
 from attnlab.gate.questions import Question
-from attnlab.gate.random_conditions import BACKWARD_COUNT, FORWARD_COUNT
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
@@ -47,7 +47,7 @@ def backend_asked(name: str) -> Ask:
     def ask(question: Question) -> Answers:
         direction = "training" if question.backward else "forward"
         workload = Workload.of_problem(question.problem, direction=direction)
-        return probe.answer(question.problem, workload, question.layout, question.gradient_layout)
+        return probe.answer(question.problem, workload, *question.layouts)
 
     return ask
 
@@ -221,7 +221,7 @@ weighed (`attnlab/gate/evidence.py`):
 - **Questions without roundings**: whole-number scores and weights of 1/2, 1/n, or 0 and 1, where even an eager
   bfloat16 backend may round its output only.
 
-Three kinds of questions are asked (`attnlab/gate/forms.py`): *fixed* ones for every part of the contract;
+Three kinds of questions are asked (`attnlab/gate/tables.py`): *fixed* ones for every part of the contract;
 {FORWARD_COUNT} conditions a dtype for outputs and {BACKWARD_COUNT} for gradients that are *drawn at random* (not in
 float64); and *sequences*, one question again after another of the same shapes with another mask, bias, scale, layout
 or dtype, since kernels are cached by keys that leave something out. A fault is told with its whole condition, and can

@@ -1,8 +1,8 @@
 """How long a large run takes to report and to page, and how long its page takes in a browser.
 
-``python benchmarks/page.py [--small] [--out FILE.md]``, on a machine that does nothing else. Runs are made up from
-cost models (``tests/report/synthetic.py``), with 1,000 results, with 100,000 timed rounds, with 10,000 results and
-with 100,000 measurements and more: three a result, as a real run has, and every column that it notes beside a round.
+``python benchmarks page [--small] [--out FILE.md]``, on a machine that does nothing else. Runs are made up from cost
+models (``tests/report/synthetic.py``), with 1,000 results, with 100,000 timed rounds, with 10,000 results and with
+100,000 measurements and more: three a result, as a real run has, and every column that it notes beside a round.
 `--small` leaves the last three out, which take minutes. ``attnlab report``, ``attnlab explore`` and the two in one,
 ``attnlab report --page``, are each started some times, one after the other, as processes of their own; the median
 time is told, and the most memory that any held, together with the processes that it had started. The browser is a
@@ -12,74 +12,46 @@ navigation, at which the page has drawn its first view and listens. The median i
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-HOME = Path(__file__).parent
-sys.path[:0] = [str(HOME.parent / "tests" / name) for name in ("report", "page")]
+import psutil
+from common import HOME, REPOSITORY, command_line, page, say, table
 
-import psutil  # noqa: E402
+from attnlab.report.explore_page import PAGE
+from attnlab.runs.store import read_run
+
+sys.path[:0] = [str(REPOSITORY / "tests" / name) for name in ("report", "page")]
+
 from opened_page import find_browser  # noqa: E402
 from synthetic import COSTS, synthetic  # noqa: E402
-
-from attnlab.race.environment import environment  # noqa: E402
-from attnlab.report.explore_page import PAGE  # noqa: E402
-from attnlab.runs.store import Run, read_run  # noqa: E402
 
 CONTENDERS = tuple(name for name in COSTS if name != "naive_loop")
 OPENINGS, STARTS = 5, 3
 #: what is to be reached: seconds of both in one, bytes of memory, bytes of the page, seconds until it is interactive
 MOST_SECONDS, MOST_MEMORY, MOST_PAGE, MOST_OPENING = 20, 2**30, 5_000_000, 1.0
-
-
-@dataclass(frozen=True)
-class Case:
-    """A run to make up: lengths, head counts, number formats and rounds of each of six contenders."""
-
-    name: str
-    lengths: int
-    heads: int
-    dtypes: tuple[str, ...]
-    rounds: int
-
-    def made(self, folder: Path) -> Run:
-        """The run, stored in `folder`."""
-        return synthetic(
-            folder,
-            costs={name: COSTS[name] for name in CONTENDERS},
-            contenders=CONTENDERS,
-            baseline="torch_eager",
-            lengths=tuple(64 * one for one in range(1, self.lengths + 1)),
-            heads=tuple(range(1, self.heads + 1)),
-            rounds=self.rounds,
-            variants=tuple({"dtype": one} for one in self.dtypes),
-            whole=True,
-        )
-
-
-CASES = (
-    Case("1,000 results", 8, 21, ("float32",), 20),
-    Case("100,000 rounds", 8, 21, ("float32",), 100),
-    Case("10,000 results", 20, 21, ("float32", "bfloat16", "float16", "float64"), 20),
-    Case("100,000 measurements", 40, 35, ("float32", "bfloat16", "float16", "float64"), 10),
-    Case("150,000 measurements", 40, 52, ("float32", "bfloat16", "float16", "float64"), 10),
-)
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+#: what is made up: by name the lengths, head counts, number formats and rounds of each of six contenders
+CASES = {
+    "1,000 results": (8, 21, DTYPES[:1], 20),
+    "100,000 rounds": (8, 21, DTYPES[:1], 100),
+    "10,000 results": (20, 21, DTYPES, 20),
+    "100,000 measurements": (40, 35, DTYPES, 10),
+    "150,000 measurements": (40, 52, DTYPES, 10),
+}
+HEAD = ("run", "results", "measurements", "rounds", "`report`", "`explore`", "`report --page`")
+HEAD += ("peak memory", "size of the page", "interactive")
 
 
 def timed(*command: str) -> tuple[float, int]:
     """Seconds and peak bytes of ``attnlab COMMAND`` and what it starts. Raises RuntimeError where it fails."""
-    started = time.monotonic()
+    started, peak = time.monotonic(), 0
     child = psutil.Popen([sys.executable, "-m", "attnlab", *command], stdout=subprocess.DEVNULL)
-    peak = 0
     while child.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             # until it runs its own command, a process that was started shares all memory of who started it
@@ -91,98 +63,74 @@ def timed(*command: str) -> tuple[float, int]:
     return time.monotonic() - started, peak
 
 
-def of_all(commands: Sequence[Sequence[str]]) -> tuple[list[float], int]:
-    """The median seconds of each command over some starts, turn by turn, and the most bytes that any of them took."""
-    every = [[timed(*command) for command in commands] for _ in range(STARTS)]
-    seconds = [statistics.median(one for one, _ in column) for column in zip(*every, strict=True)]
-    return seconds, max(peak for turn in every for _, peak in turn)
+def opened(file: Path) -> float:
+    """Seconds until the page is interactive, the median of some openings; nan without a browser."""
+    from playwright.sync_api import sync_playwright
 
-
-def opened(page: Path) -> float | None:
-    """Seconds until the page is interactive, the median of some openings; None without a browser."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        return None
     with sync_playwright() as tool:
         browser = find_browser(tool)
-        if browser is None:
-            return None
         seconds = []
-        for _ in range(OPENINGS):
+        for _ in range(OPENINGS if browser else 0):
             running = tool.chromium.launch(executable_path=browser, args=["--no-sandbox"])
             shown = running.new_page(viewport={"width": 1280, "height": 800})
-            shown.goto(page.as_uri())
+            shown.goto(file.as_uri())
             shown.wait_for_selector("html[data-ready]")
             seconds.append(float(shown.evaluate("document.documentElement.dataset.ready")) / 1000)
             running.close()
-    return statistics.median(seconds)
+    return statistics.median(seconds) if seconds else float("nan")
 
 
-def row(case: Case) -> list[str]:
-    """A row of the table: what the run holds, and what each step took."""
+def row(name: str) -> list[str]:
+    """A row of the table: what the run holds, and what each step took, in bold what misses its goal."""
+    lengths, heads, dtypes, rounds = CASES[name]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         folder.mkdir()
-        case.made(folder)
-        run = read_run(folder)
-        results, measurements = len(run.results), sum(len(one.measurements) for one in run.results)
-        rounds = sum(len(one.latency.samples) for one in run.results if one.latency)
+        synthetic(
+            folder,
+            costs={one: COSTS[one] for one in CONTENDERS},
+            contenders=CONTENDERS,
+            lengths=tuple(64 * one for one in range(1, lengths + 1)),
+            heads=tuple(range(1, heads + 1)),
+            rounds=rounds,
+            variants=tuple({"dtype": one} for one in dtypes),
+            whole=True,
+        )
+        results = read_run(folder).results
+        counts = [len(results), sum(len(one.measurements) for one in results)]
+        counts.append(sum(len(one.latency.samples) for one in results if one.latency))
         commands = (("report",), ("explore", "--no-open"), ("report", "--page"))
-        (report, explore, both), memory = of_all([(*one, str(folder)) for one in commands])
+        every = [[timed(*one, str(folder)) for one in commands] for _ in range(STARTS)]
+        report, explore, both = (
+            statistics.median(one for one, _ in each) for each in zip(*every, strict=True)
+        )
+        memory = max(peak for turn in every for _, peak in turn)
         size, ready = (folder / PAGE).stat().st_size, opened(folder / PAGE)
-    return [
-        case.name,
-        *(f"{count:,}" for count in (results, measurements, rounds)),
-        f"{report:.1f} s",
-        f"{explore:.1f} s",
-        _held(f"{both:.1f} s", both < MOST_SECONDS),
-        _held(f"{memory / 2**20:.0f} MiB", memory < MOST_MEMORY),
-        _held(f"{size / 1e6:.2f} MB", size < MOST_PAGE),
-        "no browser here" if ready is None else _held(f"{ready:.2f} s", ready < MOST_OPENING),
-    ]
-
-
-def _held(text: str, held: bool) -> str:
-    return text if held else f"**{text}**"
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """The page: where it was measured, and a row a case."""
-    known = environment()
-    counted, reached = (
-        ("results", "measurements", "rounds"),
-        ("peak memory", "size of the page", "interactive"),
+    goals = (
+        (f"{both:.1f} s", both < MOST_SECONDS),
+        (f"{memory / 2**20:.0f} MiB", memory < MOST_MEMORY),
+        (f"{size / 1e6:.2f} MB", size < MOST_PAGE),
+        (f"{ready:.2f} s", ready < MOST_OPENING),
     )
-    heads = ["run", *counted, "`report`", "`explore`", "`report --page`", *reached]
-    lines = [
-        "# What a large run takes to report and to explore",
-        "",
-        f"{datetime.now(UTC):%Y-%m-%d}, {known.get('cpu')}, {known['cores']['logical']} cores, {known.get('python')}. "
-        "Made by `python benchmarks/page.py`.",
-        "",
-        f"To be reached for 100,000 measurements: report and page in {MOST_SECONDS} s and 1 GiB; a page of at most "
-        f"5 MB, interactive within {MOST_OPENING:g} s for a run of 1,000 results. What misses it stands in bold. Times "
-        f"are medians of {STARTS} starts.",
-        "",
-        f"| {' | '.join(heads)} |",
-        f"|{' --- |' * len(heads)}",
-        *(f"| {' | '.join(one)} |" for one in rows),
-    ]
-    return "\n".join(lines) + "\n"
+    reached = (text if held else f"**{text}**" for text, held in goals)
+    return [name, *(f"{one:,}" for one in counts), f"{report:.1f} s", f"{explore:.1f} s", *reached]
 
 
 def main() -> None:
     """Make up the runs, time each step, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = command_line(__doc__, out=HOME / "page.md")
     parser.add_argument("--small", action="store_true", help="leave out 10,000 results and more")
-    parser.add_argument("--out", type=Path, default=HOME / "page.md")
-    asked = parser.parse_args()
-    rows = []
-    for case in CASES[:2] if asked.small else CASES:
-        rows.append(row(case))
-        print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
-    asked.out.write_text(table(rows), encoding="utf-8")
+    chosen, rows = parser.parse_args(), []
+    for name in list(CASES)[:2] if chosen.small else CASES:
+        rows.append(row(name))
+        say(" | ".join(rows[-1]))
+    said = (
+        f"To be reached for 100,000 measurements: report and page in {MOST_SECONDS} s and 1 GiB; a page of at most "
+        f"5 MB, interactive within {MOST_OPENING:g} s for a run of 1,000 results. What misses it stands in bold. Times "
+        f"are medians of {STARTS} starts."
+    )
+    text = page("What a large run takes to report and to explore", "page", said, table(HEAD, rows))
+    chosen.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,45 +1,42 @@
 """What survives: faults in every phase, kills at random, malformed input, and thousands of workloads in one run.
 
-``python benchmarks/robustness.py [PART ...] [--kills 200] [--lines 12000] [--workloads 2000]``; the parts are `matrix`,
-`soak`, `fuzz`, `leaks` and `store`, all of them by default.
-Each part adds its figures to ``benchmarks/robustness.json`` and ``docs/robustness.md`` is written whole from that file.
-`soak` takes about eleven seconds a kill, `leaks` about two minutes, the others one to three minutes.
+``python benchmarks robustness [PART ...] [--kills 200] [--lines 12000] [--workloads 2000]``; the parts are `matrix`,
+`soak`, `fuzz`, `leaks` and `store`, all of them by default. Each part adds its figures to
+``benchmarks/robustness.json``, and ``docs/robustness.md`` is written whole from that file. `soak` takes about eleven
+seconds a kill, `leaks` about two minutes, the others one to three minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import psutil
-from robustness_parts import REPOSITORY, Figures, say
-from robustness_parts.kills import soak
-from robustness_parts.malformed import fuzz
-from robustness_parts.page import page
+from common import HOME, REPOSITORY, command_line, page, say, table
+from random_damage import Figures, fuzz, soak
 
 from attnlab.backends.contender import parse_all
-from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.lock import held
 from attnlab.runs.store import read_run, require_run
 
-from matrix import DEADLINE, FAULTS, GOOD, PHASES, contender, expected, race  # isort: skip
+sys.path.insert(0, str(REPOSITORY / "tests" / "robustness"))
+
+from matrix import DEADLINE, FAULTS, GOOD, PHASES, contender, expected, race
 
 #: results of the run that is gone on with
 RESULTS = 10_000
-STORE, PAGE = Path(__file__).with_suffix(".json"), REPOSITORY / "docs" / "robustness.md"
-
-
-# -- faults ---------------------------------------------------------------------------------------------------------
+STORE, PAGE = HOME / "robustness.json", REPOSITORY / "docs" / "robustness.md"
 
 
 def matrix(asked: argparse.Namespace) -> Figures:
@@ -59,18 +56,13 @@ def matrix(asked: argparse.Namespace) -> Figures:
     return {"rows": rows, "harmed": harmed, "left": left, "deadline_s": DEADLINE}
 
 
-# -- thousands of workloads -----------------------------------------------------------------------------------------
-
-
 def leaks(asked: argparse.Namespace) -> Figures:
     """One conductor over so many workloads: its memory, open files and processes at the start and in the end."""
-    limits = Limits(
-        processes=1, most_processes=1, min_rounds=2, max_rounds=2, workload_seconds=0.01, turn_seconds=1e-4
-    )
-    names, own, figures = ["numpy_vectorized", "numpy_blocked"], psutil.Process(), []
+    few = {"processes": 1, "most_processes": 1, "min_rounds": 2, "max_rounds": 2}
+    limits = Limits(**few, workload_seconds=0.01, turn_seconds=1e-4)
+    own, figures, started = psutil.Process(), [], time.monotonic()
     shapes = [(heads, length) for heads in (1, 2, 4) for length in range(4, 36)]
-    started = time.monotonic()
-    with Conductor(parse_all(names), limits=limits) as conductor:
+    with Conductor(parse_all(["numpy_vectorized", "numpy_blocked"]), limits=limits) as conductor:
         for number in range(asked.workloads):
             heads, length = shapes[number % len(shapes)]
             conductor.race(Workload(heads=heads, queries=length, keys=length, head_dim=8, seed=number))
@@ -78,15 +70,8 @@ def leaks(asked: argparse.Namespace) -> Figures:
                 children = len(own.children(recursive=True))
                 figures.append([own.memory_info().rss / 2**20, own.num_fds(), children])
                 say(f"leaks: {number + 1} workloads, {figures[-1]}")
-    return {
-        "workloads": asked.workloads,
-        "seconds": round(time.monotonic() - started),
-        "early": figures[0],
-        "late": figures[1],
-    }
-
-
-# -- what keeping costs ---------------------------------------------------------------------------------------------
+    seconds = round(time.monotonic() - started)
+    return {"workloads": asked.workloads, "seconds": seconds, "early": figures[0], "late": figures[1]}
 
 
 def store(asked: argparse.Namespace) -> Figures:
@@ -95,28 +80,21 @@ def store(asked: argparse.Namespace) -> Figures:
     Both with the results of the reference run, told apart by the seed of their workloads.
     """
     reference = read_run(REPOSITORY / "reports" / "reference")
-    by_workload: dict[Workload, list[Result]] = {}
-    for result in reference.results:
-        by_workload.setdefault(result.workload, []).append(result)
-    workloads, kept = list(by_workload), 0
+    workloads, spent = list(dict.fromkeys(one.workload for one in reference.results)), []
+    seeds = range(-(-RESULTS // len(reference.results)) + 1)
+    planned = tuple(one.with_(seed=seed) for seed in seeds for one in workloads)
     with tempfile.TemporaryDirectory(prefix="attnlab-store-") as folder:
-        planned = [
-            one.with_(seed=seed)
-            for seed in range(-(-RESULTS // len(reference.results)) + 1)
-            for one in workloads
-        ]
-        plan = replace(reference.plan, workloads=tuple(planned))
+        plan = replace(reference.plan, workloads=planned)
         run = replace(reference, folder=Path(folder), plan=plan, results=[], findings=[], complete=False)
         run.save()
-        spent: list[float] = []
-        for one in planned:
-            if kept >= RESULTS:
-                break
-            results = [replace(old, workload=one) for old in by_workload[one.with_(seed=workloads[0].seed)]]
-            started = time.perf_counter()
-            run.append(results)
-            spent.append(time.perf_counter() - started)
-            kept += len(results)
+        kept = 0
+        for place, workload in enumerate(planned):
+            if kept < RESULTS:
+                old = [one for one in reference.results if one.workload == workloads[place % len(workloads)]]
+                started = time.perf_counter()
+                run.append([replace(one, workload=workload) for one in old])
+                spent.append(time.perf_counter() - started)
+                kept += len(old)
         started = time.perf_counter()
         run.save()
         saving = time.perf_counter() - started
@@ -126,16 +104,80 @@ def store(asked: argparse.Namespace) -> Figures:
             left = len(again.left())
             assert again.whole() == len(again.results) == kept
         reading = time.perf_counter() - started
-    measuring = sum(reference.account.values())
-    costs = sum(spent) / len(spent) * len(workloads) + 4 * saving
-    return {
-        "results": kept,
-        "left": left,
-        "resume_s": round(reading, 2),
-        "share": costs / measuring,
-        "append_ms": 1e3 * sum(spent) / len(spent),
-        "measuring_s": round(measuring),
-    }
+    measuring, append = sum(reference.account.values()), sum(spent) / len(spent)
+    share = (append * len(workloads) + 4 * saving) / measuring
+    found = {"results": kept, "left": left, "resume_s": round(reading, 2), "share": share}
+    return {**found, "append_ms": 1e3 * append, "measuring_s": round(measuring)}
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def _matrix_told(found: Figures) -> Iterator[str]:
+    cells = [cell for row in found["rows"].values() for cell in row.values()]
+    wrong = sum("**" in cell for cell in cells)
+    phases = list(next(iter(found["rows"].values())))
+    yield "## A worker that fails, in every phase"
+    yield (
+        f"{len(cells)} cells, {len(cells) - wrong} with the outcome that is expected. Each phase is one race of all "
+        f"faults beside two good backends, whose results were whole in {'not ' if found['harmed'] else ''}all of them; "
+        f"{found['left']} processes were left. A fault while memory is measured leaves the speed, with a note. "
+        f"Deadline {found['deadline_s']:g} s."
+    )
+    rows = [[fault.replace("_", " "), *map(row.get, phases)] for fault, row in found["rows"].items()]
+    yield table(["fault", *phases], rows)
+
+
+def _soak_told(found: Figures) -> Iterator[str]:
+    kills = ", ".join(f"{count} of a {who}" for who, count in sorted(found["kills"].items()))
+    yield "## Killed at random, and gone on with"
+    yield (
+        f"{sum(found['kills'].values())} times SIGKILL ({kills}) at random moments of {found['runs']} runs of "
+        f"{found['cells']} results each, gone on with by `attnlab run --resume` until complete. Against an "
+        f"unbroken run: {found['lost']} results lost, {found['doubled']} doubled, {found['different']} that it does "
+        f"not have; {found['broken']} runs in which `attnlab doctor` found something broken; {found['left']} processes "
+        "left."
+    )
+
+
+def _fuzz_told(found: Figures) -> Iterator[str]:
+    told = found["told"]
+    crashes = sum(count for name, count in told.items() if name.startswith("crash"))
+    yield "## Malformed input"
+    yield (
+        f"{sum(told.values())} damaged result lines, workloads, run files, plan files and contenders: "
+        f"{told.get('taken', 0)} were still readable, {told.get('refused', 0)} were refused in a line, {crashes} "
+        f"crashed. The longest took {found['longest_s']:g} s; memory grew by {found['grown_mib']:g} MiB."
+    )
+
+
+def _leaks_told(found: Figures) -> Iterator[str]:
+    (memory, files, children), (late_memory, late_files, late_children) = found["early"], found["late"]
+    yield "## Many workloads in one run"
+    yield (
+        f"After {found['workloads'] // 10} of {found['workloads']} workloads the conductor held {memory:.1f} MiB, "
+        f"{files} open files and {children} processes; after all of them {late_memory:.1f} MiB, {late_files} and "
+        f"{late_children} ({found['seconds']} s)."
+    )
+
+
+def _store_told(found: Figures) -> Iterator[str]:
+    yield "## What keeping costs"
+    yield (
+        f"A run with {found['results']:,} results is locked, read, checked and told what is left of it in "
+        f"{found['resume_s']:g} s: so much later `--resume` starts. Appending the results of one workload, flushed to "
+        f"the disk, takes {found['append_ms']:.1f} ms; with the files that are replaced at the stages of a run that is "
+        f"{found['share']:.2%} of the {found['measuring_s']} s of the reference run."
+    )
+
+
+TOLD: dict[str, Callable[[Figures], Iterator[str]]] = {
+    "matrix": _matrix_told,
+    "soak": _soak_told,
+    "fuzz": _fuzz_told,
+    "leaks": _leaks_told,
+    "store": _store_told,
+}
 
 
 def keep(name: str, found: Figures) -> None:
@@ -143,30 +185,29 @@ def keep(name: str, found: Figures) -> None:
     figures: Figures = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
     figures[name] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
     STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(figures), encoding="utf-8")
-
-
-PARTS: dict[str, Callable[[argparse.Namespace], Figures]] = {
-    "matrix": matrix,
-    "soak": lambda asked: soak(asked.kills, partial(keep, "soak")),
-    "fuzz": lambda asked: fuzz(asked.lines),
-    "leaks": leaks,
-    "store": store,
-}
+    parts = ["`tests/robustness` holds the same faults as tests."]
+    for one in (one for one in TOLD if one in figures):
+        parts += [*TOLD[one](figures[one]), f"Measured {figures[one]['at']}."]
+    PAGE.write_text(page("What survives", "robustness", *parts), encoding="utf-8")
 
 
 def main() -> None:
     """Measure the parts that are named, all by default, and write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=", ".join(PARTS))
+    parser = command_line(__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*TOLD, []], metavar="PART", help=", ".join(TOLD))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--lines", type=int, default=12_000)
     parser.add_argument("--workloads", type=int, default=2_000)
     asked = parser.parse_args()
-    for name in asked.parts or PARTS:
-        keep(name, PARTS[name](asked))
+    measures: dict[str, Callable[[argparse.Namespace], Figures]] = {
+        "matrix": matrix,
+        "soak": lambda asked: soak(asked.kills, partial(keep, "soak")),
+        "fuzz": lambda asked: fuzz(asked.lines),
+        "leaks": leaks,
+        "store": store,
+    }
+    for name in asked.parts or TOLD:
+        keep(name, measures[name](asked))
 
 
 if __name__ == "__main__":

@@ -61,32 +61,22 @@ class Backend:
         projection : how x of a block is to be projected, where that was asked for.
         """
         library = self.open(workload.device)
-        reason = (
-            self._no_block(workload, projection)
+        return (
+            self._no_block(workload, projection, library)
             or library.declines(workload.dtype)
             or unsupported(workload, self.options)
             or not_stored(workload, library)
             or self._no_log_sum(workload, library)
+            or self._no_scale(workload)
+            or self._no_gradients(workload, library)
+            or (
+                self.own_reason(workload.core if self.block is None else workload)
+                if self.own_reason
+                else None
+            )
         )
-        if reason:
-            return reason
-        if "scale" not in self.options and not math.isclose(workload.scale, workload.head_dim**-0.5):
-            return "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
-        if workload.backward:
-            reason = library.no_gradients()
-            if reason is None and workload.direction == "backward":
-                reason = getattr(library, "no_backward_alone", None)
-            if reason:
-                return reason
-            if (
-                not self.zeros_empty_rows(workload.device)
-                and workload.masked.empty_rows(workload.shape) is not None
-            ):
-                return UNKNOWN_GRADIENTS
-        asked = workload.core if self.block is None else workload
-        return self.own_reason(asked) if self.own_reason else None
 
-    def _no_block(self, workload: Workload, projection: str | None) -> str | None:
+    def _no_block(self, workload: Workload, projection: str | None, library: Library) -> str | None:
         if workload.d_model is None:
             if self.block is not None:
                 return "it computes whole multi-head blocks; give --d-model"
@@ -96,7 +86,7 @@ class Backend:
                 f"its core computes in {self.computes_in}, and the error budget of a block knows no such core"
             )
         if self.block is None:
-            reason: str | None = getattr(self.open(workload.device), "no_projections", None)
+            reason: str | None = getattr(library, "no_projections", None)
             return reason
         if projection is not None:
             return "it computes the block in one piece; leave out projection"
@@ -117,6 +107,22 @@ class Backend:
         if not hasattr(library, "namespace"):
             return f"attnlab's {library.name} library does not merge parts of the keys"
         return unsupported_part(workload, self.options)
+
+    def _no_scale(self, workload: Workload) -> str | None:
+        if "scale" in self.options or math.isclose(workload.scale, workload.head_dim**-0.5):
+            return None
+        return "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
+
+    def _no_gradients(self, workload: Workload, library: Library) -> str | None:
+        if not workload.backward:
+            return None
+        reason = library.no_gradients()
+        if reason is None and OUTPUT not in workload.results:
+            reason = getattr(library, "no_backward_alone", None)
+        zeros = self.zeros_empty_rows(workload.device)
+        if reason is None and not zeros and workload.masked.empty_rows(workload.shape) is not None:
+            reason = UNKNOWN_GRADIENTS
+        return reason
 
     def zeros_empty_rows(self, device: str) -> bool:
         """Whether a query that sees no key gets zeros from it, on `device`, without anybody's help."""
@@ -185,26 +191,27 @@ class Backend:
                 f"{self.name} returned a {_kind(type(returned))} from attend_with_log_sum, expected (output, ln Z)"
             )
         results = (returned,) if len(names) == 1 else tuple(returned)
+        library = self.open(workload.device)
         return {
-            name: self._checked(workload, name, result) for name, result in zip(names, results, strict=True)
+            name: self._checked(workload, library, name, result)
+            for name, result in zip(names, results, strict=True)
         }
 
-    def _checked(self, workload: Workload, name: str, result: Any) -> NDArray[Any]:
-        library, expected = self.open(workload.device), workload.shape_of(name)
+    def _checked(self, workload: Workload, library: Library, name: str, result: Any) -> NDArray[Any]:
         if name != OUTPUT and result is None:
             array = name.partition(" ")[0]
             raise ValueError(f"no {name} arrived: the output does not depend on the {array}")
-        arrays = array_type(library)
+        arrays, what = array_type(library), "" if name == OUTPUT else f" as {name}"
         if not isinstance(result, arrays):
             raise ValueError(
                 f"{self.name} returned a {_kind(type(result))}, expected a {_kind(arrays)}, as its LIBRARY says"
             )
-        what = "" if name == OUTPUT else f" as {name}"
-        shape, dtype = tuple(getattr(result, "shape", ())), library.dtype_of(result)
-        if shape != expected:
-            raise ValueError(f"{self.name} returned shape {shape}{what}, expected {expected}")
-        if dtype != workload.dtype_of(name):
-            raise ValueError(f"{self.name} returned dtype {dtype}{what}, expected {workload.dtype_of(name)}")
+        for found, expected, kind in (
+            (tuple(getattr(result, "shape", ())), workload.shape_of(name), "shape"),
+            (library.dtype_of(result), workload.dtype_of(name), "dtype"),
+        ):
+            if found != expected:
+                raise ValueError(f"{self.name} returned {kind} {found}{what}, expected {expected}")
         return library.to_numpy(result)
 
 

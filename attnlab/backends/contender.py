@@ -8,7 +8,6 @@ import.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import NAME, chosen, load, settings_of
+from attnlab.backends.discovery import SETTING, chosen, load
 from attnlab.backends.library import huge_page_variables, thread_variables
 from attnlab.problem.block import PROJECTIONS
 
@@ -31,40 +30,23 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
-def _threads(text: str, value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"{text}: threads must be a whole number of at least 1, got {value!r}")
-    return int(value)
-
-
-def _pages(text: str, value: str) -> str:
-    if value not in ("huge", "default"):
-        raise ValueError(f"{text}: pages must be huge or default, got {value!r}")
-    return value
-
-
-def _slowed(text: str, value: str) -> float:
+def _percent(value: str) -> float | None:
     try:
         percent = float(value.removesuffix("%"))
     except ValueError:
-        percent = math.nan
-    if not 0 <= percent <= 1000:
-        raise ValueError(f"{text}: slowed must be a percentage from 0 to 1000, got {value!r}")
-    return percent
+        return None
+    return percent if 0 <= percent <= 1000 else None
 
 
-def _projection(text: str, value: str) -> str:
-    if value not in PROJECTIONS:
-        raise ValueError(f"{text}: projection must be one of {', '.join(PROJECTIONS)}, got {value!r}")
-    return value
-
-
-#: settings that are no environment variables, and what reads them: (the whole notation, the value)
-_SETTINGS: dict[str, Callable[[str, str], Any]] = {
-    "threads": _threads,
-    "pages": _pages,
-    "slowed": _slowed,
-    "projection": _projection,
+#: settings that are no environment variables: what they have to be, and what reads them, None where they are not that
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "threads": (
+        "a whole number of at least 1",
+        lambda value: int(value) or None if value.isdecimal() else None,
+    ),
+    "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
+    "slowed": ("a percentage from 0 to 1000", _percent),
+    "projection": (f"one of {', '.join(PROJECTIONS)}", {one: one for one in PROJECTIONS}.get),
 }
 #: what may be set of any contender, in words
 _FOR_ALL = f"settings of all contenders are {', '.join(_SETTINGS)} and environment variables in capitals"
@@ -127,10 +109,13 @@ class Contender:
                 raise ValueError(f"{text}: {key} is given twice")
             given.add(key)
             if key in _SETTINGS:
-                own[key] = _SETTINGS[key](text, value)
+                wanted, reader = _SETTINGS[key]
+                own[key] = reader(value)
+                if own[key] is None:
+                    raise ValueError(f"{text}: {key} must be {wanted}, got {value!r}")
             elif _VARIABLE.fullmatch(key):
                 variables.append((key, value))
-            elif NAME.fullmatch(key):
+            elif re.fullmatch(SETTING, key):
                 of_backend.append((key, value))
             else:
                 raise ValueError(f"{text}: {key!r} is no setting; {_FOR_ALL}")
@@ -138,9 +123,8 @@ class Contender:
 
     def require(self, folders: Sequence[Path | str] = ()) -> None:
         """Raises ValueError, in one line, for an unknown backend and for a setting that its file does not declare."""
-        known = settings_of(self.backend, folders)
         try:
-            chosen(self.backend, known, dict(self.settings))
+            chosen(self.backend, folders, dict(self.settings))
         except ValueError as fault:
             said = str(fault)
             raise ValueError(f"{said}; {_FOR_ALL}" if "no setting" in said else said) from None

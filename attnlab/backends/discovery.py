@@ -51,14 +51,15 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.importing import begun
@@ -69,13 +70,21 @@ from attnlab.plain import suggestion
 from attnlab.problem.dtypes import DTYPES
 
 _HOME = "attnlab.implementations"
-_NAME = re.compile(r"[A-Za-z]\w*")
-_ON_REQUEST = re.compile(r"^ON_REQUEST = \"(.+)\"$", re.MULTILINE)
-_BLOCK, _ATTEND = (re.compile(rf"^def {name}\b", re.MULTILINE) for name in ("block", "attend"))
-#: the name of a backend's own setting, and one of its values
-NAME, _VALUE = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[^\s,=\[\]]+")
-#: arguments of `block` before its keywords: the parameters and the heads
-_OF_BLOCK = 2
+#: what a file's `SETTINGS` have to be
+SETTING = "[a-z][a-z0-9_]*"
+_Name = Annotated[str, msgspec.Meta(pattern=f"^{SETTING}$")]
+_Value = Annotated[str, msgspec.Meta(pattern=r"^[^\s,=\[\]]+$")]
+_Settings = dict[_Name, Annotated[tuple[_Value, ...], msgspec.Meta(min_length=1)]]
+#: what a file may hold beside, and the fields of `Backend` for it
+_OPTIONAL = {
+    "declines": "own_reason",
+    "prepare": "prepare",
+    "attend_with_log_sum": "attend_with_log_sum",
+    "KERNEL": "kernel",
+    "EMPTY_ROWS": "empty_rows",
+    "MEMORY": "memory",
+    "block": "block",
+}
 
 
 def backends(folders: Sequence[Path | str] = ()) -> list[str]:
@@ -84,20 +93,20 @@ def backends(folders: Sequence[Path | str] = ()) -> list[str]:
     A name says that a file is there, not that its library is installed. Raises ValueError for a folder
     that is none, or a file whose name is taken.
     """
-    return sorted(_places(folders))
+    return sorted(_files(folders))
 
 
 def block_only(name: str, folders: Sequence[Path | str] = ()) -> bool:
     """Whether the backend `name` computes whole multi-head blocks and nothing else, by its text: it is not imported."""
-    file = require(name, folders) or _home_file(name)
-    text = file.read_text(encoding="utf-8", errors="replace")
-    return bool(_BLOCK.search(text)) and not _ATTEND.search(text)
+    text = _text(require(name, folders))
+    return bool(re.search(r"^def block\b", text, re.MULTILINE)) and not re.search(
+        r"^def attend\b", text, re.MULTILINE
+    )
 
 
 def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
     """Why the backend `name` races only where it is named (its ``ON_REQUEST``), by its text, or None."""
-    file = require(name, folders) or _home_file(name)
-    found = _ON_REQUEST.search(file.read_text(encoding="utf-8", errors="replace"))
+    found = re.search(r"^ON_REQUEST = \"(.+)\"$", _text(require(name, folders)), re.MULTILINE)
     return found[1] if found else None
 
 
@@ -110,16 +119,12 @@ def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
     ]
 
 
-def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:
-    """The backend `name`, its file imported now, with these of its own `settings` and the defaults of the others.
-
-    With settings given its file is imported anew, so that what they change holds for this backend alone. Raises
-    ValueError for an unknown name (naming the near ones), an unknown setting, a file that fails on import or is
-    malformed, and Unavailable where it needs a library that is not installed or refuses its settings.
-    """
-    file = require(name, folders)
-    values = chosen(name, _declared(name, file), settings or {})
-    return backend_of(name, _import(name, file, settings or {}), values)
+def require(name: str, folders: Sequence[Path | str] = ()) -> Path:
+    """The file of the backend `name`, without importing it. Raises ValueError for an unknown one, naming the near."""
+    files = _files(folders)
+    if name not in files:
+        raise ValueError(f"no backend is called {name!r}; {suggestion(name, sorted(files))}")
+    return files[name]
 
 
 def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tuple[str, ...]]:
@@ -127,95 +132,49 @@ def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tupl
 
     Raises ValueError for an unknown name and for settings that are not declared as they must be.
     """
-    return _declared(name, require(name, folders))
-
-
-def require(name: str, folders: Sequence[Path | str] = ()) -> Path | None:
-    """The file of the backend `name` (None for one that comes with attnlab), without importing it.
-
-    Raises ValueError for an unknown name, naming the near ones.
-    """
-    places = _places(folders)
-    if name not in places:
-        raise ValueError(f"no backend is called {name!r}; {suggestion(name, sorted(places))}")
-    return places[name]
-
-
-def _declared(name: str, file: Path | None) -> dict[str, tuple[str, ...]]:
-    return _declared_in(file or _home_file(name))
-
-
-def _home_file(name: str) -> Path:
-    """The file of a backend that comes with attnlab."""
-    folders = map(Path, importlib.import_module(_HOME).__path__)
-    places = (place for one in folders for place in (one / f"{name}.py", one / name / "__init__.py"))
-    return next(place for place in places if place.is_file())
-
-
-def _places(folders: Sequence[Path | str]) -> dict[str, Path | None]:
-    home = importlib.import_module(_HOME)
-    places: dict[str, Path | None] = {
-        module.name: None for module in pkgutil.iter_modules(home.__path__) if not module.name.startswith("_")
-    }
-    for folder in map(Path, folders):
-        if not folder.is_dir():
-            raise ValueError(f"--implementations must name a folder, got {folder}")
-        for file in sorted(folder.glob("[!_]*.py")):
-            if not _NAME.fullmatch(file.stem):
-                raise ValueError(
-                    f"{file}: a backend is called by its file's name, which must be letters, digits and _; "
-                    "rename the file, or begin its name with _ if it is no backend"
-                )
-            if places.get(file.stem) == file.resolve():
-                continue  # the folder is named twice
-            if file.stem in places:
-                raise ValueError(f"{file} has the name of another backend, {file.stem}; rename the file")
-            places[file.stem] = file.resolve()
-    return places
-
-
-def _import(name: str, file: Path | None, settings: Mapping[str, str]) -> ModuleType:
-    said = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
-    suffix = f"[{said}]".replace(".", "_") if said else ""
-    before = len(begun)
+    file = require(name, folders)
     try:
-        if file is not None:
-            return _import_file(f"attnlab_user_backends.{name}{suffix}", file)
-        if settings:
-            return _import_file(f"{_HOME}.{name}{suffix}", _home_file(name))
-        return importlib.import_module(f"{_HOME}.{name}")
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] == "attnlab":
-            raise  # a fault of our packaging must never read as "not installed"
-        raise Unavailable(f"{name} needs {missing.name or missing}, which is not installed") from None
-    except (Exception, SystemExit) as fault:  # a script that exits must not take the program with it
-        text = " ".join(str(fault).split())
-        if file is None:
-            if begun[before:] and isinstance(fault, ImportError | AttributeError | OSError):
-                module, mend = begun[-1]
-                lacking = f"{module} does not hold what {name} needs ({type(fault).__name__}: {text})"
-                raise Unavailable(f"{lacking}; {mend}") from None
-            raise
-        where = _line_in(file, fault)
-        raise ValueError(f"{file.name} fails on import: {type(fault).__name__}: {text}{where}") from None
+        statements = ast.parse(_text(file)).body if "SETTINGS" in _text(file) else []
+    except SyntaxError:
+        return {}  # its import tells where
+    for one in statements:
+        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == "SETTINGS" for target in targets):
+            try:
+                return msgspec.convert(ast.literal_eval(getattr(one, "value", None) or ""), _Settings)
+            except (ValueError, TypeError):
+                raise ValueError(
+                    f'{file.name}: SETTINGS must be written out as {{"name": ("default", "other value"), ...}}: '
+                    "names of small letters, digits and _, values without blanks, commas, = and brackets"
+                ) from None
+    return {}
 
 
-def _line_in(file: Path, fault: BaseException) -> str:
-    """Where in `file` the fault arose; nothing for a syntax error, whose own text says it."""
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if Path(frame.filename) == file
-    ]
-    return f" (line {lines[-1]})" if lines else ""
+def chosen(name: str, folders: Sequence[Path | str], given: Mapping[str, str]) -> dict[str, str]:
+    """A value for each setting of the backend `name`: the one `given`, or its default.
+
+    Raises ValueError, in one line, for a name or a value that is not known.
+    """
+    known = settings_of(name, folders)
+    for one, value in given.items():
+        if one not in known:
+            its = ", ".join(f"{own}={'|'.join(values)}" for own, values in known.items())
+            has = f"its own are {its}" if its else "it has none of its own"
+            raise ValueError(f"{name} has no setting {one!r}; {has}")
+        if value not in known[one]:
+            raise ValueError(f"{name}: {one} must be {' or '.join(known[one])}, got {value!r}")
+    return {one: given.get(one, values[0]) for one, values in known.items()}
 
 
-def _import_file(qualified: str, file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(qualified, file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} cannot be imported as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[qualified] = module  # dataclasses and torch.compile look their module up by name
-    spec.loader.exec_module(module)
-    return module
+def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:
+    """The backend `name`, its file imported now, with these of its own `settings` and the defaults of the others.
+
+    With settings given its file is imported anew, so that what they change holds for this backend alone. Raises
+    ValueError for an unknown name (naming the near ones), an unknown setting, a file that fails on import or is
+    malformed, and Unavailable where it needs a library that is not installed or refuses its settings.
+    """
+    values = chosen(name, folders, settings or {})
+    return backend_of(name, _imported(name, require(name, folders), settings or {}), values)
 
 
 def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None = None) -> Backend:
@@ -224,37 +183,82 @@ def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None
     Raises ValueError where ``attend`` or ``LIBRARY`` is missing or unknown, Unavailable where it refuses `settings`.
     """
     computes_in = _configured(name, module, settings or {})
-    block = getattr(module, "block", None)
+    optional = {field: getattr(module, one, None) for one, field in _OPTIONAL.items()}
+    block = optional["block"]
     attend = getattr(module, "attend", None) if block is None else _no_core
     if not callable(attend):
         raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
-    library = getattr(module, "LIBRARY", None)
+    library, parts = getattr(module, "LIBRARY", None), getattr(module, "PARTS", 1)
     if library not in library_names():
         known = " or ".join(f'"{one}"' for one in library_names())
         raise ValueError(f"{name}: LIBRARY must be {known}, got {library!r}")
+    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
+        raise ValueError(f"{name}: PARTS must be a whole number from 1 on, got {parts!r}")
     return Backend(
         name=name,
         library=library,
         attend=attend,
         summary=(inspect.getdoc(module) or "").partition("\n")[0],
-        options=_options(name, attend) if block is None else _options(name, block, _OF_BLOCK),
-        own_reason=getattr(module, "declines", None),
-        prepare=getattr(module, "prepare", None),
-        attend_with_log_sum=getattr(module, "attend_with_log_sum", None),
-        kernel=getattr(module, "KERNEL", None),
-        empty_rows=getattr(module, "EMPTY_ROWS", None),
-        memory=getattr(module, "MEMORY", None),
+        options=_options(name, attend, 3) if block is None else _options(name, block, 2),
         settings=dict(settings or {}),
         computes_in=computes_in,
-        parts=_parts(name, getattr(module, "PARTS", 1)),
-        block=block,
+        parts=parts,
+        **optional,
     )
 
 
-def _parts(name: str, said: object) -> int:
-    if isinstance(said, bool) or not isinstance(said, int) or said < 1:
-        raise ValueError(f"{name}: PARTS must be a whole number from 1 on, got {said!r}")
-    return said
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
+    """The file of every backend, by name."""
+    homes = map(Path, importlib.import_module(_HOME).__path__)
+    found = {file.stem: file for home in homes for file in home.glob("[!_]*.py")}
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise ValueError(f"--implementations must name a folder, got {folder}")
+        for file in sorted(one.resolve() for one in folder.glob("[!_]*.py")):
+            if not re.fullmatch(r"[A-Za-z]\w*", file.stem):
+                raise ValueError(
+                    f"{file}: a backend is called by its file's name, which must be letters, digits and _; "
+                    "rename the file, or begin its name with _ if it is no backend"
+                )
+            if found.setdefault(file.stem, file) != file:  # the same where the folder is named twice
+                raise ValueError(f"{file} has the name of another backend, {file.stem}; rename the file")
+    return found
+
+
+def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
+    """The file, imported; anew where there are settings."""
+    own = str(file.parent) in importlib.import_module(_HOME).__path__
+    qualified, before = f"{_HOME if own else 'attnlab_user_backends'}.{name}", len(begun)
+    if settings:
+        said = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
+        qualified += f"[{said}]".replace(".", "_")
+    try:
+        if own and not settings:
+            return importlib.import_module(qualified)
+        spec = importlib.util.spec_from_file_location(qualified, file)
+        assert spec is not None and spec.loader is not None, "a file of Python"
+        module = sys.modules[qualified] = importlib.util.module_from_spec(spec)  # torch.compile looks it up
+        spec.loader.exec_module(module)
+        return module
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "attnlab":
+            raise  # a fault of our packaging must never read as "not installed"
+        raise Unavailable(f"{name} needs {missing.name or missing}, which is not installed") from None
+    except (Exception, SystemExit) as fault:  # a script that exits must not take the program with it
+        text = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+        if own:
+            if begun[before:] and isinstance(fault, ImportError | AttributeError | OSError):
+                module_name, mend = begun[-1]
+                raise Unavailable(f"{module_name} does not hold what {name} needs ({text}); {mend}") from None
+            raise
+        frames = traceback.extract_tb(fault.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
+        where = f" (line {lines[-1]})" if lines else ""  # the text of a syntax error says it
+        raise ValueError(f"{file.name} fails on import: {text}{where}") from None
 
 
 def _no_core(*arrays: Any, **options: Any) -> Any:
@@ -279,7 +283,7 @@ def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> s
     return computes_in
 
 
-def _options(name: str, attend: Callable[..., Any], positional: int = 3) -> frozenset[str]:
+def _options(name: str, attend: Callable[..., Any], positional: int) -> frozenset[str]:
     """The keywords of a file's function after so many arguments."""
     try:
         parameters = list(inspect.signature(attend).parameters.values())
@@ -288,74 +292,16 @@ def _options(name: str, attend: Callable[..., Any], positional: int = 3) -> froz
             f"{name}: Python cannot tell which options its attend takes; "
             "wrap it in a function: def attend(query, key, value, *, causal, scale)"
         ) from None
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return frozenset({"causal", "scale"})
-    by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    named = [parameter for parameter in parameters[positional:] if parameter.kind in by_keyword]
     known = known_keywords()
-    for parameter in named:
-        if parameter.name not in known and parameter.default is parameter.empty:
+    named = [
+        one for one in parameters[positional:] if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    for one in named:
+        if one.name not in known and one.default is one.empty:
             raise ValueError(
-                f"{name}: its attend needs {parameter.name!r}, which nobody gives it; "
+                f"{name}: its attend needs {one.name!r}, which nobody gives it; "
                 f"known are {', '.join(sorted(known))}; give it a default"
             )
-    return frozenset(parameter.name for parameter in named) & known
-
-
-def _declared_in(file: Path) -> dict[str, tuple[str, ...]]:
-    """The allowed values of each setting that the backend `file` declares, the default first; empty without any.
-
-    Raises ValueError, in one line, for a ``SETTINGS`` that is no such thing; a file that is no Python has none.
-    """
-    text = file.read_text(encoding="utf-8", errors="replace")
-    if "SETTINGS" not in text:
-        return {}
-    try:
-        statements = ast.parse(text).body
-    except SyntaxError:
-        return {}  # its import tells where
-    for one in statements:
-        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == "SETTINGS" for target in targets):
-            return _settings_of(file, getattr(one, "value", None))
-    return {}
-
-
-def chosen(backend: str, known: dict[str, tuple[str, ...]], given: Mapping[str, str]) -> dict[str, str]:
-    """A value for each of the `known` settings of `backend`: the one `given`, or its default.
-
-    Raises ValueError, in one line, for a name or a value that is not known.
-    """
-    for name, value in given.items():
-        if name not in known:
-            its = ", ".join(f"{one}={'|'.join(values)}" for one, values in known.items())
-            raise ValueError(
-                f"{backend} has no setting {name!r}; "
-                + (f"its own are {its}" if its else "it has none of its own")
-            )
-        if value not in known[name]:
-            raise ValueError(f"{backend}: {name} must be {' or '.join(known[name])}, got {value!r}")
-    return {name: given.get(name, values[0]) for name, values in known.items()}
-
-
-def _settings_of(file: Path, value: ast.expr | None) -> dict[str, tuple[str, ...]]:
-    try:
-        found = ast.literal_eval(value) if value is not None else None
-    except (ValueError, TypeError):
-        found = None
-    if not isinstance(found, dict) or not all(map(_sound, found, found.values())):
-        raise ValueError(
-            f'{file.name}: SETTINGS must be written out as {{"name": ("default", "other value"), ...}}: '
-            "names of small letters, digits and _, values without blanks, commas, = and brackets"
-        )
-    return {name: tuple(values) for name, values in found.items()}
-
-
-def _sound(name: object, values: object) -> bool:
-    return (
-        isinstance(name, str)
-        and NAME.fullmatch(name) is not None
-        and isinstance(values, tuple | list)
-        and len(values) > 0
-        and all(isinstance(one, str) and _VALUE.fullmatch(one) is not None for one in values)
-    )
+    return frozenset(one.name for one in named) & known

@@ -51,27 +51,11 @@ from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
 from attnlab.problem.workload import GIVEN, Workload
 
-_PLAIN = (
-    "mask",
-    "visible",
-    "bias",
-    "alibi_slopes",
-    "attn_mask",
-    "scale",
-    "softcap",
-    "sinks",
-    "enable_gqa",
-    "rotary",
-)
 #: by which a whole mask can be given
 _ARRAYS = ("mask", "visible", "attn_mask")
+_PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa", "rotary")
 #: what stands for "not asked for", where that is not None
-_RESTING: dict[str, Any] = {
-    "causal": False,
-    "causal_bottom_right": False,
-    "enable_gqa": False,
-    "rotary": False,
-}
+_RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa", "rotary"), False)
 
 
 def known_keywords() -> frozenset[str]:
@@ -134,17 +118,16 @@ def given(problem: Problem, options: Collection[str], library: Library, dtype: s
         found["attn_mask"] = _attn_mask(problem, bias is not None, flags is None, library, dtype)
         if bias is not None and flags:
             found.update({name: _RESTING.get(name) for name in flags})
-    if "scale" in options:
-        found["scale"] = problem.scale
-    if "softcap" in options:
-        found["softcap"] = problem.softcap
     if problem.sinks is not None:
         found["sinks"] = library.from_numpy(problem.sinks, dtype)
-    if "enable_gqa" in options:
-        found["enable_gqa"] = problem.group > 1
-    if "rotary" in options:
-        found["rotary"] = problem.block is not None and problem.block.rotary
-    return found
+    rotary = problem.block is not None and problem.block.rotary
+    plain = {
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "enable_gqa": problem.group > 1,
+        "rotary": rotary,
+    }
+    return found | {name: value for name, value in plain.items() if name in options}
 
 
 def given_nothing(options: Collection[str]) -> dict[str, Any]:

@@ -1,52 +1,37 @@
-"""The commands by name; each lives in a file of its own and imports what it needs when it is called."""
+"""The commands by name; each imports what it needs when it is called."""
 
 from __future__ import annotations
 
 import click
 
-from attnlab.cli import (
-    backends,
-    check,
-    claims,
-    compare,
-    completion,
-    dataset,
-    diagnose,
-    doctor,
-    explore,
-    numerics,
-    plans,
-    report,
-    run,
-    selftest,
-    show,
-    sweep,
-)
+from attnlab.cli import backends, claims, dataset, diagnose, explore, numerics, races, stored, sweep
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="attnlab", message="attnlab %(version)s")
 def app() -> None:
-    """Which attention should I run here, how fast, how big, and is it right?"""
+    """Which attention should I run here, how fast, how big, and is it right?
+
+    For completion in a shell, in ~/.bashrc: eval "$(_ATTNLAB_COMPLETE=bash_source attnlab)"; zsh and fish alike.
+    """
 
 
 for _command in (
-    run.run,
+    races.run,
     sweep.sweep,
-    compare.compare,
-    check.check,
+    races.compare,
+    backends.check,
     numerics.numerics,
     claims.claims,
     diagnose.diagnose,
     backends.backends,
-    plans.plans,
-    report.report,
+    races.plans,
+    stored.report,
     explore.explore,
-    show.show,
+    stored.show,
     dataset.collect,
     dataset.query,
-    selftest.selftest,
-    doctor.doctor,
-    completion.completion,
+    races.selftest,
+    stored.doctor,
 ):
     app.add_command(_command)

@@ -1,20 +1,18 @@
-"""``attnlab backends``: what is there, what is not, and why."""
+"""``attnlab backends`` and ``attnlab check``: what is there, what does it do, and is it right?"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 import click
 
-from attnlab.cli import completion, options
-
-if TYPE_CHECKING:
-    from attnlab.runs.support import Support
+from attnlab.cli import options
+from attnlab.problem.workload import DEVICES
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=completion.backends)
+@options.backend_names
 @options.device
 @options.folders
 @click.option("--matrix", is_flag=True, help="Ask for every feature and run each yes once; Markdown.")
@@ -32,8 +30,8 @@ def backends(
     from attnlab.backends.discovery import require
     from attnlab.cli.progress import note
     from attnlab.cli.tables import backend_table, show
-    from attnlab.problem.workload import DEVICES
-    from attnlab.runs.listing import listed
+    from attnlab.report.support_page import page
+    from attnlab.runs.support import listed, support
 
     if device not in DEVICES:
         raise ValueError(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
@@ -41,24 +39,53 @@ def backends(
         require(name, folders)
     if as_json and not matrix:
         raise ValueError("--json belongs to --matrix; give both")
-    if matrix:
-        return _matrix(names or tuple(there(folders)), device, folders, as_json)
-    with note() as on_event:
-        found = listed(device, folders, names, on_event=on_event)
-    show(backend_table(device, found))
-    return 0
-
-
-def _matrix(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool) -> int:
-    from attnlab.cli.progress import note
-    from attnlab.report.support_page import page
-    from attnlab.runs.support import support
-
-    found: list[Support] = []
     with note(quiet=as_json) as on_event:
-        found += (support(name, device, folders, on_event=on_event) for name in names)
+        if matrix:
+            found = [support(one, device, folders, on_event=on_event) for one in names or there(folders)]
+        else:
+            here = listed(device, folders, names, on_event=on_event)
+    if not matrix:
+        show(backend_table(device, here))
+        return 0
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False))
     else:
         click.echo(page(found), nl=False)
     return 1 if any(one.faults for one in found) else 0
+
+
+@click.command()
+@options.backend_names
+@options.device
+@options.folders
+@options.as_json
+@options.quiet
+def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool, quiet: bool) -> int:
+    """Hold backends against float64, outputs and gradients: all of them, or those named.
+
+    Exits with 1 where one is wrong, or was named and could not be asked; with --quiet those alone are printed.
+    """
+    from attnlab.backends.contender import Contender
+    from attnlab.backends.discovery import backends as there
+    from attnlab.cli.progress import note
+    from attnlab.cli.tables import check_table, precision_table, same_bits_table, show
+    from attnlab.runs.check import check as hold
+
+    asked = names or there(folders)
+    for name in asked:
+        Contender.parse(name).require(folders)
+    keep = len(asked) > 1
+    with note(quiet=as_json or quiet) as on_event:
+        found = [
+            hold(one, folders=folders, device=device, on_event=on_event, keep=keep, invariance=True)
+            for one in asked
+        ]
+    failed = [one for one in found if one.passed is False or (names and one.passed is None)]
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found]))
+    elif quiet:
+        for one in failed:
+            click.echo(f"{one.name}: {'WRONG' if one.passed is False else 'not asked'}. {one.reason}")
+    else:
+        show(check_table(found), precision_table(found), same_bits_table(found))
+    return 1 if failed else 0

@@ -6,26 +6,20 @@ import json
 
 import click
 
-from attnlab.cli import completion, options
-from attnlab.problem.fields import split_names
+from attnlab.cli import options
 
 
 @click.command()
-@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=completion.claims)
+@click.argument("ids", nargs=-1, metavar="[ID]...", type=options.Name(options.claims))
 @click.option("--list", "as_list", is_flag=True, help="List the claims and measure nothing.")
-@click.option(
-    "--backends",
-    metavar="A,B",
-    shell_complete=completion.listed(completion.backends),
-    help="Measure through these; all that are there by default.",
-)
+@options.chosen_backends("Measure through these; all that are there by default.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of every random number.")
 @options.folders
 @options.as_json
 def claims(
     ids: tuple[str, ...],
     as_list: bool,
-    backends: str | None,
+    backends: tuple[str, ...] | None,
     seed: int,
     folders: tuple[str, ...],
     as_json: bool,
@@ -47,9 +41,8 @@ def claims(
         else:
             show(claims_table(listed))
         return 0
-    names = None if backends is None else split_names(backends)
     with note(quiet=as_json) as on_event:
-        found = run_claims(ids, seed=seed, backends=names, folders=folders, on_event=on_event)
+        found = run_claims(ids, seed=seed, backends=backends, folders=folders, on_event=on_event)
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
         return 0

@@ -8,16 +8,15 @@ from pathlib import Path
 import click
 
 from attnlab.cli import options
-from attnlab.problem.fields import split_names
 
 
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=options.PATH)
 @click.option(
     "--text",
     "text_file",
     required=True,
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FILE",
     help="What it reads, UTF-8.",
 )
@@ -27,29 +26,24 @@ from attnlab.problem.fields import split_names
     metavar="N",
     help="The first N tokens of the text. [default: 512, or as many as the model takes]",
 )
-@click.option("--backends", metavar="A,B", help="Whose errors to measure; all by default that set up fast.")
+@options.chosen_backends("Whose errors to measure; all by default that set up fast.")
 @click.option(
     "--race/--no-race", default=True, show_default=True, help="Race the quickest backends on its inputs."
 )
 @click.option(
     "--save-inputs",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="FILE.safetensors",
     help="Keep query, key and value of every layer, for --inputs of run and compare.",
 )
 @options.folders
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="A new folder; reports/diagnosis by default.",
-)
+@options.out("A new folder; reports/diagnosis by default.")
 @options.as_json
 def diagnose(
     model: Path,
     text_file: Path,
     length: int | None,
-    backends: str | None,
+    backends: tuple[str, ...] | None,
     race: bool,
     save_inputs: Path | None,
     folders: tuple[str, ...],
@@ -76,7 +70,7 @@ def diagnose(
             model,
             text,
             length=length,
-            backends=split_names(backends) if backends is not None else None,
+            backends=backends,
             folders=folders,
             race=race,
             save_inputs=save_inputs,

@@ -7,30 +7,22 @@ from pathlib import Path
 
 import click
 
-from attnlab.cli import completion, options
-from attnlab.problem.fields import split_names
+from attnlab.cli import options
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completion.experiments)
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=options.Name(options.experiments))
 @click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
-@click.option(
-    "--backends",
-    metavar="A,B",
-    shell_complete=completion.listed(completion.backends),
-    help="Backends to measure through; all that are there by default.",
-)
+@options.chosen_backends("Backends to measure through; all that are there by default.")
 @click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
 @options.folders
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="A new folder; reports/numerics by default."
-)
+@options.out("A new folder; reports/numerics by default.")
 @options.as_json
 @options.quiet
 def numerics(
     names: tuple[str, ...],
     listing: bool,
-    backends: str | None,
+    backends: tuple[str, ...] | None,
     seed: int,
     folders: tuple[str, ...],
     out: Path | None,
@@ -53,18 +45,17 @@ def numerics(
             click.echo(f"{name:20} {catalogue.experiment(name).question}")
         return 0
     chosen = catalogue.chosen_experiments(names or ("all",))
-    asked = split_names(backends) if backends is not None else None
-    catalogue.check_request(asked, seed, folders)
+    catalogue.check_request(backends, seed, folders)
     place = claim(out, Path("reports/numerics"), experiments_page.STORE)
     found = []
     with live_progress(quiet=quiet) as progress:
         for done, name in enumerate(chosen):
             progress.stage(name.replace("_", " "), done=done, total=len(chosen))
-            found += catalogue.run_experiments([name], asked, seed=seed, folders=folders)
+            found += catalogue.run_experiments([name], backends, seed=seed, folders=folders)
         ledger = None
         if not names:
             progress.stage("claims", done=len(chosen), total=len(chosen))
-            ledger = run_claims(seed=seed, backends=asked, folders=folders, findings=found)
+            ledger = run_claims(seed=seed, backends=backends, folders=folders, findings=found)
     page = experiments_page.write(
         found, place, environment=environment(), command=options.typed(), ledger=ledger
     )

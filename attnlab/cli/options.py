@@ -1,19 +1,85 @@
-"""The options that several commands share, and how their text is read."""
+"""The options that several commands share, how their text is read, and what a shell completes them to."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from attnlab.cli import completion
+from attnlab.problem.fields import declaration, split_names
 from attnlab.problem.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.problem.workload import DEVICES, Workload
-from attnlab.runs.presets import only_workload
 from attnlab.text import without_home
+
+#: names, or what finds them
+Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A text that a shell completes from what is `known`; where `several`, the last of those between commas."""
+
+    name = "text"
+
+    def __init__(self, known: Known, *, several: bool = False) -> None:
+        self._known, self._several = known, several
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Those that begin with what is typed, each once."""
+        before, comma, last = incomplete.rpartition(",") if self._several else ("", "", incomplete)
+        names = dict.fromkeys(self._known(ctx) if callable(self._known) else self._known)
+        return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
+
+
+class Names(Name):
+    """Names between commas, as a tuple. Raises ValueError for an empty name."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__(known, several=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """``a,b`` as ("a", "b")."""
+        return tuple(split_names(value)) if isinstance(value, str) else value
+
+
+def backends(context: click.Context) -> Iterable[str]:
+    """Names of backends, those of the folders given so far included."""
+    from attnlab.backends.discovery import backends as there
+
+    try:
+        return there(context.params.get("folders") or ())
+    except ValueError:  # a folder that is not there: told when the command runs
+        return there()
+
+
+def presets(context: click.Context) -> Iterable[str]:
+    """Names of presets and of their parts."""
+    from attnlab.runs.presets import presets as known
+
+    return [name for one in known().values() for name in (one.name, *(part.path for part in one.parts))]
+
+
+def experiments(context: click.Context) -> Iterable[str]:
+    """Names of experiments."""
+    from attnlab.experiments.catalogue import EXPERIMENTS
+
+    return EXPERIMENTS
+
+
+def claims(context: click.Context) -> Iterable[str]:
+    """Ids of claims."""
+    from attnlab.experiments.claims import chosen
+
+    return [one.id for one in chosen(())]
+
+
+PATH = click.Path(path_type=Path)
 
 folders = click.option(
     "--implementations",
@@ -27,18 +93,28 @@ device = click.option(
     default="cpu",
     show_default=True,
     metavar="DEVICE",
-    shell_complete=completion.among(*DEVICES),
+    type=Name(DEVICES),
     help="cpu or cuda.",
 )
 preset = click.option(
     "--preset",
     metavar="NAME[/PHASE],...",
-    shell_complete=completion.listed(completion.presets),
+    type=Name(presets, several=True),
     help="The shapes of a known model, as llama3-8b or llama3-8b/decode; `attnlab plans` lists them.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the verdict alone.")
+backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...", type=Name(backends))
+
+
+def chosen_backends(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--backends A,B``."""
+    return click.option("--backends", metavar="A,B", type=Names(backends), help=help)
+
+
+def out(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--out DIR``."""
+    return click.option("--out", type=PATH, metavar="DIR", help=help)
 
 
 def typed() -> str:
@@ -66,14 +142,13 @@ def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[.
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for choice in reversed(choices(grid=grid)):
             default = ",".join(map(str, GRID.get(choice.name, ()))) if grid else ""
-            said = choice.help(default)
             command = click.option(
                 choice.option,
                 *choice.also,
                 choice.name,
                 metavar=choice.metavar,
-                shell_complete=completion.values(choice.name),
-                help=said,
+                type=Name(declaration(choice.fields[0]).names, several=True),
+                help=choice.help(default),
             )(command)
         return command
 
@@ -85,6 +160,8 @@ def read_workload(texts: Mapping[str, str | None], preset: str | None = None) ->
 
     Raises ValueError, naming the option that is wrong.
     """
+    from attnlab.runs.presets import only_workload
+
     said = read_options(texts, grid=False)
     try:
         if preset is not None:
@@ -100,17 +177,11 @@ class WorkloadCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """With ``=true`` written behind those that stand bare."""
-        bare = {
-            choice.option: choice for grid in (False, True) for choice in choices(grid=grid) if choice.bare
-        }
+        bare = {one.option: one for grid in (False, True) for one in choices(grid=grid) if one.bare}
         written, rest = [], list(args)
-        while rest:
+        while rest and rest[0] != "--":
             word = rest.pop(0)
-            if word == "--":
-                written += [word, *rest]
-                break
             if word in bare:
-                value = rest.pop(0) if rest and bare[word].is_value(rest[0]) else "true"
-                word = f"{word}={value}"
+                word += f"={rest.pop(0) if rest and bare[word].is_value(rest[0]) else 'true'}"
             written.append(word)
-        return super().parse_args(ctx, written)
+        return super().parse_args(ctx, [*written, *rest])

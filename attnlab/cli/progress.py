@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from attnlab.runs.execute import Progress
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
+    from attnlab.judge.analysis import Cell
     from attnlab.problem.result import Result
     from attnlab.runs.store import Run
     from attnlab.runs.sweep_progress import Status
@@ -33,52 +35,61 @@ _BETWEEN = 0.5
 _FRAME = 8
 
 
-class _Lines(Progress):
-    """A line a stage, for logs."""
+class _Timed(Progress):
+    """How many workloads are done since the start, and how long the others will take. `clock` counts seconds."""
 
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._before: int | None = None
-
-    def stage(self, text: str, *, done: int, total: int) -> None:
-        self._before = done if self._before is None else self._before
-        elapsed = time.monotonic() - self._started
-        seconds = seconds_left(elapsed, self._before, done, total)
-        left = "" if seconds is None else f", about {seconds:.0f} s left"
-        print(f"[{done}/{total}] {text} ({elapsed:.0f} s so far{left})", file=sys.stderr, flush=True)
-
-
-class LiveTable(Progress):
-    """A row a finished workload, the last ones where not all fit, and below them what is done now and the time left.
-
-    `clock` counts seconds.
-    """
-
-    def __init__(self, live: Live, clock: Callable[[], float] = time.monotonic) -> None:
-        from attnlab.cli.standings import Standings
-
-        self._live, self._clock, self._started = live, clock, clock()
-        self._drawn = -_BETWEEN
-        self._rows: list[Standings] = []
-        self._baseline, self._margin = "", 0.0
-        self._stage, self._detail = "", ""
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._started = clock, clock()
         self._before: int | None = None
         self._done, self._total = 0, 0
 
-    def begins(self, run: Run) -> None:
-        from itertools import groupby
+    def stage(self, text: str, *, done: int, total: int) -> None:
+        self._before = done if self._before is None else self._before
+        self._done, self._total = done, total
 
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._started
+
+    def left(self) -> float | None:
+        """Seconds that the rest takes if every workload takes as long as those since the start; None if unknown."""
+        before = self._before or 0  # of a run that is gone on with, the workloads that were done already
+        if not before < self._done < self._total:
+            return None
+        return self.elapsed() / (self._done - before) * (self._total - self._done)
+
+
+class _Lines(_Timed):
+    """A line a stage, for logs."""
+
+    def stage(self, text: str, *, done: int, total: int) -> None:
+        super().stage(text, done=done, total=total)
+        seconds = self.left()
+        left = "" if seconds is None else f", about {seconds:.0f} s left"
+        print(f"[{done}/{total}] {text} ({self.elapsed():.0f} s so far{left})", file=sys.stderr, flush=True)
+
+
+class LiveTable(_Timed):
+    """A row a finished workload, the last ones where not all fit, and below them what is done now and the time left."""
+
+    def __init__(self, live: Live, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._live, self._drawn = live, -_BETWEEN
+        self._rows: list[Cell] = []
+        self._baseline, self._margin, self._now = "", 0.0, ""
+
+    def begins(self, run: Run) -> None:
         self._baseline, self._margin = run.baseline, run.plan.limits.noise_margin
         for _, results in groupby(run.results, key=lambda one: one.workload):
             self._add(list(results))
 
     def stage(self, text: str, *, done: int, total: int) -> None:
-        self._before = done if self._before is None else self._before
-        self._stage, self._detail, self._done, self._total = text, "", done, total
+        super().stage(text, done=done, total=total)
+        self._now = text
         self._draw()
 
     def detail(self, text: str) -> None:
-        self._detail = text
+        self._now = text
         if self._clock() - self._drawn >= _BETWEEN:
             self._draw()
 
@@ -87,9 +98,9 @@ class LiveTable(Progress):
         self._draw()
 
     def _add(self, results: Sequence[Result]) -> None:
-        from attnlab.cli.standings import Standings
+        from attnlab.cli.standings import so_far
 
-        self._rows.append(Standings.so_far(results, self._baseline, self._margin))
+        self._rows.append(so_far(results, self._baseline, self._margin))
 
     def _draw(self) -> None:
         self._live.update(self.shown(self._live.console.height), refresh=True)
@@ -100,35 +111,21 @@ class LiveTable(Progress):
         from rich.console import Group
         from rich.text import Text
 
-        from attnlab.cli.standings import table
+        from attnlab.cli.standings import table, undecided
 
         lines: list[RenderableType] = []
-        if self._rows:
-            kept = self._rows[-max(1, height - _FRAME) :]
-            hidden = len(self._rows) - len(kept)
-            title = f"so far (… {hidden} workloads before)" if hidden else "so far"
-            lines.append(table(kept, title))
-        elapsed = self._clock() - self._started
-        left = seconds_left(elapsed, self._before or 0, self._done, self._total)
-        times = f"{_clock_text(elapsed)} so far" + (
-            "" if left is None else f", about {_clock_text(left)} left"
-        )
-        undecided = sum(one.open[0] for one in self._rows)
-        verdicts = f", {undecided} verdicts open" if undecided else ""
+        kept = self._rows[-max(1, height - _FRAME) :]
+        hidden = len(self._rows) - len(kept)
+        if kept:
+            lines.append(table(kept, f"so far (… {hidden} workloads before)" if hidden else "so far"))
+        left = self.left()
+        times = _clock_text(self.elapsed()) + " so far"
+        times += "" if left is None else f", about {_clock_text(left)} left"
+        still = sum(undecided(one)[0] for one in self._rows)
+        verdicts = f", {still} verdicts open" if still else ""
         lines.append(Text(f"{self._done} of {self._total} workloads{verdicts}, {times}", no_wrap=True))
-        now = self._detail or self._stage
-        lines.append(Text(one_line(now), style="dim", no_wrap=True, overflow="ellipsis"))
+        lines.append(Text(one_line(self._now), style="dim", no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
-
-
-def seconds_left(elapsed: float, before: int, done: int, total: int) -> float | None:
-    """Seconds that what is left takes if every workload takes as long as those since the start; None if unknown.
-
-    before : workloads that were done at the start already, of a run that is gone on with.
-    """
-    if not before < done < total:
-        return None
-    return elapsed / (done - before) * (total - done)
 
 
 def _clock_text(seconds: float) -> str:
@@ -157,18 +154,17 @@ def live_progress(*, quiet: bool = False) -> Iterator[Progress]:
 @contextmanager
 def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A function that shows one passing line in a terminal; nothing elsewhere, or with `quiet`."""
-    if quiet or not _drawable():
-        yield lambda text: None
-        return
-    width = 78
+    width = 0 if quiet or not _drawable() else 78
 
     def show(text: str) -> None:
-        print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)
+        if width:
+            print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)
 
     try:
         yield show
     finally:
-        print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
+        if width:
+            print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -182,8 +178,5 @@ def sweep_progress(every: float) -> Iterator[Callable[[Status], None]]:
             told = time.monotonic()
             print(found.summary(), file=sys.stderr, flush=True)
 
-    if not sys.stderr.isatty():
-        yield line
-        return
     with note() as show:
-        yield lambda found: show(found.summary())
+        yield (lambda found: show(found.summary())) if sys.stderr.isatty() else line

@@ -1,15 +1,119 @@
-"""What a command is given to read: a run, or a dataset of many."""
+"""``attnlab report``, ``show`` and ``doctor``: what is stored, told again, and whether it is whole."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from attnlab.cli import options
+from attnlab.system import without_garbage_collection
+from attnlab.text import one_line
+
 if TYPE_CHECKING:
     from attnlab.runs.store import Run
+
+
+@click.command()
+@click.argument("folder", metavar="RUN_DIR|DATASET", type=options.PATH)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["md", "html", "json", "csv"]),
+    default="md",
+    show_default=True,
+    help="md: report.md with figures and tables beside it; html: one file; json, csv: plain data, printed.",
+)
+@options.out("Where to write; by default RUN_DIR, of a dataset its reports/RUN.")
+@click.option(
+    "--page", "with_page", is_flag=True, help="Write the page to explore beside it too; nothing is opened."
+)
+@click.option(
+    "--summary", is_flag=True, help="Print one line of Markdown instead, as for a job's summary in CI."
+)
+@without_garbage_collection(last=True)
+def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: bool) -> int:
+    """Write the report of a stored run again, from its results alone; of a dataset, one for every run.
+
+    In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
+    """
+    from attnlab.race.environment import fingerprint
+    from attnlab.report import content_of, explore_page, formats, in_words, write
+    from attnlab.runs import dataset
+
+    of_many = dataset.is_dataset(folder)
+    if of_many and form in ("json", "csv"):
+        raise ValueError(
+            f"{folder} is a dataset, of many runs: attnlab query {folder} 'from verdicts' --format {form} prints it"
+        )
+    if (out is not None or with_page) and (summary or form in ("json", "csv")):
+        given = "--out" if out is not None else "--page"
+        raise ValueError(f"{given} is for md and html; {'the summary' if summary else form} is printed")
+    for found in stored_runs(folder):
+        name = f"Run {found.folder.name}, {fingerprint(found.environment)}, {found.started[:10]}"
+        if summary:
+            click.echo((f"{name}: " if of_many else "") + formats.summary(found))
+        elif form == "json":
+            click.echo(formats.json_text(found))
+        elif form == "csv":
+            click.echo(formats.csv_text(found), nl=False)
+        else:
+            # of a dataset every run has a folder of its own there
+            place = out if out is None or found.folder == folder else out / found.folder.name
+            content = content_of(found)
+            if of_many:
+                click.echo(f"{name}:\n")
+            if with_page:  # first, while the fits of a large run are on their way
+                _ = content.fitting
+                explore_page.write([found], (place or found.folder) / explore_page.PAGE, [content.analysis])
+            page = (write if form == "md" else formats.write_html)(found, place, content)
+            click.echo(in_words(content))
+            click.echo(f"\nThe report: {page}")
+            if with_page:
+                click.echo(f"The page: {page.with_name(explore_page.PAGE)}")
+            if of_many:
+                click.echo()
+    return 0
+
+
+@click.command()
+@click.argument("folder", metavar="RUN_DIR", type=options.PATH)
+@without_garbage_collection(last=True)
+def show(folder: Path) -> int:
+    """Print the table and the verdict of a stored run, as `attnlab run` did at its end. Writes nothing.
+
+    Of a run that was interrupted, what there is.
+    """
+    from attnlab.cli.standings import show_run
+    from attnlab.runs.store import read_run
+
+    show_run(read_run(folder))
+    return 0
+
+
+@click.command()
+@click.argument("folder", metavar="RUN_DIR", type=options.PATH)
+@options.as_json
+def doctor(folder: Path, as_json: bool) -> int:
+    """Check a stored run: whole lines, one result for every contender and workload, nothing from elsewhere.
+
+    Changes nothing. Exits with 1 where something is broken.
+    """
+    from attnlab.runs.doctor import examine
+
+    found = examine(folder)
+    broken = any(one.fault for one in found)
+    if as_json:
+        click.echo(json.dumps([{"text": one.text, "fault": one.fault} for one in found]))
+        return int(broken)
+    for one in found:
+        click.echo(("broken: " if one.fault else "note: ") + one.text)
+    if not broken:
+        click.echo(f"{folder} is in order")
+    return int(broken)
 
 
 def stored_runs(folder: Path) -> Iterator[Run]:
@@ -32,8 +136,6 @@ def stored_runs(folder: Path) -> Iterator[Run]:
 
 def tell_passed_over(files: Sequence[Path]) -> None:
     """One line on standard error on the files in a dataset that are not read, where there are any."""
-    from attnlab.text import one_line
-
     if files:
         more = f" and {len(files) - 1} more" if len(files) > 1 else ""
         first = one_line(str(files[0]))

@@ -10,14 +10,17 @@ that do not sum to 1) and the derivative in the scale (a wrong scale).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.gate.reference import Reference
+from attnlab.gate.reference import Reference, refer
 from attnlab.problem.directions import OUTPUT
+from attnlab.problem.dtypes import lower
+from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy
 from attnlab.theory.error_budget import SCORES, ErrorBudget, classify
 from attnlab.theory.numbers import float_format
@@ -117,7 +120,7 @@ def weigh(
     answer = np.asarray(output, dtype=np.float64).reshape(reference.output.shape)
     if reference.infinite is not None:
         if not np.array_equal(np.isneginf(answer), reference.infinite):
-            return _not_empty(reference, answer)
+            return _not_empty(reference, reference.infinite, answer)
         answer = np.where(reference.infinite, 0.0, answer)
     if not np.isfinite(answer).all():
         return _not_finite(reference, answer)
@@ -212,24 +215,28 @@ def _kind(relative: float, allowed: float, reference: Reference) -> tuple[str | 
     return kind, relative / budget if budget > 0 else (0.0 if relative == 0 else math.inf)
 
 
+def _without_numbers(reference: Reference, fault: str) -> Evidence:
+    """Of an answer that cannot be compared."""
+    none, most = Direction(math.nan, math.nan), reference.lenient.relative
+    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
+
+
 def _not_finite(reference: Reference, answer: Array) -> Evidence:
     bad = ~np.isfinite(answer)
     first = reference.row(int(np.argwhere(bad)[:, 2].min()))
     what = "NaN" if np.isnan(answer).any() else "infinity"
-    fault = f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
-    none, most = Direction(math.nan, math.nan), reference.lenient.relative
-    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
+    return _without_numbers(
+        reference,
+        f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite",
+    )
 
 
-def _not_empty(reference: Reference, answer: Array) -> Evidence:
+def _not_empty(reference: Reference, infinite: NDArray[np.bool_], answer: Array) -> Evidence:
     """-inf in another place than where a query sees nothing, neither a key nor a sink."""
-    assert reference.infinite is not None
-    wrong = np.isneginf(answer) != reference.infinite
-    b, h, i, _ = np.argwhere(wrong)[0]
-    expected = "-inf" if reference.infinite[b, h, i, 0] else "a number"
-    fault = f"expected {expected} at batch {b}, head {h}, row {reference.row(int(i))}, got {answer[b, h, i, 0]:.6g}"
-    none, most = Direction(math.nan, math.nan), reference.lenient.relative
-    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
+    b, h, i, _ = np.argwhere(np.isneginf(answer) != infinite)[0]
+    expected = "-inf" if infinite[b, h, i, 0] else "a number"
+    where = f"batch {b}, head {h}, row {reference.row(int(i))}"
+    return _without_numbers(reference, f"expected {expected} at {where}, got {answer[b, h, i, 0]:.6g}")
 
 
 def _place(reference: Reference, excess: Array) -> str:
@@ -341,3 +348,50 @@ def _explained(found: Evidence, reference: Reference, error: Array) -> str:
     along = _along(found, reference)
     name, direction, shape = min(along, key=lambda one: _rest(one[1], one[2], error))
     return f"; {_named(name, direction, reference)}" if _makes_up(direction, shape, error) else ""
+
+
+# -- lower number formats
+
+#: by increasing roundoff, as a person knows them. TF32 rounds the inputs of products as float16 does
+_FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfloat16"}
+#: standard errors: another fault passes them once in a thousand, as of `DIRECTED`
+_SURELY = 4.0
+
+
+def looks_like(
+    problem: Problem, answer: NDArray[Any], exact: Reference, rows: Sequence[int] | None = None
+) -> str | None:
+    """The lower format, in words, that explains the `answer` (batch, heads, rows, value_dim) to `problem`, or None.
+
+    exact : the problem's own reference at the query rows `rows`. A format explains the answer where that is right for
+    inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
+    rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
+    """
+    if problem.block is not None or not np.isfinite(answer).all():
+        return None
+    for dtype, said in _FORMATS.items():
+        if lower(problem.dtype, dtype) is None:
+            continue
+        rounded = problem.cast(dtype).with_(output_gradient=None)
+        if not all(np.isfinite(one).all() for one in (rounded.query, rounded.key, rounded.value)):
+            continue
+        reference = refer(rounded, rows)[OUTPUT]
+        against = weigh(reference, answer, directions=DIRECTED_SHARED, immaterial=IMMATERIAL_ANYWHERE)
+        rms = np.maximum(reference.lenient.rms, float_format(dtype).smallest_subnormal)
+        moved = directed(answer - exact.output, reference.output - exact.output, rms, reference.shared)
+        if against.fault is None and abs(moved.shift - 1) < 0.5 and moved.z > _SURELY:
+            return said
+    return None
+
+
+def explained(
+    problem: Problem, answer: NDArray[Any], exact: Reference, fault: str, rows: Sequence[int] | None = None
+) -> str:
+    """The `fault` of an answer, with the lower format that explains it where there is one; see `looks_like`."""
+    told = looks_like(problem, answer, exact, rows)
+    if told is None:
+        return fault
+    return (
+        f"{fault}; this is the error of computing in {told}: set the precision that its library computes in, "
+        "or let the backend say it (COMPUTES_IN)"
+    )

@@ -3,30 +3,44 @@
 A black box is a callable from a question to its answers by name: "output", "log sum" where the question asks for ln Z,
 and "query gradient", "key gradient" and "value gradient" where its problem has an output gradient. Whatever is named is
 weighed. What it declines is not held against it; what it answers is, down to the first fault, which is told with the
-question that showed it.
+question that showed it. A slow one is spared questions by the clock that it is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.gate import metamorphic
-from attnlab.gate.evidence import told_apart, weigh
-from attnlab.gate.form import Form
-from attnlab.gate.forms import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
-from attnlab.gate.lower_precision import explained
-from attnlab.gate.question_budget import QuestionBudget
-from attnlab.gate.questions import Question, gradient_questions, log_sum_questions, posed, questions
-from attnlab.gate.random_conditions import is_drawn
+from attnlab.errors import Declined, Misbehaved
+from attnlab.gate.conditions import Form, is_drawn
+from attnlab.gate.evidence import explained, told_apart, weigh
+from attnlab.gate.questions import Question, posed, questions
+from attnlab.gate.relations import Relation, relations
+from attnlab.gate.tables import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.result import Accuracy
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
+
+#: a backend that needs less than this a query-key pair, on average, is asked everything: array libraries need 1e-8 to
+#: 1e-7 with the overhead of small calls, a Python loop 1e-6
+FAST_SECONDS_PER_PAIR = 3e-7
+#: a slower one is spared a question that would take longer, and all that do not fit into so many seconds
+QUESTION_SECONDS = 0.05
+SLOW_SECONDS = 2.0
+#: one that compiles for every shape is asked nothing new once compiling took so many seconds: a hundred shapes of a
+#: graph of a few operators (0.1 to 0.3 s by XLA)
+SETUP_SECONDS = 30.0
+#: the part of them that single questions may take: the rest is kept for relations and sequences, which show
+#: a compiled kernel that is used for what it was not compiled for
+SETUP_AT_FIRST = 0.75
+#: so many pairs must have been asked before a pace is believed
+_PACED_PAIRS = 20_000
+
 
 #: part of float32's error that float32 inside leaves at the least
 _NO_BETTER = 0.01
@@ -37,7 +51,6 @@ _PLAINEST = 4
 #: what is asked about: the output, and the gradients of query, key and value; and where it is named, ln Z
 FORWARD, BACKWARD = DIRECTIONS = ("forward", "backward")
 EVERYTHING = (FORWARD, LOG_SUM, BACKWARD)
-_QUESTIONS = {FORWARD: questions, LOG_SUM: log_sum_questions, BACKWARD: gradient_questions}
 
 #: those that decide the class that is printed
 _CLASS_FORMS = (CLASS_FORM.name, BACKWARD_CLASS_FORM.name, "ln Z, precision class")
@@ -49,16 +62,79 @@ Answers = dict[str, NDArray[Any]]
 Ask = Callable[[Question], Answers]
 
 
+class QuestionBudget:
+    """One black box, and the account of what it was asked.
+
+    asked, declined, left_out, uncompiled : numbers of questions; left out is what would take this backend too long,
+    uncompiled what was left out because it had compiled for too long by then. refusal : the reason that it gave last
+    for declining. clock : seconds that the black box took so far; it stands still by default, so that everything is
+    asked. setup : seconds beside them that it took to compile and the like, which the pace leaves out.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        on_event: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = lambda: 0.0,
+        setup: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._ask, self._on_event, self._clock, self._setup = ask, on_event, clock, setup
+        self.asked = self.declined = self.left_out = self.uncompiled = 0
+        self.refusal: str | None = None
+        self._pairs, self._spent, self._compiling = 0, 0.0, 0.0
+        self._setup_seconds = SETUP_AT_FIRST * SETUP_SECONDS
+        #: what it compiled for, if it compiles
+        self._known: set[int] = set()
+
+    def put(self, question: Question) -> Answers | str | None:
+        """The answer, or what it did that no caller expects, in words, or None where it did not answer.
+
+        Whatever else the black box raises comes through.
+        """
+        if self.too_slow(question):
+            self.left_out += 1
+            return None
+        if self._compiling > self._setup_seconds and id(question) not in self._known:
+            self.uncompiled += 1
+            return None
+        self._on_event(question.text)
+        started, set_up = self._clock(), self._setup()
+        try:
+            answer = self._ask(question)
+        except Declined as refusal:
+            self.declined += 1
+            self.refusal = str(refusal)
+            return None
+        except Misbehaved as fault:
+            return str(fault)
+        if self.asked:  # the first call carries a library's start-up
+            self._spent += self._clock() - started
+            self._compiling += self._setup() - set_up
+            self._pairs += question.pairs
+        self.asked += 1
+        self._known.add(id(question))
+        return answer
+
+    def all_set_up(self) -> None:
+        """Let what is asked from now on take the rest of the seconds for compiling."""
+        self._setup_seconds = SETUP_SECONDS
+
+    def too_slow(self, question: Question) -> bool:
+        """Whether it would take this backend too long, by what a pair has cost so far."""
+        if self._pairs < _PACED_PAIRS or self._spent / self._pairs < FAST_SECONDS_PER_PAIR:
+            return False
+        predicted = question.pairs * self._spent / self._pairs
+        return predicted > QUESTION_SECONDS or self._spent + predicted > SLOW_SECONDS
+
+
 @dataclass(frozen=True)
 class GateResult:
     """What the gate found in one dtype; `fault` is None where all held.
 
-    asked, declined, left_out : numbers of questions; left out are those that are too slow for this backend, and
-    uncompiled those that came after it had compiled for too long, see `attnlab.gate.question_budget`. drawn :
-    conditions drawn at random among those that it answered. precision, gradient_precision : by the question that tells
-    the classes apart, of gradients the least exact; None where it was not asked so far. refusal : why it declined,
-    where it answered none; gradient_refusal : where it gave no gradients. log_sum_precision, log_sum_refusal : the same
-    of ln Z.
+    asked, declined, left_out, uncompiled : numbers of questions, as of a `QuestionBudget`. drawn : conditions drawn at
+    random among those that it answered. precision : by what was asked about (`EVERYTHING`), by the question that tells
+    the classes apart, of gradients the least exact; without what was not asked. refusal : why it declined, by what it
+    answered nothing of.
     """
 
     dtype: str
@@ -68,12 +144,8 @@ class GateResult:
     left_out: int = 0
     uncompiled: int = 0
     drawn: int = 0
-    precision: Accuracy | None = None
-    gradient_precision: Accuracy | None = None
-    refusal: str | None = None
-    gradient_refusal: str | None = None
-    log_sum_precision: Accuracy | None = None
-    log_sum_refusal: str | None = None
+    precision: dict[str, Accuracy] = field(default_factory=dict)
+    refusal: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool | None:
@@ -88,7 +160,7 @@ class _Examination:
 
     def __init__(
         self,
-        budget: QuestionBudget[Question, Answers],
+        budget: QuestionBudget,
         dtype: str,
         seed: int,
         direction: str,
@@ -102,7 +174,7 @@ class _Examination:
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong with each answer in turn."""
-        for question in _QUESTIONS[self.direction](self.dtype, self.seed):
+        for question in questions(self.dtype, self.seed, self.direction):
             yield self._judge(question)
             if not self.budget.asked and self.budget.declined == _PLAINEST and self.direction != FORWARD:
                 return
@@ -111,7 +183,7 @@ class _Examination:
             return
         if self.direction == FORWARD:
             answers: dict[int, Answers | str | None] = {}
-            for relation in metamorphic.relations(self.dtype, self.seed):
+            for relation in relations(self.dtype, self.seed):
                 yield self._relate(relation, answers)
         for first, others in self._sequences():
             yield self._in_sequence(first, others)
@@ -148,11 +220,11 @@ class _Examination:
                 return said + explained(question.problem, judged, reference, weighed.fault, question.rows)
             accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
         if question.name in _CLASS_FORMS:
-            judged_of = accuracy[-1:] if question.log_sum else accuracy[-3:]
+            judged_of = accuracy[-1:] if question.form.log_sum else accuracy[-3:]
             self.precision = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
         return found
 
-    def _relate(self, relation: metamorphic.Relation, answers: dict[int, Answers | str | None]) -> str | None:
+    def _relate(self, relation: Relation, answers: dict[int, Answers | str | None]) -> str | None:
         """Put what `relation` asks that was not asked before, and compare."""
         outputs = []
         for question in (*relation.given, relation.asked):
@@ -250,7 +322,7 @@ def examine(
     """Put every question, relation and sequence in `dtype` to `ask`, up to the first fault; outputs, then gradients.
 
     directions : what is asked about, `DIRECTIONS` or `EVERYTHING`. clock, setup : seconds that `ask` took so far, see
-    `attnlab.gate.question_budget`; without a clock everything is asked. parts : into how many the black box cuts the
+    `QuestionBudget`; without a clock everything is asked. parts : into how many the black box cuts the
     keys, see `Backend`. Whatever else `ask` raises comes through. Who answers the first question in float64 as if it
     were in float32 is right but does not have float64: that counts as declined.
     """
@@ -261,34 +333,27 @@ def examine(
         one = done[direction] = _Examination(budget, dtype, seed, direction, parts)
         fault = next(filter(None, one.faults()), None)
         if one.narrow:
-            return GateResult(
-                dtype,
-                None,
-                declined=budget.asked + budget.declined,
-                left_out=budget.left_out,
-                refusal="its answers have the precision of float32",
-            )
+            refused = {direction: "its answers have the precision of float32"}
+            declined = budget.asked + budget.declined
+            return GateResult(dtype, None, declined=declined, left_out=budget.left_out, refusal=refused)
         if fault or (direction == directions[0] and not budget.asked):
             break
-    budgets = {direction: one.budget for direction, one in done.items()}
     # the first questions about gradients that are declined by what has none are no questions that it declined
-    counted = [one for direction, one in budgets.items() if one.asked or direction == directions[0]]
-    refusals = {direction: None if one.asked else one.refusal for direction, one in budgets.items()}
-    precisions = {direction: one.precision for direction, one in done.items()}
+    counted = [
+        one.budget for direction, one in done.items() if one.budget.asked or direction == directions[0]
+    ]
+    names = ("asked", "declined", "left_out", "uncompiled")
     return GateResult(
         dtype=dtype,
         fault=fault,
-        asked=sum(one.asked for one in counted),
-        declined=sum(one.declined for one in counted),
-        left_out=sum(one.left_out for one in counted),
-        uncompiled=sum(one.uncompiled for one in counted),
+        **{name: sum(getattr(one, name) for one in counted) for name in names},
         drawn=sum(one.drawn for one in done.values()),
-        precision=precisions.get(FORWARD),
-        gradient_precision=precisions.get(BACKWARD),
-        refusal=refusals.get(directions[0]),
-        gradient_refusal=refusals.get(BACKWARD),
-        log_sum_precision=precisions.get(LOG_SUM),
-        log_sum_refusal=refusals.get(LOG_SUM),
+        precision={direction: one.precision for direction, one in done.items() if one.precision},
+        refusal={
+            direction: one.budget.refusal
+            for direction, one in done.items()
+            if one.budget.refusal and not one.budget.asked
+        },
     )
 
 

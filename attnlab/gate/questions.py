@@ -1,6 +1,6 @@
 """A question of the gate: a problem with its arrays, how they lie in memory, and how its answers are weighed.
 
-`pose` draws the arrays of a form for a dtype and a seed; `questions` and `gradient_questions` are all that are asked.
+`pose` draws the arrays of a form for a dtype and a seed; `questions` are all that are asked.
 A question whose problem has an output gradient asks for the gradients of query, key and value as well.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.gate import exact_inputs, forms, hard_inputs
-from attnlab.gate.form import Form
-from attnlab.gate.random_conditions import drawn_forms
+from attnlab.gate import tables
+from attnlab.gate.conditions import Form, drawn_forms
+from attnlab.gate.inputs import CONSTRUCTIONS
 from attnlab.gate.reference import Reference, refer
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import round_to
@@ -62,24 +62,29 @@ def forget_all() -> None:
 class Question:
     """A problem, with arrays as cast to its dtype, and what is asked of the answers.
 
-    condition : the form that it was drawn from, as text. layout, gradient_layout : how query, key and value, and the
-    output's gradient, lie in memory. exact, exact_gradients : the output, or the gradients, are all that is rounded.
-    z, gradient_z, every, log_sum, splits : as of a `Form`. forward : the same without gradients.
+    form : the condition that it was drawn from. forward : the same without gradients. changed : what the problem is,
+    where it is another than that of the form.
     """
 
-    name: str
+    form: Form
     problem: Problem
-    condition: str = ""
-    layout: str = "contiguous"
-    gradient_layout: str = "contiguous"
-    exact: bool = False
-    exact_gradients: bool = False
-    z: float | None = None
-    gradient_z: float | None = None
-    every: int = 1
     forward: Question | None = None
-    log_sum: bool = False
-    splits: int = 1
+    changed: str = ""
+
+    @property
+    def name(self) -> str:
+        """The form's."""
+        return self.form.name
+
+    @property
+    def condition(self) -> str:
+        """All but the name, as text."""
+        return self.changed or self.form.text
+
+    @property
+    def layouts(self) -> tuple[str, str]:
+        """How query, key and value, and the output's gradient, lie in memory."""
+        return self.form.layout.replace("_", " "), self.form.gradient_layout.replace("_", " ")
 
     @property
     def dtype(self) -> str:
@@ -94,14 +99,14 @@ class Question:
     @property
     def kind(self) -> str:
         """Which of the gate's directions it belongs to."""
-        return "backward" if self.backward else LOG_SUM if self.log_sum else "forward"
+        return "backward" if self.backward else LOG_SUM if self.form.log_sum else "forward"
 
     def workload(self, device: str = "cpu") -> Workload:
         """What a backend is asked for that is to answer it."""
         directions = {"backward": "training", LOG_SUM: "forward_with_log_sum"}
         direction = directions.get(self.kind, "forward")
         posed = Workload.of_problem(self.problem, device=device, direction=direction)
-        return posed.with_(splits=self.splits)
+        return posed.with_(splits=self.form.splits)
 
     @property
     def pairs(self) -> int:
@@ -111,20 +116,21 @@ class Question:
     @property
     def rows(self) -> list[int] | None:
         """The query rows whose output is judged, None for all."""
-        n_q = self.problem.shape.queries
-        return None if self.every == 1 else sorted({*range(0, n_q, self.every), n_q - 1})
+        n_q, every = self.problem.shape.queries, self.form.every
+        return None if every == 1 else sorted({*range(0, n_q, every), n_q - 1})
 
     @cached_property
     def references(self) -> dict[str, Reference]:
         """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
-        known = None if self.forward is None else self.forward.reference
-        return refer(self.problem, self.rows, output=known, log_sum=self.log_sum, splits=self.splits)
+        return self._referred(self.form.splits, None if self.forward is None else self.forward.reference)
 
     def references_of(self, parts: int) -> dict[str, Reference]:
         """The same for who cuts the keys into so many parts, and rounds and merges their outputs."""
-        if parts == 1 or self.splits > 1:
-            return self.references
-        return refer(self.problem, self.rows, output=self.reference, log_sum=self.log_sum, splits=parts)
+        whole = parts == 1 or self.form.splits > 1
+        return self.references if whole else self._referred(parts, self.reference)
+
+    def _referred(self, splits: int, known: Reference | None) -> dict[str, Reference]:
+        return refer(self.problem, self.rows, output=known, log_sum=self.form.log_sum, splits=splits)
 
     @property
     def reference(self) -> Reference:
@@ -133,11 +139,12 @@ class Question:
 
     def weighing(self, name: str) -> dict[str, Any]:
         """How the answer `name` is weighed."""
+        form = self.form
         if name == OUTPUT:
-            return {"exact": self.exact, "directions": self.z}
+            return {"exact": form.exact and not form.log_sum, "directions": form.z}
         if name == LOG_SUM:
             return {"directions": None}
-        return {"exact": self.exact_gradients, "directions": self.gradient_z}
+        return {"exact": form.exact_gradients, "directions": form.gradient_z}
 
     @property
     def text(self) -> str:
@@ -171,17 +178,7 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         sinks=None if sinks is None else round_to(sinks, dtype),
         dtype=dtype,
     )
-    return Question(
-        name=form.name,
-        problem=problem,
-        condition=form.text,
-        layout=form.layout.replace("_", " "),
-        exact=form.exact and not form.log_sum,
-        z=form.z,
-        every=form.every,
-        log_sum=form.log_sum,
-        splits=form.splits,
-    )
+    return Question(form, problem)
 
 
 @cached(4096)  # more than there are in all dtypes: asked in a circle, a smaller one would hold none of them
@@ -202,7 +199,7 @@ def _drawn(form: Form, seed: int) -> tuple[Array, Array, Array]:
         (form.batch, kv_heads, form.keys, value_dim),
     )
     q, k, v = (rng.standard_normal(shape) for shape in shapes)
-    draw = (hard_inputs.CONSTRUCTIONS | exact_inputs.CONSTRUCTIONS)[form.inputs]
+    draw = CONSTRUCTIONS[form.inputs]
     q, k, v = draw(q, k, v, form.scaled_by, rng)
     if form.values == "ones":
         v = np.ones_like(v)
@@ -229,60 +226,46 @@ def _largest_product(q: NDArray[Any], k: NDArray[Any]) -> float:
 
 def _with_gradient(forward: Question, form: Form, seed: int) -> Question:
     """`forward` with the output's gradient that `form` names."""
-    shape = forward.problem.output_shape
-    rng = _stream(form, seed, _UPSTREAM)
-    normal = rng.standard_normal(shape)
-    if form.upstream == "ones":  # the loss is the sum of the output
-        normal = np.ones(shape)
-    elif (
-        form.upstream == "one_row"
-    ):  # the loss looks at the last query alone: what reaches it from others shows
-        normal[:, :, :-1] = 0
-    elif form.upstream == "output":  # the loss is half the squared norm of the output
-        normal = forward.reference.output
-    elif form.upstream == "signs":  # no product of them with whole numbers rounds
-        normal = np.sign(np.rint(normal))
-    elif form.upstream in ("small", "large"):
-        normal = normal * 2.0 ** (8 if form.upstream == "large" else -8)
-    elif form.upstream != "normal":
-        raise ValueError(
-            f"an output gradient is normal, ones, one_row, output, signs, small or large, got {form.upstream!r}"
-        )
-    return replace(
-        forward,
-        problem=forward.problem.with_(output_gradient=round_to(normal, forward.dtype)),
-        condition=form.text,
-        gradient_layout=form.gradient_layout.replace("_", " "),
-        exact_gradients=form.exact_gradients,
-        gradient_z=form.gradient_z,
-        forward=forward,
+    shape, kind = forward.problem.output_shape, form.upstream
+    normal = _stream(form, seed, _UPSTREAM).standard_normal(shape)
+    last_alone = np.zeros_like(normal)
+    last_alone[:, :, -1:] = normal[:, :, -1:]
+    made: dict[str, Callable[[], Array]] = {
+        "normal": lambda: normal,
+        "ones": lambda: np.ones(shape),  # the loss is the sum of the output
+        "one_row": lambda: last_alone,  # it looks at the last query alone: what reaches it from others shows
+        "output": lambda: forward.reference.output,  # it is half the squared norm of the output
+        "signs": lambda: np.sign(np.rint(normal)),  # no product of them with whole numbers rounds
+        "small": lambda: normal * 2.0**-8,
+        "large": lambda: normal * 2.0**8,
+    }
+    if kind not in made:
+        raise ValueError(f"an output gradient is {', '.join(made)}, got {kind!r}")
+    return Question(
+        form, forward.problem.with_(output_gradient=round_to(made[kind](), forward.dtype)), forward
     )
 
 
-def questions(dtype: str, seed: int) -> Iterator[Question]:
-    """Every question about outputs that `dtype` can hold, those that tell most first."""
-    return _asked(forms.FORWARD, drawn_forms(dtype, seed), (*forms.LONG, *forms.PATHS), dtype, seed)
+def questions(dtype: str, seed: int, kind: str = "forward") -> Iterator[Question]:
+    """Every question of a kind that `dtype` can hold, those that tell most first.
 
-
-def gradient_questions(dtype: str, seed: int) -> Iterator[Question]:
-    """Every question about gradients that `dtype` can hold."""
-    drawn = drawn_forms(dtype, seed, backward=True)
-    return _asked(forms.BACKWARD, drawn, forms.BACKWARD_LONG, dtype, seed)
-
-
-def log_sum_questions(dtype: str, seed: int) -> Iterator[Question]:
-    """Every question about ln Z that `dtype` can hold, of whole keys and of parts of them that are merged."""
-    for form in forms.LOG_SUMS:
-        question = posed(form, dtype, seed)
-        if question is not None:
-            yield question
-
-
-def _asked(
-    first: Iterable[Form], drawn: Iterable[Form], last: Iterable[Form], dtype: str, seed: int
-) -> Iterator[Question]:
-    """In float64 the first alone: what has blocks and paths of its own has them for the formats that it is fast in."""
-    for form in first if dtype == "float64" else chain(first, drawn, last):
+    kind : about outputs, "forward"; about gradients, "backward"; about ln Z, of whole keys and of parts of them that
+    are merged, `LOG_SUM`. In float64 the fixed ones alone: what has blocks and paths of its own has them for the
+    formats that it is fast in.
+    """
+    backward = kind == "backward"
+    if kind == LOG_SUM:
+        forms: Iterable[Form] = tables.LOG_SUMS
+    elif dtype == "float64":
+        forms = tables.BACKWARD if backward else tables.FORWARD
+    else:
+        first, last = (
+            (tables.BACKWARD, tables.BACKWARD_LONG)
+            if backward
+            else (tables.FORWARD, (*tables.LONG, *tables.PATHS))
+        )
+        forms = chain(first, drawn_forms(dtype, seed, backward=backward), last)
+    for form in forms:
         question = posed(form, dtype, seed)
         if question is not None:
             yield question

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.gate.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, weigh
-from attnlab.gate.lower_precision import explained
+from attnlab.gate.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explained, weigh
 from attnlab.gate.reference import Reference, refer
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import lower

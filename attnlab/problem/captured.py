@@ -14,6 +14,7 @@ A safetensors file holds numbers and text: reading it runs nothing.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -38,8 +39,6 @@ _TEXT = re.compile(
 #: the number formats by the names that safetensors has for them
 _FORMATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 _ARRAYS = ("query", "key", "value")
-#: arrays that may have one of an axis for all
-_BROADCAST = ("mask", "bias")
 _CONDITIONS = ("scale", "softcap", "causal", "window", "key_lengths", "mask")
 Array = NDArray[Any]
 
@@ -85,23 +84,23 @@ class Captured:
         Nothing of the arrays is read. Raises ValueError, in one line, for a file that is none or holds no such layer.
         """
         with _opened(self.file) as (file, about):
-            shapes = {name: _part(file, self._prefix + name) for name in _ARRAYS}
+            (query, dtype), (key, _), (value, _) = (_header(file, self._prefix + name) for name in _ARRAYS)
             there = set(file.keys())
-        (query, dtype), (key, _), (value, _) = shapes.values()
         if query[0] != key[0] or key[:3] != value[:3] or query[3] != key[3] or query[1] % key[1]:
             raise ValueError(
                 f"{self.file}: query, key and value of {self.layer or 'the file'} do not fit each other: "
                 f"{tuple(query)}, {tuple(key)}, {tuple(value)}"
             )
-        found: dict[str, Any] = {
-            "batch": query[0], "heads": query[1], "kv_heads": key[1], "queries": query[2], "keys": key[2],
-            "head_dim": query[3], "value_dim": value[3], "dtype": dtype, "distribution": self.text,
-        }  # fmt: skip
-        found |= _conditions(self.file, about.get(self.layer or "conditions", "{}"))
-        for name in ("mask", "bias"):
-            if self._prefix + name in there:
-                found[name] = "given"
-        return found | ({"sinks": True} if f"{self._prefix}sinks" in there else {})
+        asked = _json(about.get(self.layer or "conditions", "{}"))
+        if not isinstance(asked, dict) or set(asked) - set(_CONDITIONS):
+            raise ValueError(
+                f"{self.file}: its metadata do not say what was asked; write it with attnlab diagnose --save-inputs"
+            )
+        names = ("batch", "heads", "queries", "head_dim", "kv_heads", "keys", "value_dim")
+        found: dict[str, Any] = dict(zip(names, (*query, *key[1:3], value[3]), strict=True))
+        found |= {"dtype": dtype, "distribution": self.text, **asked}
+        given = {"mask": "given", "bias": "given", "sinks": True}
+        return found | {name: one for name, one in given.items() if self._prefix + name in there}
 
     def read(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
         """The first numbers of these arrays, each of its shape, as they lie in the file (bfloat16 as ml_dtypes has it).
@@ -115,26 +114,27 @@ class Captured:
                     f"{self.file} has changed: it was {self.digest}, it is {digest_of(self.file)}"
                 )
             with _opened(self.file) as (file, _):
-                found = {name: self._cut(file, name, shape) for name, shape in shapes.items()}
+                return {name: self._cut(file, name, shape) for name, shape in shapes.items()}
         except ValueError as fault:
             raise Declined(str(fault)) from None
-        for name, array in found.items():
-            if array.dtype != np.bool_ and not np.isfinite(array.astype(np.float32)).all():
-                raise Declined(f"{self.file}: {self._prefix}{name} holds a NaN or an infinity")
-        return found
 
     def _cut(self, file: Any, name: str, shape: tuple[int, ...]) -> Array:
-        if self._prefix + name not in file.keys():  # noqa: SIM118 - safe_open is no mapping
-            raise ValueError(f"{self.file} holds no {self._prefix}{name}")
-        part = file.get_slice(self._prefix + name)
+        """The first of each axis; of a mask and a bias one for all where the file has one."""
+        called = self._prefix + name
+        if called not in file.keys():  # noqa: SIM118 - safe_open is no mapping
+            raise ValueError(f"{self.file} holds no {called}")
+        part = file.get_slice(called)
         there = tuple(part.get_shape())
         fits = len(there) == len(shape) and all(
-            have >= want or (have == 1 and name in _BROADCAST)
+            have >= want or (have == 1 and name in ("mask", "bias"))
             for have, want in zip(there, shape, strict=True)
         )
         if not fits:
-            raise ValueError(f"{self._prefix}{name} of {self.file} is {there}, and {shape} is asked for")
-        return np.ascontiguousarray(part[tuple(map(slice, map(min, there, shape)))])
+            raise ValueError(f"{called} of {self.file} is {there}, and {shape} is asked for")
+        found = np.ascontiguousarray(part[tuple(map(slice, map(min, there, shape)))])
+        if found.dtype != np.bool_ and not np.isfinite(found.astype(np.float32)).all():
+            raise ValueError(f"{self.file}: {called} holds a NaN or an infinity")
+        return found
 
 
 def is_captured(distribution: str) -> bool:
@@ -148,8 +148,7 @@ def named(text: str) -> tuple[Captured, ...]:
     Raises ValueError, in one line, for a missing file, one that is none, an unknown layer and another digest.
     """
     asked = Captured.parse(text)
-    there = layers(asked.file)
-    digest = digest_of(asked.file)
+    there, digest = layers(asked.file), digest_of(asked.file)
     if asked.digest not in ("", digest):
         raise ValueError(
             f"{asked.file} has changed: it was {asked.digest}, it is {digest}; leave out what follows @ to take it"
@@ -173,10 +172,8 @@ def layers(file: str) -> tuple[str, ...]:
         raise ValueError(
             f"{file} holds no inputs: it needs tensors query, key and value, see attnlab diagnose --help"
         )
-    try:
-        order = {str(name): place for place, name in enumerate(json.loads(about.get("layers", "[]")))}
-    except (ValueError, TypeError, RecursionError):
-        order = {}
+    written = _json(about.get("layers", "[]"))
+    order = {str(name): at for at, name in enumerate(written if isinstance(written, list) else [])}
     return tuple(sorted(filter(None, names), key=lambda one: (order.get(one, len(order)), one)))
 
 
@@ -186,7 +183,7 @@ def save(file: Path, problems: Mapping[str, Problem], about: Mapping[str, str] |
     Raises ValueError for a problem with ALiBi, whose bias has no array, and for a name that `Captured` does not take;
     Unavailable without safetensors.
     """
-    _library()
+    _require_safetensors()
     from safetensors.numpy import save_file
 
     Captured.parse(str(file))
@@ -197,11 +194,15 @@ def save(file: Path, problems: Mapping[str, Problem], about: Mapping[str, str] |
             raise ValueError(f"{layer}: ALiBi cannot be written; name it where the file is used")
         asked, mask = asked_of(problem)
         told[layer] = json.dumps(asked)
-        arrays = {"query": problem.query, "key": problem.key, "value": problem.value, "bias": problem.bias}
+        bias = (
+            None
+            if problem.bias is None
+            else problem.bias.reshape((1,) * (4 - problem.bias.ndim) + problem.bias.shape)
+        )
+        arrays = {"query": problem.query, "key": problem.key, "value": problem.value, "bias": bias}
         for name, array in {**arrays, "sinks": problem.sinks}.items():
             if array is not None:
-                whole = array.reshape((1,) * (4 - array.ndim) + array.shape) if name == "bias" else array
-                tensors[f"{layer}.{name}"] = np.ascontiguousarray(whole.astype(FORMATS[problem.dtype]))
+                tensors[f"{layer}.{name}"] = np.ascontiguousarray(array.astype(FORMATS[problem.dtype]))
         if mask is not None:
             tensors[f"{layer}.mask"] = np.ascontiguousarray(mask)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -210,28 +211,14 @@ def save(file: Path, problems: Mapping[str, Problem], about: Mapping[str, str] |
 
 def asked_of(problem: Problem) -> tuple[dict[str, Any], Array | None]:
     """Scale, soft cap and mask of a problem as fields of a workload, and the mask that has no text as an array."""
-    from attnlab.problem.workload import (
-        GIVEN,
-        Workload,  # which knows this module
-    )
+    from attnlab.problem.workload import GIVEN, Workload  # which knows this module
 
     workload = Workload.of_problem(problem)
-    found = {
-        name: value for name in _CONDITIONS if (value := getattr(workload, name)) not in (None, False, "")
-    }
-    if workload.mask != GIVEN:
-        return found, None
-    for name in ("causal", "window", "key_lengths", "mask"):
-        found.pop(name, None)
-    array = problem.mask.array(problem.shape)
-    assert array is not None, "a mask with parts hides something"
-    return found, array.reshape((1,) * (4 - array.ndim) + array.shape)
-
-
-@lru_cache(maxsize=64)
-def _digest(file: str, size: int, changed: int) -> str:
-    with Path(file).open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+    given = workload.mask == GIVEN
+    names = _CONDITIONS[:2] if given else _CONDITIONS
+    found = {name: value for name in names if (value := getattr(workload, name)) not in (None, False, "")}
+    array = problem.mask.array(problem.shape) if given else None
+    return found, None if array is None else array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def digest_of(file: str) -> str:
@@ -243,32 +230,35 @@ def digest_of(file: str) -> str:
         raise ValueError(f"the file of inputs {file} cannot be read: {fault.strerror}") from None
 
 
-def _library() -> None:
-    try:
-        import safetensors  # noqa: F401 - whether it is there
-    except ImportError:
-        raise Unavailable("safetensors is not installed; pip install 'attnlab[diagnose]'") from None
+@lru_cache(maxsize=64)
+def _digest(file: str, size: int, changed: int) -> str:
+    with Path(file).open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+
+
+def _require_safetensors() -> None:
+    if importlib.util.find_spec("safetensors") is None:
+        raise Unavailable("safetensors is not installed; pip install 'attnlab[diagnose]'")
 
 
 @contextmanager
 def _opened(file: str) -> Iterator[tuple[Any, dict[str, str]]]:
     """The file and its metadata; its header alone is read."""
-    _library()
+    _require_safetensors()
     from safetensors import SafetensorError, safe_open
 
     try:
         opened = safe_open(file, "np")
     except OSError as fault:
-        raise ValueError(
-            f"the file of inputs {file} cannot be read: {fault.strerror or 'no such file'}"
-        ) from None
+        why = fault.strerror or "no such file"
+        raise ValueError(f"the file of inputs {file} cannot be read: {why}") from None
     except SafetensorError as fault:
         raise ValueError(f"{file} is no safetensors file: {fault}") from None
     with opened as there:
         yield there, dict(there.metadata() or {})
 
 
-def _part(file: Any, name: str) -> tuple[list[int], str]:
+def _header(file: Any, name: str) -> tuple[list[int], str]:
     """Shape and number format of one tensor. Raises ValueError for what is no input."""
     if name not in file.keys():  # noqa: SIM118 - safe_open is no mapping
         raise ValueError(f"the file of inputs holds no tensor {name!r}")
@@ -282,14 +272,9 @@ def _part(file: Any, name: str) -> tuple[list[int], str]:
     return shape, _FORMATS[kind]
 
 
-def _conditions(file: str, text: str) -> dict[str, Any]:
-    """What was asked of a layer, from its JSON. Raises ValueError for what is none."""
+def _json(text: str) -> Any:
+    """What a text of JSON says, None where it is none."""
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or set(found) - set(_CONDITIONS):
-        raise ValueError(
-            f"{file}: its metadata do not say what was asked; write it with attnlab diagnose --save-inputs"
-        )
-    return found
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,25 +12,18 @@ from typing import Any
 Reader = Callable[[str], Any]
 
 
-def spoken(value: Any) -> str:
-    """A value as its option's text: ``true``, ``256,0``, ``0.125``."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
 @dataclass(frozen=True)
 class Declared:
     """What is declared of a field beside its name and its default.
 
-    help : one line for a person. read : from text to the value; raises ValueError, in one line. brief : its part of a
-    label, with the value in {}, or a function from the value to that; empty for nothing. always : whether a label says
-    it at its default too. several : the plural under which a grid takes many values of it. also : a second name of its
-    option. names : the values that it may have, where they are names.
+    help : one line for a person. read : from text to the value, by default that of its type (`reader`). brief : its
+    part of a label, with the value in {}, or a function from the value to that; empty for nothing. always : whether a
+    label says it at its default too. several : the plural under which a grid takes many values of it. also : a second
+    name of its option. names : the values that it may have, where they are names.
     """
 
     help: str
-    read: Reader = str
+    read: Reader | None = None
     brief: str | Callable[[Any], str] = ""
     always: bool = False
     several: str | None = None
@@ -37,9 +31,9 @@ class Declared:
     names: tuple[str, ...] = ()
 
 
-def declared(default: Any, help: str, read: Reader = str, **rest: Any) -> Any:
+def declared(default: Any, help: str, **rest: Any) -> Any:
     """A dataclass field with its declaration."""
-    return dataclasses.field(default=default, metadata={"declared": Declared(help, read, **rest)})
+    return dataclasses.field(default=default, metadata={"declared": Declared(help, **rest)})
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declared:
@@ -122,3 +116,20 @@ def split_names(text: str) -> list[str]:
     if not all(names):
         raise ValueError(f"a list of names is separated by single commas, got {text!r}")
     return names
+
+
+#: by the type that a field has, without what else it may be
+_READERS: dict[str, Reader] = {"int": whole(1), "float": number, "bool": yes, "tuple": numbers}
+
+
+def reader(field: dataclasses.Field[Any]) -> Reader:
+    """From the text of an option to the value of `field`; raises ValueError, in one line."""
+    kind = re.split(r"\W", str(field.type), maxsplit=1)[0]
+    return declaration(field).read or _READERS.get(kind, str)
+
+
+def spoken(value: Any) -> str:
+    """A value as its option's text: ``true``, ``256,0``, ``0.125``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from attnlab.problem.captured import SUFFIX, Captured, named
-from attnlab.problem.fields import declaration, option
+from attnlab.problem.fields import declaration, option, reader
 from attnlab.problem.workload import GIVEN, Workload
 
 #: of a plan, where nothing is said
@@ -84,11 +84,11 @@ class Choice:
 
     def read(self, text: str) -> Any:
         """The value that an option's text stands for. Raises ValueError, naming the option."""
-        reader = declaration(self.fields[0]).read
+        read = reader(self.fields[0])
         try:
             if self.several:
-                return tuple(dict.fromkeys(reader(one.strip()) for one in text.split(",")))
-            return reader(text)
+                return tuple(dict.fromkeys(read(one.strip()) for one in text.split(",")))
+            return read(text)
         except ValueError as fault:
             listed = "takes values between commas, each of which " if self.several else ""
             raise ValueError(f"{self.option} {listed}{fault}") from None
@@ -97,7 +97,7 @@ class Choice:
         """Whether `text` stands for a value of it, and not for something that comes after the bare option."""
         for around in _AROUND:
             try:
-                Workload(**around, **{field.name: declaration(field).read(text) for field in self.fields})
+                Workload(**around, **{field.name: reader(field)(text) for field in self.fields})
             except ValueError:
                 continue
             return True

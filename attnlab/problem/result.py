@@ -74,12 +74,12 @@ class Measurement:
 
     @cached_property
     def _by_round(self) -> dict[int, float]:
-        return {int(index): sample for index, sample in zip(self.columns["round"], self.samples, strict=True)}
+        return dict(zip(map(int, self.columns["round"]), self.samples, strict=True))
 
     @cached_property
     def processes(self) -> Mapping[int, int]:
         """By round, the number of the process that took its turn; 0 where that was not recorded."""
-        return _processes(self.columns["round"], self.columns.get("process", (0.0,) * len(self.samples)))
+        return _by_rounds(self.columns["round"], self.columns.get("process", (0.0,) * len(self.samples)))
 
     @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
@@ -91,7 +91,7 @@ class Measurement:
 
 
 @lru_cache(maxsize=256)
-def _processes(rounds: tuple[float, ...], numbers: tuple[float, ...]) -> Mapping[int, int]:
+def _by_rounds(rounds: tuple[float, ...], numbers: tuple[float, ...]) -> Mapping[int, int]:
     return dict(zip(map(int, rounds), map(int, numbers), strict=True))
 
 
@@ -249,8 +249,8 @@ class Result:
 
 def _share(one: Measurement) -> None:
     """Let it hold what equal ones hold: what every line says again takes a third of the memory of a large run."""
-    columns = {name: _column(one.columns[name]) for name in _COUNTS & one.columns.keys()}
-    object.__setattr__(one, "columns", {**one.columns, **columns})
+    columns = {name: _column(column) if name in _COUNTS else column for name, column in one.columns.items()}
+    object.__setattr__(one, "columns", columns)
     object.__setattr__(one, "facts", _facts(tuple(one.facts.items())))
     object.__setattr__(one, "quantity", sys.intern(one.quantity))
     object.__setattr__(one, "unit", sys.intern(one.unit))
@@ -258,16 +258,8 @@ def _share(one: Measurement) -> None:
 
 #: columns of numbers that are the same in many results
 _COUNTS = frozenset({"round", "process", "placement", "disturbed", "retaken", "fresh", "iterations"})
-
-
-@lru_cache(maxsize=4096)
-def _column(numbers: tuple[float, ...]) -> tuple[float, ...]:
-    return numbers
-
-
-@lru_cache(maxsize=4096)
-def _facts(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    return dict(items)
+_column = lru_cache(maxsize=4096)(tuple[float, ...])
+_facts = lru_cache(maxsize=4096)(dict[str, str])
 
 
 @cache

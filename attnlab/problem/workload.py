@@ -25,12 +25,9 @@ from attnlab.problem.fields import (
     declaration,
     declared,
     in_label,
-    number,
-    numbers,
     option,
     spoken,
     whole,
-    yes,
 )
 from attnlab.problem.mask_parts import ALIGNMENTS, Causal, KeyLengths, Part, Shape, Window
 from attnlab.problem.masks import Counts, Mask
@@ -84,24 +81,21 @@ class Workload:
     lengths beyond the keys, an unknown name.
     """
 
-    batch: int = declared(1, "Batch size.", whole(1), brief="b{}", always=True)
-    heads: int = declared(8, "Heads of the query.", whole(1), brief="h{}", several="heads", always=True)
+    batch: int = declared(1, "Batch size.", brief="b{}", always=True)
+    heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True)
     kv_heads: int = declared(
-        None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", whole(1)
+        None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]"
     )
-    queries: int = declared(512, "Queries, where they differ from the length.", whole(1), several="lengths")
-    keys: int = declared(512, "Keys, where they differ from the length.", whole(1), several="lengths")
-    head_dim: int = declared(
-        None, "Dimension of one head. [default: 64, of a block d_model / heads]", whole(1)
-    )
-    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", whole(1))
+    queries: int = declared(512, "Queries, where they differ from the length.", several="lengths")
+    keys: int = declared(512, "Keys, where they differ from the length.", several="lengths")
+    head_dim: int = declared(None, "Dimension of one head. [default: 64, of a block d_model / heads]")
+    value_dim: int = declared(None, "Dimension of a value. [default: the head's]")
     d_model: int | None = declared(
         None,
         "Width of the multi-head block around the core, with its four projections. [default: the core alone]",
-        whole(1),
         brief="d_model={}",
     )
-    rotary: bool = declared(False, "Rotary positions of query and key, in a block.", yes, brief="rotary")
+    rotary: bool = declared(False, "Rotary positions of query and key, in a block.", brief="rotary")
     dtype: str = declared(
         "float32",
         f"Number format: {', '.join(DTYPES)}.",
@@ -114,21 +108,17 @@ class Workload:
     causal: str | bool = declared(
         False,
         "Hide later keys: top_left (query i sees keys 0 to i) or bottom_right (the last query sees all).",
-        _causal,
+        read=_causal,
         brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
         names=ALIGNMENTS,
     )
     window: tuple[int, int] | None = declared(
         None,
         "LEFT,RIGHT keys around a query's own place, along the causal diagonal; -1 for no limit.",
-        numbers,
         brief="window={}",
     )
     key_lengths: tuple[int, ...] | None = declared(
-        None,
-        "Keys that are there, one number a batch element; the rest is padding.",
-        numbers,
-        brief="key_lengths={}",
+        None, "Keys that are there, one number a batch element; the rest is padding.", brief="key_lengths={}"
     )
     mask: str = declared(
         "",
@@ -142,10 +132,10 @@ class Workload:
         names=("none", "normal", "alibi"),
     )
     softcap: float | None = declared(
-        None, "Cap c of the scores, c tanh(s/c), before the bias.", number, brief="softcap={:g}"
+        None, "Cap c of the scores, c tanh(s/c), before the bias.", brief="softcap={:g}"
     )
-    sinks: bool = declared(False, "One more logit a head in the denominator.", yes, brief="sinks")
-    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", number)
+    sinks: bool = declared(False, "One more logit a head in the denominator.", brief="sinks")
+    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]")
     layout: str = declared(
         "bhsd",
         "How the arrays lie in memory: bhsd (heads outside) or bshd (as a projection leaves them).",
@@ -160,10 +150,7 @@ class Workload:
         names=tuple(STORAGES),
     )
     splits: int = declared(
-        1,
-        "Parts that the keys are cut into, each computed with its ln Z, and merged.",
-        whole(1),
-        brief="splits={}",
+        1, "Parts that the keys are cut into, each computed with its ln Z, and merged.", brief="splits={}"
     )
     direction: str = declared(
         "forward",
@@ -178,7 +165,7 @@ class Workload:
         also="inputs",
         names=tuple(DISTRIBUTIONS),
     )
-    seed: int = declared(0, "Seed of the inputs.", whole(0), brief="seed={}")
+    seed: int = declared(0, "Seed of the inputs.", read=whole(0), brief="seed={}")
 
     def __post_init__(self) -> None:
         for name in _SIZES:

@@ -1,20 +1,17 @@
 """One harness a session: contenders are started once, and every workload is raced once and kept.
 
-And what is said of a race, to pytest-benchmark and at the end of the session.
-
-Nothing is started before the first race. Where pytest-benchmark is disabled no process is started at all:
-a backend is called once, here, and its answer goes through the gate.
+Nothing is started before the first race. Where pytest-benchmark is disabled no process is started at all: a backend is
+called once, here, and its answer goes through the gate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
@@ -33,42 +30,6 @@ from attnlab.units import seconds_text
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What is known of a contender without a clock. `outcome` is None where it answered and was right."""
-
-    outcome: Outcome | None
-    reason: str = ""
-    accuracy: Accuracy | None = None
-
-
-class ReplayClock:
-    """Samples that were taken elsewhere, told to pytest-benchmark through its own interface, bit for bit.
-
-    pytest-benchmark reads its timer, calls the function, reads the timer again, and keeps the difference. This timer
-    shows 0 until its `replay`, which stands for the function, sets it to the next sample, and 0 again once it was read.
-    """
-
-    #: how pytest-benchmark names this timer in its reports
-    __name__ = "attnlab.interleaved"
-
-    def __init__(self) -> None:
-        self._samples: Iterator[float] = iter(())
-        self._shown = 0.0
-
-    def load(self, samples: Iterable[float]) -> None:
-        """What is to be replayed: seconds, one sample a round."""
-        self._samples = iter(tuple(samples))
-
-    def __call__(self) -> float:
-        shown, self._shown = self._shown, 0.0
-        return shown
-
-    def replay(self) -> None:
-        """Let the next sample pass; without one left (a profiler calls once more), no time passes."""
-        self._shown = next(self._samples, 0.0)
-
-
-@dataclass(frozen=True)
 class WorkloadResults:
     """All contenders' results on one workload, by name; `baseline` is what they are compared with."""
 
@@ -83,7 +44,6 @@ class WorkloadResults:
     def extra_info(self, name: str, share_of_ceiling: float | None) -> dict[str, Any]:
         """What stands beside the samples in every report, as plain JSON; None for what is not known."""
         result, verdict = self.results[name], self.verdicts.get(name)
-        flagged = result.latency.disturbed_rounds if result.latency else frozenset[int]()
         figures: dict[str, float | None] = {
             "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
             "ratio": verdict.ratio if verdict else 1.0 if name == self.baseline else None,
@@ -100,7 +60,7 @@ class WorkloadResults:
             "peak_bytes": result.peak_bytes,
             "baseline": self.baseline,
             "verdict": str(verdict.kind) if verdict else None,
-            "disturbed_rounds": len(flagged),
+            "disturbed_rounds": len(result.latency.disturbed_rounds) if result.latency else 0,
             "doubt": _doubt(share_of_ceiling, result.workload.device),
             **{key: one if one is not None and math.isfinite(one) else None for key, one in figures.items()},
         }
@@ -113,8 +73,7 @@ class WorkloadResults:
             said = "the baseline" if name == self.baseline else "not compared"
         else:
             span = f"[{verdict.low:.3g}, {verdict.high:.3g}]" if verdict.low else "[no interval]"
-            interval = f"{verdict.ratio:7.3g} {span}"
-            said = f"{interval}  {verdict.kind}, {verdict.rounds} rounds"
+            said = f"{verdict.ratio:7.3g} {span}  {verdict.kind}, {verdict.rounds} rounds"
         doubt = _doubt(share_of_ceiling, self.results[name].workload.device)
         return f"{seconds_text(latency.median):>9}  {said}" + (f"  NOT BELIEVED: {doubt}" if doubt else "")
 
@@ -130,9 +89,7 @@ class Harness:
     """Races, single rounds and ceilings for one session. `races` holds what was raced, by workload."""
 
     def __init__(self, settings: Settings, limits: Limits, *, enabled: bool = True) -> None:
-        self.settings = settings
-        self.limits = limits
-        self.enabled = enabled
+        self.settings, self.limits, self.enabled = settings, limits, enabled
         self.races: dict[Workload, WorkloadResults] = {}
         self._single_rounds: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
         self._ceilings: dict[tuple[str, str], Ceiling | None] = {}
@@ -158,27 +115,62 @@ class Harness:
         found = self._single_rounds[workload, memory] = self._run(workload, hasty, memory=memory)
         return found
 
-    def answer(self, name: str, workload: Workload) -> Answer:
-        """Whether the contender is right on `workload`: in its own process, or here if benchmarks are disabled."""
-        if not self.enabled:
+    def answer(self, name: str, workload: Workload) -> Accuracy | Result:
+        """How exact it is, or a result that says why not: in its own process, or here if benchmarks are disabled."""
+        if self.enabled:
+            result = self.single_round(workload)[name]
+            return result.accuracy if result.outcome is Outcome.MEASURED and result.accuracy else result
+        try:
             return self._answer_here(name, workload)
-        result = self.single_round(workload)[name]
-        outcome = None if result.outcome is Outcome.MEASURED else result.outcome
-        return Answer(outcome, result.reason or "", result.accuracy)
+        except Unavailable as fault:
+            return Result(name, workload, Outcome.UNAVAILABLE, str(fault))
+        except Declined as fault:
+            return Result(name, workload, Outcome.DECLINED, str(fault))
+        except Exception as fault:
+            return Result(name, workload, Outcome.CRASHED, f"raised {type(fault).__name__}: {fault}")
 
-    def ceiling(self, workload: Workload, computes_in: str | None = None) -> Ceiling | None:
-        """The best rates seen here for the workload's number format or a lower one; None where they are not wanted."""
-        if not self.settings.ceilings:
-            return None
-        key = workload.device, computes_in or workload.dtype
-        if key not in self._ceilings:
-            self._ceilings[key] = measure_ceiling(*key)
-        return self._ceilings[key]
+    def _answer_here(self, name: str, workload: Workload) -> Accuracy | Result:
+        """Call the backend once, in this process; of its settings only the backend's own apply here."""
+        one = self.settings.contender(name)
+        try:
+            backend = load(one.backend, self.settings.folders, dict(one.settings))
+            reason = backend.declines(workload)
+        except ValueError as fault:
+            raise Unavailable(str(fault)) from None
+        if reason:
+            raise Declined(reason)
+        library, limit = backend.open(workload.device), self.limits.call_seconds
+
+        def seconds_of(smaller: Workload) -> float:
+            call = backend.bind(smaller)
+            # the first call of all carries the library's own start-up
+            return min(library.time_calls(call, 1) for _ in range(2))
+
+        seconds = admission.predicted_seconds(workload, seconds_of, limit) or 0.0
+        if seconds > limit:
+            return Result(name, workload, Outcome.OVER_BUDGET, admission.too_long(seconds, limit))
+        rows = race_check.sampled_rows(workload)
+        returned = backend.bind(workload, checked_problem(workload, rows))()
+        try:
+            named = backend.named(workload, returned).items()
+            cut = {name: workload.cut(name, one, rows) for name, one in named}
+            judged = race_check.judge(workload, rows, cut, backend.computes_in)
+        except ValueError as fault:
+            return Result(name, workload, Outcome.WRONG, str(fault))
+        return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)
 
     def share_of_ceiling(self, result: Result) -> float | None:
-        """The FLOP rate of a measured result, as a share of the best matrix-product rate."""
-        ceiling = self.ceiling(result.workload, result.computes_in)
-        if ceiling is None or result.latency is None:
+        """The FLOP rate of a measured result, as a share of the best matrix-product rate in its number format here.
+
+        None where ceilings are not wanted, or cannot be measured.
+        """
+        if not self.settings.ceilings or result.latency is None:
+            return None
+        key = result.workload.device, result.computes_in or result.workload.dtype
+        if key not in self._ceilings:
+            self._ceilings[key] = measure_ceiling(*key)
+        ceiling = self._ceilings[key]
+        if ceiling is None:
             return None
         return result.workload.flops / result.latency.median / ceiling.matmul_flops
 
@@ -189,54 +181,10 @@ class Harness:
             self._conductor = None
 
     def _run(self, workload: Workload, limits: Limits, *, memory: bool) -> Mapping[str, Result]:
-        if not self.enabled:
-            raise RuntimeError("no race while benchmarks are disabled; ask for an answer")
         if self._conductor is None:
             settings = self.settings
             self._conductor = Conductor(
                 settings.contenders, baseline=settings.baseline, folders=settings.folders
             )
         self._conductor.limits, self._conductor.memory = limits, memory
-        results = self._conductor.race(workload)
-        return {result.contender: result for result in results}
-
-    def _answer_here(self, name: str, workload: Workload) -> Answer:
-        """Call the backend once, in this process; of its settings only the backend's own apply here."""
-        try:
-            one = self.settings.contender(name)
-            backend = load(one.backend, self.settings.folders, dict(one.settings))
-            reason = backend.declines(workload)
-        except (Unavailable, ValueError) as fault:
-            return Answer(Outcome.UNAVAILABLE, str(fault))
-        if reason:
-            return Answer(Outcome.DECLINED, reason)
-        try:
-            seconds = _predicted_seconds(backend, workload, self.limits.call_seconds)
-            if seconds > self.limits.call_seconds:
-                reason = admission.too_long(seconds, self.limits.call_seconds)
-                return Answer(Outcome.OVER_BUDGET, reason)
-            rows = race_check.sampled_rows(workload)
-            returned = backend.bind(workload, checked_problem(workload, rows))()
-        except Declined as fault:
-            return Answer(Outcome.DECLINED, str(fault))
-        except Exception as fault:
-            return Answer(Outcome.CRASHED, f"raised {type(fault).__name__}: {' '.join(str(fault).split())}")
-        try:
-            named = backend.named(workload, returned).items()
-            cut = {name: workload.cut(name, one, rows) for name, one in named}
-            judged = race_check.judge(workload, rows, cut, backend.computes_in)
-        except ValueError as fault:
-            return Answer(Outcome.WRONG, str(fault))
-        return Answer(None if judged.passed else Outcome.WRONG, judged.reason or "", judged)
-
-
-def _predicted_seconds(backend: Backend, workload: Workload, limit: float) -> float:
-    """Seconds that a call of `workload` will take, from smaller sizes; 0 where it is small itself."""
-    library = backend.open(workload.device)
-
-    def seconds_of(smaller: Workload) -> float:
-        call = backend.bind(smaller)
-        # the first call of all carries the library's own start-up
-        return min(library.time_calls(call, 1) for _ in range(2))
-
-    return admission.predicted_seconds(workload, seconds_of, limit) or 0.0
+        return {result.contender: result for result in self._conductor.race(workload)}

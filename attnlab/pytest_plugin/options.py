@@ -51,11 +51,6 @@ class Settings:
         """The number formats in which accuracy is judged: all, unless the user chose."""
         return tuple(self.said["dtypes"]) if self.dtypes_given else DTYPES
 
-    @property
-    def device(self) -> str:
-        """Where workloads run."""
-        return self.workload().device
-
     def contender(self, name: str) -> Contender:
         """The contender of that name."""
         return next(one for one in self.contenders if one.name == name)
@@ -67,49 +62,36 @@ class Settings:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
-        """The settings of this session. Raises pytest.UsageError, in one line, for a user's mistake."""
-        try:
-            return cls._read(config)
-        except ValueError as fault:
-            raise pytest.UsageError(" ".join(str(fault).split())) from None
-
-    @classmethod
-    def _read(cls, config: pytest.Config) -> Settings:
+        """The settings of this session. Raises ValueError for a user's mistake."""
         option = config.getoption
         given = {choice.name: option(choice.option) for choice in choices(grid=True)}
         said = read_options({**given, **_after_bare(config)}, grid=True)
-        names = option("--backends")
-        settings = {
-            "contenders": () if names is None else tuple(split_names(names)),
-            "baseline": option("--baseline"),
-            "folders": tuple(option("--implementations")),
-            "self_test": False,
-        }
-        preset = option("--preset")
+        preset, names = option("--preset"), option("--backends")
         part = None if preset is None else only_part(preset)
         if part is not None:  # of the others the part knows itself
             said = {name: part.said[name] for name in _DEFAULTS if name in part.said} | said
         defaults = {name: text for name, text in _DEFAULTS.items() if name not in said}
         said |= read_options(defaults, grid=True)
         try:
-            plan, contenders = resolve(Plan.grid(preset=preset, **said, **settings))
+            plan, contenders = resolve(
+                Plan.grid(
+                    preset=preset,
+                    contenders=() if names is None else tuple(split_names(names)),
+                    baseline=option("--baseline"),
+                    folders=tuple(option("--implementations")),
+                    self_test=False,
+                    **said,
+                )
+            )
         except ValueError as fault:
             raise by_option(fault, said, grid=True) from None
         known = [contender.name for contender in contenders]
-        assert plan.baseline is not None
         if plan.baseline not in known:
             raise ValueError(
                 f"--baseline must be one of the contenders {', '.join(known)}, got {plan.baseline!r}"
             )
-        return cls(
-            contenders=contenders,
-            baseline=plan.baseline,
-            folders=plan.folders,
-            said=said,
-            dtypes_given="dtypes" not in defaults,
-            ceilings=not option("--no-ceilings"),
-            part=part,
-        )
+        ceilings = not option("--no-ceilings")
+        return cls(contenders, plan.baseline, plan.folders, said, "dtypes" not in defaults, ceilings, part)
 
 
 def _after_bare(config: pytest.Config) -> dict[str, str]:

@@ -39,7 +39,7 @@ import pytest
 from attnlab.experiments.finding import Finding, Row
 from attnlab.problem.result import Accuracy, Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.pytest_plugin.harness import Harness, ReplayClock
+from attnlab.pytest_plugin.harness import Harness
 from attnlab.pytest_plugin.options import Settings, add_options
 from attnlab.race.limits import Limits
 from attnlab.runs.check import Checked, check
@@ -55,6 +55,30 @@ _HARNESS = pytest.StashKey[Harness]()
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
 
 
+class ReplayClock:
+    """Samples that were taken elsewhere, told to pytest-benchmark through its own interface, bit for bit.
+
+    pytest-benchmark reads its timer, calls the function, reads the timer again, and keeps the difference. This timer
+    shows 0 until its `replay`, which stands for the function, sets it to the next sample, and 0 again once it was read.
+    """
+
+    #: how pytest-benchmark names this timer in its reports
+    __name__ = "attnlab.interleaved"
+
+    def __init__(self) -> None:
+        #: what is still to be replayed: seconds, one sample a round
+        self.samples: Iterator[float] = iter(())
+        self._shown = 0.0
+
+    def __call__(self) -> float:
+        shown, self._shown = self._shown, 0.0
+        return shown
+
+    def replay(self) -> None:
+        """Let the next sample pass; without one left (a profiler calls once more), no time passes."""
+        self._shown = next(self.samples, 0.0)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the options."""
     add_options(parser)
@@ -62,21 +86,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options now, so that a mistake is one line and not an error in every test."""
-    config.stash[SETTINGS] = Settings.of(config)
+    try:
+        config.stash[SETTINGS] = Settings.of(config)
+    except ValueError as fault:
+        raise pytest.UsageError(" ".join(str(fault).split())) from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Spread tests over the options' workloads and contenders, but for what a test spreads itself."""
-    settings = metafunc.config.stash[SETTINGS]
-    axes: dict[str, tuple[Sequence[int | str], Callable[[Any], str]]] = {
-        "length": (settings.said["lengths"], "n{}".format),
-        "heads": (settings.said["heads"], "h{}".format),
-        "dtype": (settings.said["dtypes"], str),
-        "contender": (settings.names, str),
-        "backend": (settings.backends, str),
-    }
     if not {"contender", "workload", "confirmed"} & set(metafunc.fixturenames):
         return
+    settings = metafunc.config.stash[SETTINGS]
+    axes: dict[str, tuple[Sequence[int | str], str]] = {
+        "length": (settings.said["lengths"], "n{}"),
+        "heads": (settings.said["heads"], "h{}"),
+        "dtype": (settings.said["dtypes"], "{}"),
+        "contender": (settings.names, "{}"),
+        "backend": (settings.backends, "{}"),
+    }
     own = {
         name.strip()
         for mark in metafunc.definition.iter_markers("parametrize")
@@ -84,7 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     }
     for axis, (values, name) in axes.items():
         if axis in metafunc.fixturenames and axis not in own:
-            metafunc.parametrize(axis, values, ids=[name(value) for value in values])
+            metafunc.parametrize(axis, values, ids=list(map(name.format, values)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,10 +147,7 @@ def answered(harness: Harness) -> Answered:
 
     def answer(contender: str, workload: Workload) -> Accuracy:
         found = harness.answer(contender, workload)
-        if found.outcome is not None:
-            _end(contender, found.outcome, found.reason)
-        assert found.accuracy is not None
-        return found.accuracy
+        return found if isinstance(found, Accuracy) else _end(found)
 
     return answer
 
@@ -137,7 +161,7 @@ def peak(harness: Harness) -> Measured:
             pytest.skip("peak memory is measured in a process of its own; --benchmark-disable starts none")
         result = harness.single_round(workload, memory=True)[contender]
         if result.outcome is not Outcome.MEASURED:
-            _end(contender, result.outcome, result.reason or "")
+            _end(result)
         return result
 
     return measure
@@ -154,7 +178,7 @@ def checked(pytestconfig: pytest.Config, harness: Harness) -> Examined:
         found = check(
             settings.contender(contender),
             settings.folders,
-            settings.device,
+            settings.workload().device,
             dtypes=settings.formats,
             keep=len(settings.contenders) > 1,
         )
@@ -202,10 +226,10 @@ def interleaved(
         race = harness.race(workload)
         result = race.results[contender]
         if result.latency is None:
-            _end(contender, result.outcome, result.reason or "")
+            _end(result)
         benchmark.group = options.get("group") or workload.label
         benchmark.extra_info.update(race.extra_info(contender, harness.share_of_ceiling(result)))
-        clock.load(result.latency.samples)
+        clock.samples = iter(result.latency.samples)
         benchmark.pedantic(clock.replay, rounds=len(result.latency.samples), iterations=1)
         return result
 
@@ -240,12 +264,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(f"  {name:{width}}  {said}")
 
 
-def _end(contender: str, outcome: Outcome, reason: str) -> NoReturn:
+def _end(result: Result) -> NoReturn:
     """Skip or fail the test for an outcome other than measured, in one line."""
-    line = " ".join(f"{contender} {str(outcome).replace('_', ' ')}: {reason}".split())
-    if outcome is Outcome.OVER_BUDGET:
+    line = " ".join(f"{result.contender} {str(result.outcome).replace('_', ' ')}: {result.reason}".split())
+    if result.outcome is Outcome.OVER_BUDGET:
         line += "; --benchmark-max-time raises it"
-    if outcome in _SKIPPED:
+    if result.outcome in _SKIPPED:
         pytest.skip(line)
     pytest.fail(line, pytrace=False)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from attnlab.backends.storage import STORED
 from attnlab.problem.dtypes import ITEM_BYTES, carrier
 from attnlab.problem.mask_parts import Part, Shape
 from attnlab.problem.masks import Mask
+from attnlab.problem.result import Outcome
 from attnlab.problem.workload import CONTIGUOUS, GIVEN, Workload
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
-from attnlab.race.worker_process import Refused
+from attnlab.race.worker_process import Ended, Refused
 from attnlab.units import bytes_text
 
 #: of the memory that is free, this share may be planned with
@@ -41,14 +41,6 @@ _REFERRED, _BLOCKS = 4, 2**27
 _DRAWN_PER_SECOND = 2**26
 
 
-@dataclass(frozen=True)
-class Over:
-    """A workload is not to be tried; `reason` says why, `needed` how many bytes would have to be free for it."""
-
-    reason: str
-    needed: int | None = None
-
-
 class Admission:
     """What calls have cost so far in a run, and whether the next one is tried."""
 
@@ -60,33 +52,21 @@ class Admission:
         """Learn from the seconds of the participant's calls so far."""
         self._note(participant, participant.workload, participant.call_seconds)
 
-    def over(self, participant: Participant, limits: Limits, contenders: int, prepared: int) -> Over | None:
-        """Why the participant's workload is not to be tried, or None. Raises as `Participant.ask` does.
+    def require(self, participant: Participant, limits: Limits, contenders: int, prepared: int) -> None:
+        """Raises Ended, with the reason, where the participant's workload is not to be tried.
 
         contenders : that race. prepared : those of them that hold its inputs already.
         """
-        return self._too_large(participant, prepared) or self._too_long(participant, limits, contenders)
-
-    def _too_large(self, participant: Participant, prepared: int) -> Over | None:
-        workload = participant.workload
-        held, ready = held_bytes(workload), preparing_bytes(workload)
-        if workload.backward:
-            ready += held  # the gradients that are checked have inputs of their own
-        if workload.device == "cpu" and not prepared:  # the right answer is worked out before, here
-            head = workload.keys * (workload.head_dim + workload.value_dim) * 8
-            ready = max(ready, drawn_bytes(workload) + _REFERRED * head + _BLOCKS)
-        needed = max(held - workload.input_bytes + least_peak_bytes(workload), ready)
-        free = participant.ask("free_bytes", device=workload.device)
-        if needed <= free * USABLE:
-            return None
-        said = f"it needs {bytes_text(needed)}, its inputs alone {bytes_text(held)}; {bytes_text(free)} are free, "
-        said += f"{USABLE:.0%} of it may be used"
-        if prepared:
-            said += f"; the {prepared} before it in the race hold {bytes_text(prepared * held)}: race fewer together"
-        return Over(said, math.ceil(needed / USABLE))
-
-    def _too_long(self, participant: Participant, limits: Limits, contenders: int) -> Over | None:
         workload, limit = participant.workload, limits.longest_call(contenders)
+        needed, held = needed_bytes(workload, prepared), held_bytes(workload)
+        free = participant.ask("free_bytes", device=workload.device)
+        if needed > free * USABLE:
+            said = f"it needs {bytes_text(needed)}, its inputs alone {bytes_text(held)}; {bytes_text(free)} are free, "
+            said += f"{USABLE:.0%} of it may be used"
+            if prepared:
+                held *= prepared
+                said += f"; the {prepared} before it in the race hold {bytes_text(held)}: race fewer together"
+            raise Ended(Outcome.OVER_BUDGET, said)
         flops, scores = _work(workload)
         seen = self._seen[participant.name, sort_of(workload)]
         near = [one for one in seen if one[0] * REACH >= flops and one[1] * REACH >= scores]
@@ -97,10 +77,10 @@ class Admission:
             predicted = nearest[2] * flops / nearest[0]
         else:
             predicted = predicted_seconds(workload, partial(self._tried, participant, limits, waited), limit)
-        if predicted is None or predicted <= limit * (_BUSY if waited else 1):
-            return None
-        enough = limits.seconds_for(predicted, contenders)
-        return Over(f"{too_long(predicted, limit)}; --seconds {enough} would allow it")
+        if predicted is not None and predicted > limit * (_BUSY if waited else 1):
+            enough = limits.seconds_for(predicted, contenders)
+            said = f"{too_long(predicted, limit)}; --seconds {enough} would allow it"
+            raise Ended(Outcome.OVER_BUDGET, said)
 
     def _tried(
         self, participant: Participant, limits: Limits, waited: list[Workload], smaller: Workload
@@ -258,6 +238,17 @@ def preparing_bytes(workload: Workload) -> int:
     if workload.distribution != "normal":
         return drawn + 8 * (taken // ITEM_BYTES[workload.dtype])
     return drawn + (taken if drawn <= PLACED_BYTES else taken // 2)
+
+
+def needed_bytes(workload: Workload, prepared: int) -> int:
+    """What has to be free for `workload` at least, where so many contenders hold its inputs already."""
+    held, ready = held_bytes(workload), preparing_bytes(workload)
+    if workload.backward:
+        ready += held  # the gradients that are checked have inputs of their own
+    if workload.device == "cpu" and not prepared:  # the right answer is worked out before, in the conductor
+        head = workload.keys * (workload.head_dim + workload.value_dim) * 8
+        ready = max(ready, drawn_bytes(workload) + _REFERRED * head + _BLOCKS)
+    return max(held - workload.input_bytes + least_peak_bytes(workload), ready)
 
 
 def least_peak_bytes(workload: Workload) -> int:

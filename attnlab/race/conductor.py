@@ -8,6 +8,7 @@ each in a pass of its own. A contender that fails gets its outcome and a reason,
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +27,14 @@ from attnlab.gate import race_check
 from attnlab.judge.ranking import is_second_entry
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.admission import USABLE, Admission, drawing_seconds, held_bytes, preparing_bytes
+from attnlab.race.admission import (
+    USABLE,
+    Admission,
+    drawing_seconds,
+    held_bytes,
+    needed_bytes,
+    preparing_bytes,
+)
 from attnlab.race.disturbance import Others, Watch
 from attnlab.race.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
@@ -34,7 +42,7 @@ from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.process_sets import ProcessSets
 from attnlab.race.race import Race
-from attnlab.race.worker_process import NoAnswer, Refused, WorkerProcess
+from attnlab.race.worker_process import Ended, NoAnswer, Refused, WorkerProcess
 
 _WARMUP_SECONDS = 0.015
 #: who gave no answer on so many workloads is not asked again for one that is no smaller: each costs a whole deadline
@@ -113,7 +121,11 @@ class Conductor:
         )
         number = 0
         while True:
-            started, entered = time.monotonic(), sorted(race.racing, key=self._place)
+            # whose memory counts first: the baseline's, and that of a second entry last
+            entered = sorted(
+                race.racing, key=lambda one: (is_second_entry(one.name), one.name != self.baseline)
+            )
+            started = time.monotonic()
             for participant in entered:
                 self._on_event(f"{workload.label}: checking {participant.name}")
                 participant.attempt(partial(self._rejoin, number) if number else self._admit)
@@ -131,8 +143,11 @@ class Conductor:
             if race.over(number):
                 break
             self._enter(number, race.racing)
-        self._note(race.cut_short(number), watch, participants)
+        noted, others = {"cut short": race.cut_short(number)}, self._others(watch)
+        if others.notable:
+            noted["others"] = str(others)
         for participant in participants:
+            participant.facts.update({name: text for name, text in noted.items() if text})
             if participant.ended and participant.ended[0] is Outcome.TIMED_OUT:
                 self._hung[participant.name].append(workload.flops)
         self.sets.dismiss()
@@ -176,20 +191,6 @@ class Conductor:
             one.worker = workers[one.name]
             one.present = one.worker.alive
 
-    def _place(self, participant: Participant) -> tuple[bool, bool]:
-        """Whose memory counts first: the baseline's, and that of a second entry last."""
-        return is_second_entry(participant.name), participant.name != self.baseline
-
-    def _note(self, cut_short: str | None, watch: Watch, participants: Sequence[Participant]) -> None:
-        """What others took of the machine while these raced, and what there was no time for, beside every result."""
-        if cut_short:
-            for participant in participants:
-                participant.facts["cut short"] = cut_short
-        others = self._others(watch)
-        if others.notable:
-            for participant in participants:
-                participant.facts["others"] = str(others)
-
     def _others(self, watch: Watch) -> Others:
         """What others have taken of the machine since `watch` was made."""
         ours = [worker.number for worker in self.sets.workers if worker.number is not None]
@@ -198,39 +199,31 @@ class Conductor:
     # -- one contender at a time -------------------------------------------------------------------
 
     def _admit(self, participant: Participant) -> None:
-        """Everything that comes before the clock."""
+        """Everything that comes before the clock. Raises NoAnswer."""
         workload = participant.workload
         if participant.name in self.sets.absent:
-            participant.ended = self.sets.absent[participant.name]
-            return
+            raise Ended(*self.sets.absent[participant.name])
         hung = self._hung[participant.name]
         if len(hung) >= _HANGS and workload.flops >= min(hung):
-            participant.ended = (
-                Outcome.TIMED_OUT,
-                "not tried: on earlier workloads, which were no larger, it did not answer",
-            )
-            return
+            said = "not tried: on earlier workloads, which were no larger, it did not answer"
+            raise Ended(Outcome.TIMED_OUT, said)
         with self._activity("predicting"):
             participant.ask("declines", workload=workload)
-            admit = partial(self._admission.over, participant, self.limits, self._there, self._prepared)
-            over = admit()
-            if over and over.needed and self.sets.make_room(over.needed, keep=0):
-                over = admit()
-        if over:
-            participant.ended = Outcome.OVER_BUDGET, over.reason
-            return
-        with self._activity("checking"):
-            participant.ended = self._refer(workload)
-        if participant.ended:
-            return
+            if workload.device == "cpu":
+                needed = needed_bytes(workload, self._prepared)
+                self.sets.make_room(math.ceil(needed / USABLE), keep=0)
+            self._admission.require(participant, self.limits, self._there, self._prepared)
+        with self._activity("checking"):  # before it has its inputs: there may be room for one of them alone
+            try:
+                race_check.references(workload, tuple(race_check.sampled_rows(workload)))
+            except Declined as refused:  # nobody can have such inputs
+                raise Ended(Outcome.DECLINED, str(refused)) from None
         with self._activity("preparing"):
             prepared = participant.ask("prepare", workload=workload, digested=True)
             participant.cache = prepared["cache"]
             participant.facts["inputs"] = prepared.get("inputs", "too large for a digest")
         with self._activity("checking"):
             self._check(participant, 0, prepared)
-        if participant.ended:
-            return
         with self._activity("warm-up"):
             participant.call_seconds = participant.ask("calibrate", warmup_seconds=_WARMUP_SECONDS)["seconds"]
             self._admission.saw(participant)
@@ -240,18 +233,6 @@ class Conductor:
             if asked is not None and asked not in participant.kernel:
                 participant.notes.append(f"it asked for {asked}, but {participant.kernel} ran")
         self._prepared += 1
-
-    @staticmethod
-    def _refer(workload: Workload) -> tuple[Outcome, str] | None:
-        """Work out the right answer, before a contender has its inputs: there may be room for one of them alone.
-
-        Returns the outcome where nobody can have such inputs.
-        """
-        try:
-            race_check.references(workload, tuple(race_check.sampled_rows(workload)))
-        except Declined as refused:
-            return Outcome.DECLINED, str(refused)
-        return None
 
     def _rejoin(self, number: int, participant: Participant) -> None:
         """Everything that comes before the clock in a later set: its answer must be as right as in the first."""
@@ -277,8 +258,12 @@ class Conductor:
         rows, in_first = race_check.sampled_rows(participant.workload), not participant.answers
         told = participant.ask("check", rows=rows, calls=2 if in_first else 1)
         first, second = told["answers"][0], told["answers"][-1]
-        noted = {"first_call_s": float(told["first_call_s"])}
-        participant.set_up[number] = noted | {name: float(prepared[name]) for name in ("bind_s", "fresh")}
+        set_up = {
+            "bind_s": prepared["bind_s"],
+            "fresh": prepared["fresh"],
+            "first_call_s": told["first_call_s"],
+        }
+        participant.set_up[number] = set_up
         if not in_first and _equal(first, participant.answers):
             return
         participant.answers = participant.answers or first
@@ -291,7 +276,7 @@ class Conductor:
             participant.accuracy = found
         if not found.passed:
             in_one = "" if in_first else "right in one process, but in another: "
-            participant.ended = (Outcome.WRONG, in_one + when + (found.reason or "failed the accuracy gate"))
+            raise Ended(Outcome.WRONG, in_one + when + (found.reason or "failed the accuracy gate"))
 
     def _measure(self, participant: Participant, number: int) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays.
@@ -299,11 +284,11 @@ class Conductor:
         In a later set by those that measure every set.
         """
         for instrument in self.instruments:
-            if instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory):
+            unwanted = instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory)
+            if unwanted or (number and not instrument.in_every_set):
                 continue
-            if not instrument.applies(participant.workload) or (number and not instrument.in_every_set):
-                continue
-            if is_second_entry(participant.name):  # only its time is asked for
+            # of a second entry only its time is asked for
+            if not instrument.applies(participant.workload) or is_second_entry(participant.name):
                 continue
             self._on_event(f"{participant.workload.label}: {instrument.title} of {participant.name}")
             try:

@@ -25,19 +25,8 @@ _FAMILIES = (
 )  # fmt: skip
 _SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "PYTHONMALLOC")
 _NEVER = (
-    "TOKEN",
-    "KEY",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "AUTH",
-    "CREDENTIAL",
-    "URL",
-    "URI",
-    "PROXY",
-    "HOST",
-    "USER",
-)
+    "TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "AUTH", "CREDENTIAL", "URL", "URI", "PROXY", "HOST", "USER",
+)  # fmt: skip
 #: what must be as it was for a run to go on: entries of `environment`
 _CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",

@@ -148,9 +148,8 @@ class Latency(Instrument):
 class PeakMemory(Instrument):
     """Peak memory of one warm call in bytes: output included, inputs not.
 
-    On the CPU memray traces every allocation of the process, whatever library makes it. Where memray is missing,
-    the kernel's resident-set high-water mark stands in, and the method says so: it counts pages, and was off by 30 %
-    where memray was within 0.01 % of the analytic value.
+    On the CPU memray traces every allocation of the process, whatever library makes it: within 0.01 % of the analytic
+    value, where the kernel's count of pages was off by 30 %.
     """
 
     quantity = "peak_memory"
@@ -164,7 +163,6 @@ class PeakMemory(Instrument):
         """The peak of a call, twice where it is short; the least of the samples counts.
 
         Calls once untraced first: a cold call carries workspaces that are kept (33 MB for one BLAS).
-        Raises RuntimeError where this platform has no way to measure it.
         """
         started = time.perf_counter()
         call()
@@ -183,10 +181,8 @@ class PeakMemory(Instrument):
         on_device = library.peak_bytes(call)
         if on_device is not None:
             return on_device, getattr(library, "peak_method", "device allocator")
-        try:
-            import memray
-        except ImportError:
-            return _resident_peak(call), "resident set"
+        import memray
+
         with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
             trace = Path(folder) / "trace.bin"
             with memray.Tracker(trace):
@@ -239,19 +235,3 @@ class BlockParts(Instrument):
 LATENCY, PEAK_MEMORY, BLOCK_PARTS = Latency(), PeakMemory(), BlockParts()
 #: what a conductor measures unless it is given others
 STANDARD: tuple[Instrument, ...] = (LATENCY, PEAK_MEMORY, BLOCK_PARTS)
-
-
-def _resident_peak(call: Call) -> int:
-    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-    if not reset.exists():
-        raise RuntimeError("peak memory needs memray here; pip install memray")
-    before = _kilobytes(status, "VmRSS")
-    reset.write_text("5")  # sets VmHWM back to the present size
-    output = call()
-    del output
-    return max(0, _kilobytes(status, "VmHWM") - before) * 1024
-
-
-def _kilobytes(status: Path, name: str) -> int:
-    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1])

@@ -71,6 +71,14 @@ class Refused(NoAnswer):
         self.kind, self.outcome = kind, self.outcomes[kind]
 
 
+class Ended(NoAnswer):
+    """The race has an outcome of its own for a contender."""
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
 class Died(NoAnswer):
     """The worker's process ended while it was asked, or answered what is no answer; the message says how."""
 

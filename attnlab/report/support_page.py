@@ -1,12 +1,11 @@
-"""The support matrix as Markdown: a table a backend, and a short one of all."""
+"""The support matrix as Markdown: a table a direction, a short one of all backends, and one by feature."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attnlab.report.layout import markdown
-from attnlab.runs.features import BASE
-from attnlab.runs.support import FAULT, YES, Support
+from attnlab.runs.support import BASE, FAULT, YES, Support
 from attnlab.text import listed
 
 NO = "–"
@@ -24,50 +23,61 @@ SHORT: Mapping[str, Sequence[str]] = {
     "grouped heads": ("grouped heads", "one key head"),
     "value_dim ≠ head_dim": ("value_dim ≠ head_dim",),
 }
+#: numbers of the reasons, which stand at the end of the page
+Reasons = dict[str, int]
 
 
 def page(found: Sequence[Support]) -> str:
-    """The whole page."""
+    """The whole page: for each device a short table, then a table a direction; the reasons at the end."""
+    reasons: Reasons = {}
     lines = [
         "# What each backend supports",
-        "",
         "Each backend was asked for every feature in every direction and number format, on a small workload "
         f"(batch {BASE.batch}, {BASE.heads} heads, {BASE.keys} queries and keys, head_dim {BASE.head_dim}). "
-        "**yes** means that it does not decline, was run once and was right by the check that precedes every race. "
-        "A number format alone means yes in that one; a number in brackets is the reason for the others, below the "
-        "table. Large shapes are another question: `attnlab compare` answers it.",
-        "",
+        "**yes** means that in every number format that it has it does not decline, was run once and was right by the "
+        "check that precedes every race. Formats alone mean yes in those (f32 is float32, bf16 bfloat16); a number in "
+        "brackets is why not, among the reasons at the end. Large shapes are another question: `attnlab compare` "
+        "answers it.",
         "`attnlab backends --matrix` asks anew on your machine.",
     ]
     for device in dict.fromkeys(one.device for one in found):
         mine = [one for one in found if one.device == device]
         there = [one for one in mine if one.unavailable is None]
-        lines += ["", f"## In short, on {device}", "", short(there) or "No backend could be asked."]
-        absent = [[f"`{one.backend}`", one.unavailable or ""] for one in mine if one.unavailable is not None]
+        lines += [f"## In short, on {device}", short(there) or "No backend could be asked."]
+        absent = _by_reason((one.backend, one.unavailable) for one in mine)
         if absent:
-            lines += ["", f"Not asked on {device}:", "", markdown(["backend", "why"], absent, left=2)]
-        for one in there:
-            lines += ["", f"## {one.backend} on {device}", "", *_backend(one)]
-    return "\n".join(lines) + "\n"
+            lines += [
+                f"Not asked on {device}:",
+                "\n".join(f"- {names}: {why}" for why, names in absent.items()),
+            ]
+        if there:
+            rows = [
+                (f"`{one.backend}`", ", ".join(map(" ".join, one.versions.items())), _formats(one, reasons))
+                for one in there
+            ]
+            lines.append(markdown(["backend", "asked with", "number formats"], rows, left=3, narrow=True))
+        for direction in dict.fromkeys(name for one in there for name in _axes(one)[0]):
+            lines += [f"## {direction}, on {device}", *_direction(there, direction, reasons)]
+    if reasons:
+        lines += ["## Reasons", "\n".join(f"{number}. {why}" for why, number in reasons.items())]
+    return "\n\n".join(lines) + "\n"
 
 
 def short(found: Sequence[Support]) -> str:
     """A row a backend: the features that people ask for first, forward in float32; gradients; number formats."""
-    rows = []
     asked = [one for one in found if one.unavailable is None]
-    shown = [one.backend for one in asked if not _never(one, *_axes(one))]
-    for one in asked:
-        if one.backend not in shown:
-            continue
-        cells = [_all(one, features) for features in SHORT.values()]
+    shown = [one for one in asked if not _never(one, *_axes(one))]
+    rows = []
+    for one in shown:
         plain = next(iter(one.answers.values()))
-        gradients = [name for name in ("training",) if plain.get(name, {}).get(_DTYPE) == YES]
+        gradients = YES if plain.get("training", {}).get(_DTYPE) == YES else NO
         formats = [dtype for dtype, answer in plain[_DIRECTION].items() if answer == YES]
-        rows.append([f"`{one.backend}`", *cells, YES if gradients else NO, ", ".join(formats) or NO])
-    left_out = [f"`{one.backend}`" for one in asked if one.backend not in shown]
-    table = markdown(["backend", *SHORT, "gradients", "number formats"], rows, left=len(SHORT) + 3)
+        cells = [_all(one, features) for features in SHORT.values()]
+        rows.append([f"`{one.backend}`", *cells, gradients, ", ".join(formats) or NO])
+    headers = ["backend", *SHORT, "gradients", "number formats"]
+    left_out = [f"`{one.backend}`" for one in asked if one not in shown]
     rest = f"Of {listed(left_out)} nothing runs here." if left_out else ""
-    return "\n\n".join(filter(None, (table, rest)))
+    return "\n\n".join(filter(None, (markdown(headers, rows, left=len(headers), narrow=True), rest)))
 
 
 def by_feature(found: Sequence[Support]) -> str:
@@ -80,9 +90,8 @@ def by_feature(found: Sequence[Support]) -> str:
         able = [f"`{one.backend}`" for one in asked if _all(one, needed) == YES]
         unable = [f"`{one.backend}`" for one in asked if _all(one, needed) != YES]
         some = listed(able) if len(able) <= len(unable) else f"all but {listed(unable)}"
-        rows.append(
-            [feature, f"{len(able)} of {len(asked)}", "all" if not unable else some if able else "none"]
-        )
+        which = "all" if not unable else some if able else "none"
+        rows.append([feature, f"{len(able)} of {len(asked)}", which])
     return markdown(["", "backends", "which"], rows, left=3)
 
 
@@ -90,32 +99,6 @@ def _all(one: Support, features: Sequence[str]) -> str:
     """Yes where it has all of `features`, forward in float32."""
     answers = (one.answers.get(name, {}).get(_DIRECTION, {}).get(_DTYPE) for name in features)
     return YES if all(answer == YES for answer in answers) else NO
-
-
-def _backend(one: Support) -> list[str]:
-    """What is the same throughout in a sentence, the rest as a table, and the reasons."""
-    versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
-    lines = [f"Asked with {versions}."] if versions else []
-    directions, dtypes = _axes(one)
-    without = {name: why for name in dtypes if (why := _never(one, directions, (name,)))}
-    dtypes = [name for name in dtypes if name not in without]
-    never = {name: why for name in directions if dtypes and (why := _never(one, (name,), dtypes))}
-    directions = [name for name in directions if name not in never]
-    by_reason: dict[str, list[str]] = {}
-    for name, why in (*never.items(), *without.items()):
-        by_reason.setdefault(why, []).append(name)
-    if len(by_reason) == 1 and not dtypes:
-        return [" ".join([*lines, f"Nothing is supported: {next(iter(by_reason))}."])]
-    lines += [f"No {listed(names, 'and no')}: {why}." for why, names in by_reason.items()]
-    if not directions or not dtypes:
-        return [" ".join(lines)]
-    reasons: dict[str, int] = {}
-    rows = []
-    for feature, answers in one.answers.items():
-        cells = [_cell({dtype: answers[name][dtype] for dtype in dtypes}, reasons) for name in directions]
-        rows.append([feature, *cells])
-    table = markdown(["", *directions], rows, left=len(directions) + 1)
-    return [" ".join(lines), "", table, *_notes(reasons)]
 
 
 def _axes(one: Support) -> tuple[list[str], list[str]]:
@@ -136,16 +119,59 @@ def _never(one: Support, directions: Sequence[str], dtypes: Sequence[str]) -> st
     return None if done else answers[0]
 
 
-def _cell(answers: Mapping[str, str], reasons: dict[str, int]) -> str:
-    """``yes``, ``float32, float64 (1)``, ``– (2)``, or a fault."""
-    whys = list(dict.fromkeys(answer for answer in answers.values() if answer != YES))
-    done = [dtype for dtype, answer in answers.items() if answer == YES]
+def _had(one: Support) -> list[str]:
+    """The number formats that it has in some direction."""
+    directions, dtypes = _axes(one)
+    return [name for name in dtypes if not _never(one, directions, (name,))]
+
+
+def _brief(dtype: str) -> str:
+    """``f32`` for float32."""
+    return dtype.replace("float", "f")
+
+
+def _formats(one: Support, reasons: Reasons) -> str:
+    """``f32, f64; not f16, bf16 (1)``."""
+    directions, dtypes = _axes(one)
+    without = _by_reason((_brief(name), _never(one, directions, (name,))) for name in dtypes)
+    told = [f"not {names.replace('`', '')} ({_number(why, reasons)})" for why, names in without.items()]
+    return "; ".join(filter(None, (", ".join(map(_brief, _had(one))), *told)))
+
+
+def _direction(found: Sequence[Support], direction: str, reasons: Reasons) -> list[str]:
+    """Who has nothing in this direction, and a row a feature of the others."""
+    never = {one.backend: _never(one, (direction,), _had(one) or _axes(one)[1]) for one in found}
+    without = _by_reason(never.items())
+    shown = [one for one in found if never[one.backend] is None]
+    lines = [f"Not {names} ({_number(why, reasons)})." for why, names in without.items()]
+    rows = [
+        [feature, *(_cell(one.answers[feature][direction], _had(one), reasons) for one in shown)]
+        for feature in dict.fromkeys(name for one in shown for name in one.answers)
+    ]
+    headers = ["", *(f"`{one.backend}`" for one in shown)]
+    return list(filter(None, ("\n".join(lines), markdown(headers, rows, left=len(headers), narrow=True))))
+
+
+def _cell(answers: Mapping[str, str], dtypes: Sequence[str], reasons: Reasons) -> str:
+    """``yes``, ``f32,f64 (1)``, ``(2)``, or a fault."""
+    whys = dict.fromkeys(answers[dtype] for dtype in dtypes if answers[dtype] != YES)
     if not whys:
         return YES
-    numbers = ", ".join(str(reasons.setdefault(why, len(reasons) + 1)) for why in whys)
     fault = "**fault** " if any(why.startswith(FAULT) for why in whys) else ""
-    return f"{fault}{', '.join(done) or NO} ({numbers})"
+    done = ",".join(_brief(dtype) for dtype in dtypes if answers[dtype] == YES)
+    return f"{fault}{done} ({','.join(str(_number(why, reasons)) for why in whys)})".replace(
+        "  ", " "
+    ).strip()
 
 
-def _notes(reasons: Mapping[str, int]) -> list[str]:
-    return ["", *(f"{number}. {why}" for why, number in reasons.items())] if reasons else []
+def _number(why: str, reasons: Reasons) -> int:
+    return reasons.setdefault(why, len(reasons) + 1)
+
+
+def _by_reason(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Names listed by their reason; those without one are left out."""
+    found: dict[str, list[str]] = {}
+    for name, why in pairs:
+        if why is not None:
+            found.setdefault(why, []).append(f"`{name}`")
+    return {why: listed(names) for why, names in found.items()}

@@ -14,11 +14,23 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 from attnlab import units
+from attnlab.judge.analysis import MORE_MEMORY
 from attnlab.judge.pairing import Verdict
 from attnlab.problem.workload import Workload
 from attnlab.race.environment import environment
-from attnlab.routing.question import Kind, Outside, kind_of, sizes_of, workload_of
-from attnlab.routing.routes import OWN, Route, Routes, bound
+from attnlab.routing.routes import (
+    OWN,
+    TRAINING,
+    Call,
+    Kind,
+    Outside,
+    Route,
+    Routes,
+    Sizes,
+    bound,
+    kind_of,
+    workload_of,
+)
 from attnlab.runs.store import Run, read_run
 from attnlab.text import counted, listed
 
@@ -141,14 +153,20 @@ class Fastest:
         route = found.route
         if route is None:
             return Choice(found.backend, True, found.reason, None, None, None, None, {})
-        against, verdict = None, None
-        why, fell_back = found.reason, bool(found.reason)
-        if not fell_back:
+        against, verdict, why = None, None, found.reason
+        if not why:
             against = route.rival(found.backend)
             verdict = None if against is None else route.verdict(found.backend, against)
             why = _why(route, found, against, verdict)
         return Choice(
-            found.backend, fell_back, why, route.workload, found.factor, against, verdict, route.left_out
+            found.backend,
+            bool(found.reason),
+            why,
+            route.workload,
+            found.factor,
+            against,
+            verdict,
+            route.left_out,
         )
 
     def _remember(self, *asked: Any) -> _Found:
@@ -157,23 +175,13 @@ class Fastest:
         found = self._remembered[_question(*asked)] = self._find(*asked)
         return found
 
-    def _find(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None,
-        dropout_p: float,
-        is_causal: bool,
-        scale: float | None,
-        enable_gqa: bool,
-    ) -> _Found:
+    def _find(self, *asked: Any) -> _Found:
+        """Who answers a call, whose arguments are those of `__call__` in their order."""
+        tensors = asked[:3]
         try:
-            self._require_state(query, key, value, attn_mask)
-            differentiable = _differentiable(query, key, value)
-            workload = workload_of(
-                query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, differentiable
-            )
+            self._require_state(*asked[:4])
+            differentiable = _grad_enabled() and any(one.requires_grad for one in tensors)
+            workload = workload_of(Call._make((*asked, differentiable)))
             kind = kind_of(workload)
             assert kind is not None, "a call is of a kind"
             route, factor = self._nearest(kind, workload)
@@ -185,25 +193,21 @@ class Fastest:
             if name == OWN:
                 return _Found(None, OWN, "", route, factor)
             backend = self._routes.backends[name]
-            if backend.declines(workload) is None:
-                attend = bound(backend, workload, kind)
-                if attend is not None:
-                    return _Found(attend, name, "", route, factor)
+            attend = None if backend.declines(workload) is not None else bound(backend, workload, kind)
+            if attend is not None:
+                return _Found(attend, name, "", route, factor)
         return _Found(None, OWN, "no backend that was measured there takes this call", route, factor)
 
     def _nearest(self, kind: Kind, workload: Workload) -> tuple[Route, float]:
         """The measured workload that is nearest. Raises Outside where it is of another kind, or too far."""
-        routes, sizes = self._routes.by_kind.get(kind), sizes_of(workload)
+        routes, sizes = self._routes.by_kind.get(kind), Sizes.of(workload)
         if not routes:
             raise Outside(_other_kind(kind, list(self._routes.by_kind)))
-        nearest = min(
-            routes,
-            key=lambda one: (
-                one.sizes.factor(sizes),
-                one.sizes.apart(sizes),
-                one.workload.layout != workload.layout,
-            ),
-        )
+
+        def distance(one: Route) -> tuple[float, float, bool]:
+            return one.sizes.factor(sizes), one.sizes.apart(sizes), one.workload.layout != workload.layout
+
+        nearest = min(routes, key=distance)
         factor = nearest.sizes.factor(sizes)
         if factor > self._factor:
             raise Outside(
@@ -214,11 +218,12 @@ class Fastest:
 
     def _require_state(self, *tensors: Tensor | None) -> None:
         """Raises Outside where the process or the tensors are in a state in which nothing was measured."""
+        given = [one for one in tensors if one is not None]
         if self._not_here:
             raise Outside(self._not_here)
-        if any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors if one is not None):
+        if any(type(one) not in (Tensor, torch.nn.Parameter) for one in given):
             raise Outside("only plain tensors were measured, no subclasses")
-        if any(one.is_nested for one in tensors if one is not None):
+        if any(one.is_nested for one in given):
             raise Outside("nested tensors were not measured")
         if _tracing() is not None:
             raise Outside("within torch.jit.trace nothing was measured")
@@ -242,8 +247,8 @@ def fastest(
 
     run : a run, or its folder. The answer comes from the backend that was fastest *and right* at the nearest measured
     workload of the same device, dtype, mask, head dimensions, grouping of heads and direction: forward, or training
-    where gradients may be asked for. Those that share the first place are told apart by memory, the least first. The
-    function's `explain`, with the same arguments, tells who answers and why.
+    where gradients may be asked for. Of those that share the first place one that needs much more memory comes later.
+    The function's `explain`, with the same arguments, tells who answers and why.
 
     PyTorch's own function answers where that was not measured: dropout, another device or dtype, a size beyond `factor`
     times the nearest measured (queries, keys, or batch × heads; one query is near to one query alone), a mask of
@@ -308,10 +313,6 @@ def _question(
     )
 
 
-def _differentiable(*tensors: Tensor) -> bool:
-    return _grad_enabled() and any(one.requires_grad for one in tensors)
-
-
 def _other_kind(kind: Kind, measured: list[Kind]) -> str:
     """What of `kind` was not measured, among those that agree with it in everything that is told before."""
     for name, asked in kind._asdict().items():
@@ -332,7 +333,7 @@ _MASKS = {
 _SAID: dict[str, Callable[[Any], str]] = {
     "device": str,
     "dtype": str,
-    "direction": lambda value: {"forward": "forward", "training": "training (with gradients)"}[value],
+    "direction": lambda value: "training (with gradients)" if value == TRAINING else value,
     "mask": _MASKS.__getitem__,
     "head_dim": "head_dim {}".format,
     "value_dim": "value_dim {}".format,
@@ -362,8 +363,9 @@ def _place(route: Route, chosen: str) -> str:
     others = [name for name in first if name != chosen]
     if not others:
         return "the fastest that is right"
-    peaks = [route.results[name].peak_bytes for name in first]
-    why = "" if None in peaks or route.order[0] != chosen else ", chosen of them by memory"
+    peaks = [peak for name in first if (peak := route.results[name].peak_bytes) is not None]
+    decides = len(peaks) == len(first) and max(peaks) > MORE_MEMORY * min(peaks) and route.order[0] == chosen
+    why = ", chosen of them by memory" if decides else ""
     return f"right, shares the first place with {listed(others)}{why}"
 
 

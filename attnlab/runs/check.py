@@ -6,24 +6,15 @@ It may crash or hang there: that is an outcome, not the end of the check.
 from __future__ import annotations
 
 import os
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from attnlab.backends.contender import Contender
 from attnlab.errors import Declined, Misbehaved
-from attnlab.gate.gate import EVERYTHING, Answers, GateResult, examine
-from attnlab.gate.questions import (
-    Question,
-    forget,
-    forget_all,
-    gradient_questions,
-    log_sum_questions,
-    questions,
-)
+from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine
+from attnlab.gate.questions import Question, forget, forget_all
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
 from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
@@ -31,10 +22,6 @@ from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import Enough, work_side_by_side
 from attnlab.system import cores
 
-#: while a library loads, right answers are worked out for so long
-_START_SECONDS = 2.0
-#: right answers that may be worked out before their questions: a slow backend is spared many of them
-_LEAD = 16
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 #: what a dtype costs to ask about, in float32's cost: measured; float64 has only the first of the questions
@@ -198,22 +185,14 @@ def _ask(
     try:
         process.start()
         with threadpool_limits(1):  # references are small products: a second thread here would only spin
-            _begin_ahead(dtype, seed)
             process.finish_start()
             loaded = True
             for dtype in dtypes:
                 less = lower(dtype, process.computes_in)
                 asked_in = less or dtype
-                coming = (questions, log_sum_questions, gradient_questions)
                 # questions of other dtypes, which come between, would be held to those
                 only = {asked_in: dtype} if process.computes_in else None
-                box = _BlackBox(
-                    process,
-                    device,
-                    *(one(asked_in, seed) for one in coming),
-                    only=only,
-                    deadline=deadline,
-                )
+                box = _BlackBox(process, device, only, deadline)
                 result = examine(
                     box,
                     asked_in,
@@ -247,35 +226,21 @@ def _patient(contender: Contender) -> Contender:
     return replace(contender, variables=(*contender.variables, ("OMP_WAIT_POLICY", "passive")))
 
 
-def _begin_ahead(dtype: str, seed: int) -> None:
-    """The first right answers, for as long as a library takes to load in the other process."""
-    until = time.monotonic() + _START_SECONDS
-    for question in questions(dtype, seed):
-        _ = question.references
-        if time.monotonic() > until:
-            return
-
-
 class _BlackBox:
     """A backend in its own process as the gate's black box. Died and Hung come through, with the question's name.
 
-    The right answer is worked out here while the backend works on its own, and if it takes longer those to the next
-    questions, which come in the order of asking; some of them may not be asked. only : the dtypes
-    that are asked about and those in which their arrays go there: wider ones where the backend computes in a lower one.
+    The right answer is worked out here while the backend works on its own. only : the dtypes that are asked about and
+    those in which their arrays go there: wider ones where the backend computes in a lower one.
     """
 
     def __init__(
         self,
         process: WorkerProcess,
         device: str,
-        *coming: Iterator[Question],
         only: Mapping[str, str] | None = None,
         deadline: float = 60.0,
     ) -> None:
         self._process, self._device, self._only, self._deadline = process, device, only, deadline
-        self._coming = dict(zip(EVERYTHING, coming, strict=False))
-        self._ready: deque[Question] = deque()
-        self._declining = False
         self._taken = self._set_up = 0.0
 
     def clock(self) -> float:
@@ -290,19 +255,14 @@ class _BlackBox:
         """What it answers, by name."""
         if self._only is not None and question.dtype not in self._only:
             raise Declined(f"{question.dtype} is not asked about here")
-        self._pass_to(question)
         try:
             answer = self._begin(question)
-            if not self._declining:
-                _ = question.references
-                self._work_ahead(question.kind)
+            _ = question.references
             reply = answer()
             self._taken += reply["cpu_seconds"]
             self._set_up += reply["setup_seconds"]
-            self._declining = False
         except Refused as refusal:
             if refusal.kind == "declined":
-                self._declining = True  # likely the next one too: nothing is worked out for it
                 raise Declined(str(refusal)) from None
             if refusal.kind == "unavailable":
                 raise
@@ -325,58 +285,36 @@ class _BlackBox:
             seconds=self._deadline,
             problem=problem,
             workload=workload,
-            layout=question.layout,
-            gradient_layout=question.gradient_layout,
+            layout=question.layouts[0],
+            gradient_layout=question.layouts[1],
         )
-
-    def _pass_to(self, question: Question) -> None:
-        """Leave behind what comes before it: it was passed over. What is asked at the end comes after all."""
-        while self._ready:
-            if self._ready.popleft() is question:
-                return
-        for one in self._coming[question.kind]:
-            if one is question:
-                return
-
-    def _work_ahead(self, kind: str) -> None:
-        """Right answers to the next questions, until this one's answer is there."""
-        while len(self._ready) < _LEAD and not self._process.answered():
-            following = next(self._coming[kind], None)
-            if following is None:
-                return
-            _ = following.references
-            self._ready.append(following)
-
-
-def _refusal(found: Sequence[GateResult]) -> str:
-    """That nothing was answered, and each reason for it once."""
-    reasons = dict.fromkeys(one.refusal for one in found if one.refusal)
-    return ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(reasons))))
 
 
 def _summary(name: str, counted: Sequence[_End]) -> Checked:
     found = [replace(one.result, dtype=one.dtype) for one in counted if one.result]
     passed, reason = counted[-1].passed, counted[-1].reason
     if passed and not any(one.asked for one in found):
-        passed, reason = None, _refusal(found)
-    gradients = {one.dtype: one.gradient_precision.precision() for one in found if one.gradient_precision}
-    log_sums = {one.dtype: one.log_sum_precision.precision() for one in found if one.log_sum_precision}
-    refused = next((one.gradient_refusal for one in found if one.gradient_refusal), None)
-    no_log_sums = next((one.log_sum_refusal for one in found if one.log_sum_refusal), None)
+        refusals = dict.fromkeys(one.refusal[FORWARD] for one in found if FORWARD in one.refusal)
+        passed = None
+        reason = ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(refusals))))
+
+    def precision(of: str) -> dict[str, dict[str, Any]]:
+        return {one.dtype: one.precision[of].precision() for one in found if of in one.precision}
+
+    def lacking(of: str) -> str | None:
+        return None if precision(of) else next((one.refusal[of] for one in found if of in one.refusal), None)
+
+    counts = ("asked", "declined", "left_out", "uncompiled", "drawn")
     return Checked(
         name=name,
         passed=passed,
         reason=reason,
-        asked=sum(one.asked for one in found),
-        declined=sum(one.declined for one in found),
-        left_out=sum(one.left_out for one in found),
-        uncompiled=sum(one.uncompiled for one in found),
-        drawn=sum(one.drawn for one in found),
-        precision={one.dtype: one.precision.precision() for one in found if one.precision},
-        gradients=gradients,
-        no_gradients=None if gradients else refused,
-        log_sums=log_sums,
-        no_log_sums=None if log_sums else no_log_sums,
-        no_dtypes={one.dtype: one.refusal for one in found if one.refusal},
+        **{count: sum(getattr(one, count) for one in found) for count in counts},
+        precision=precision(FORWARD),
+        gradients=precision(BACKWARD),
+        no_gradients=lacking(BACKWARD),
+        log_sums=precision(LOG_SUM),
+        no_log_sums=lacking(LOG_SUM),
+        no_dtypes={one.dtype: one.refusal[FORWARD] for one in found if FORWARD in one.refusal},
         lower={one.dtype: one.lower for one in counted if one.lower and one.result and one.result.asked},
     )

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnlab.problem.result import Measurement, Outcome
 from attnlab.runs.lock import held
 from attnlab.runs.results_file import TORN
 from attnlab.runs.store import RUN_FILE, Run, read_run
@@ -24,7 +23,6 @@ class Complaint:
 
 def examine(folder: Path | str) -> list[Complaint]:
     """Everything that is wrong with the run in `folder`, or worth knowing; nothing is changed."""
-    folder = Path(folder)
     try:
         run = read_run(folder)
     except ValueError as fault:
@@ -35,28 +33,25 @@ def examine(folder: Path | str) -> list[Complaint]:
 def _state(run: Run) -> Iterator[Complaint]:
     total, left = len(run.plan.workloads), len(run.left())
     again = f"attnlab run --resume {run.folder}"
+    writing = False
     try:
         with held(run.folder):
-            writing = False
+            pass
     except ValueError:
         writing = True
-    if writing:
         yield Complaint("a run is writing to this folder now", fault=False)
-    elif not run.complete:
+    if not run.complete and not writing:
         yield Complaint(
             f"interrupted with {left} of {total} workloads left; go on with: {again}", fault=False
         )
-    elif left:
+    elif left and not writing:
         yield Complaint(
             f"it is called complete, but {left} of {total} workloads have no result; measure again"
         )
     if run.torn and not writing:
-        yield Complaint(
-            f"the last line of the results was cut off, one answer is lost; to measure it: {again}"
-            if not run.complete
-            else "the last line of the results was cut off: one answer is lost",
-            fault=run.complete,
-        )
+        mend = "" if run.complete else f"; to measure it: {again}"
+        text = f"the last line of the results was cut off, one answer is lost{mend}"
+        yield Complaint(text, fault=run.complete)
     if (run.folder / TORN).exists():
         yield Complaint(f"{TORN} holds what was set aside when the run was gone on with", fault=False)
     if run.further:
@@ -79,17 +74,12 @@ def _results(run: Run) -> Iterator[Complaint]:
         if workload not in planned:
             yield Complaint(f"{workload.label} is no workload of this run's plan")
         missing = [name for name in run.contenders if (workload, name) not in places]
-        last = workload == answered[-1] and not run.complete
         if missing:
+            last = workload == answered[-1] and not run.complete
             yield Complaint(f"{workload.label}: no result of {', '.join(missing)}", fault=not last)
     for result in run.results:
-        if result.outcome is Outcome.MEASURED:
-            for one in result.measurements:
-                if not _possible(one):
-                    yield Complaint(
-                        f"{result.workload.label}: {result.contender} has a {one.quantity} that is no number from 0 up"
-                    )
-
-
-def _possible(one: Measurement) -> bool:
-    return all(math.isfinite(sample) and sample >= 0 for sample in one.samples)
+        for one in result.measurements:
+            if not all(math.isfinite(sample) and sample >= 0 for sample in one.samples):
+                yield Complaint(
+                    f"{result.workload.label}: {result.contender} has a {one.quantity} that is no number from 0 up"
+                )

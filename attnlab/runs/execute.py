@@ -12,6 +12,7 @@ from pathlib import Path
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import backends, block_only, on_request
 from attnlab.backends.library import products
+from attnlab.experiments import catalogue
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
@@ -131,10 +132,8 @@ def _able(plan: Plan) -> list[str]:
 def _not_asked(record: Run) -> dict[str, str]:
     """Backends that race only where they are named, and were not, with the reason."""
     raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
-    reasons = {
-        name: on_request(name, record.plan.folders) for name in _able(record.plan) if name not in raced
-    }
-    return {name: reason for name, reason in reasons.items() if reason}
+    reasons = ((name, on_request(name, record.plan.folders)) for name in _able(record.plan))
+    return {name: reason for name, reason in reasons if reason and name not in raced}
 
 
 def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
@@ -166,55 +165,37 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
                 record.append(found_here)
                 progress.finished(found_here)
             progress.stage("the same bits again", done=total, total=total)
-            _ask_for_same_bits(record, conductor)
+            names = dict.fromkeys(one.contender for one in record.results if one.outcome is Outcome.MEASURED)
+            dtypes = dict.fromkeys(one.dtype for one in plan.workloads)
+            record.invariance = conductor.invariance(list(names), list(dtypes), plan.workloads[0].device)
+            record.save()
     finally:
         for activity, seconds in conductor.account.items():
             record.account[activity] = record.account.get(activity, 0.0) + seconds
-    if not any(one.outcome is Outcome.MEASURED for one in record.results):
+    measured = [one for one in record.results if one.outcome is Outcome.MEASURED]
+    if not measured:
         return  # nothing to hold against a ceiling or against theory
     if plan.ceilings:
         progress.stage("ceilings: matrix products and copies", done=total, total=total)
         with _accounted(record, "ceilings"):
             formats = {(one.device, one.dtype) for one in plan.workloads}
             formats |= {(one.workload.device, one.computes_in) for one in record.results if one.computes_in}
-            for device, dtype in sorted(formats - {(one.device, one.dtype) for one in record.ceilings}):
-                ceiling = measure_ceiling(device, dtype)
-                if ceiling is not None:
-                    record.ceilings.append(ceiling)
+            known = {(one.device, one.dtype) for one in record.ceilings}
+            found_now = [measure_ceiling(device, dtype) for device, dtype in sorted(formats - known)]
+            record.ceilings += filter(None, found_now)
         record.save()
-    if plan.experiments:
-        _experiment(record, progress)
-
-
-def _ask_for_same_bits(record: Run, conductor: Conductor) -> None:
-    """Of every contender that was measured, in each of the plan's number formats."""
-    names = [one.contender for one in record.results if one.outcome is Outcome.MEASURED]
-    dtypes = list(dict.fromkeys(one.dtype for one in record.plan.workloads))
-    record.invariance = conductor.invariance(
-        list(dict.fromkeys(names)), dtypes, record.plan.workloads[0].device
+    # the numerical chapter, through every backend that was found right and in working order, but for those that compute
+    # in a lower precision than their inputs', for which nothing is predicted, and those that compile for each shape
+    sound = dict.fromkeys(
+        one.backend
+        for one in measured
+        if one.computes_in is None and on_request(one.backend, plan.folders) is None
     )
-    record.save()
-
-
-def _experiment(record: Run, progress: Progress) -> None:
-    """The numerical chapter, through every backend that this run has found right and in working order.
-
-    Not through one that computes in a lower precision than its inputs': what is predicted is for that of the inputs.
-    """
-    from attnlab.experiments import catalogue
-
-    total = len(record.plan.workloads)
-    measured = (one for one in record.results if one.outcome is Outcome.MEASURED)
-    # its experiments ask for hundreds of shapes: not of who compiles for each
-    slow = {name for name in backends(record.plan.folders) if on_request(name, record.plan.folders)}
-    sound = [one.backend for one in measured if one.computes_in is None and one.backend not in slow]
-    known = {one.experiment for one in record.findings}
-    for name in (one for one in record.plan.experiments if one not in known):
+    done_before = {one.experiment for one in record.findings}
+    for name in (one for one in plan.experiments if one not in done_before):
         progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
         with _accounted(record, "numerics"):
-            record.findings += catalogue.run_experiments(
-                [name], list(dict.fromkeys(sound)), folders=record.plan.folders
-            )
+            record.findings += catalogue.run_experiments([name], list(sound), folders=plan.folders)
         record.save()
 
 

@@ -92,29 +92,25 @@ class Plan:
         `preset` is written as in `attnlab.runs.presets`; what is said beside it goes before what it says. A plan
         that lists its `workloads`, as plain data or as they are, has no grid beside.
         """
-        if "workloads" in rest:
-            return cls._listed(
-                {"lengths": lengths, "heads": heads, "dtypes": dtypes, "preset": preset}, **rest
-            )
-        of_file = is_captured(str(rest.get("distribution", "")))
-        if dtypes is None and not of_file:
-            dtypes = ("float32", "bfloat16") if rest.get("device") == "cuda" else ("float32",)
         said = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
+        said = {name: value for name, value in said.items() if value is not None}
+        if "workloads" in rest:
+            beside = [*said, *(["preset"] if preset else [])]
+            if beside:
+                raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
+            listed = [
+                one if isinstance(one, Workload) else Workload.from_dict(one) for one in rest.pop("workloads")
+            ]
+            return cls(workloads=tuple(listed), **rest)
+        of_file = is_captured(str(said.get("distribution", "")))
+        if not of_file:
+            on_gpu = said.get("device") == "cuda"
+            said = {"dtypes": ("float32", "bfloat16") if on_gpu else ("float32",), **said}
         if preset is None:
-            told = {name: value for name, value in said.items() if value is not None}
-            return cls(workloads=workloads(told if of_file else {**GRID, **told}), **rest)
+            return cls(workloads=workloads(said if of_file else {**GRID, **said}), **rest)
         found = preset_workloads(preset, said)
         return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
-
-    @classmethod
-    def _listed(cls, grid: Mapping[str, Any], *, workloads: Sequence[Any], **rest: Any) -> Plan:
-        beside = [name for name, value in grid.items() if value is not None]
-        beside += [one.name for one in choices(grid=True) if one.name in rest]
-        if beside:
-            raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
-        listed = (one if isinstance(one, Workload) else Workload.from_dict(one) for one in workloads)
-        return cls(workloads=tuple(listed), **rest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""

@@ -7,8 +7,9 @@ aside into ``results.torn``.
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,19 +36,17 @@ def append(folder: Path, results: Sequence[Result]) -> None:
     Raises NotStored where that fails; the file is then as it was before.
     """
     file = folder / RESULTS
-    data = "".join(one.to_json() + "\n" for one in results).encode()
+    data = memoryview("".join(one.to_json() + "\n" for one in results).encode())
     try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            before = os.fstat(handle).st_size
+        with file.open("ab", buffering=0) as handle:
+            before = handle.tell()
             try:
-                _write(handle, data)
-                os.fsync(handle)
+                while data:  # mostly once
+                    data = data[handle.write(data) :]
+                os.fsync(handle.fileno())
             except BaseException:  # an interrupt too: half a workload is worth nothing
-                os.ftruncate(handle, before)
+                handle.truncate(before)
                 raise
-        finally:
-            os.close(handle)
         if not before:
             flush_folder(folder)
     except OSError as fault:
@@ -59,16 +58,18 @@ def read(folder: Path) -> Stored:
     file = folder / RESULTS
     results: list[Result] = []
     ends: list[int] = []
-    at = 0
-    for number, line in enumerate(_lines(file), start=1):
-        if not line.endswith(b"\n"):
-            return Stored(tuple(results), tuple(ends), torn=True)
-        try:
-            results.append(Result.from_json(line.decode()))
-        except ValueError as fault:
-            raise ValueError(f"{file}, line {number}: {fault}") from None
-        at += len(line)
-        ends.append(at)
+    with file.open("rb") if file.exists() else io.BytesIO() as handle:
+        while line := handle.readline(_MOST_BYTES):
+            place = f"{file}, line {len(ends) + 1}"
+            if len(line) == _MOST_BYTES:
+                raise ValueError(f"{place}: longer than {_MOST_BYTES:,} bytes, which no result is")
+            if not line.endswith(b"\n"):
+                return Stored(tuple(results), tuple(ends), torn=True)
+            try:
+                results.append(Result.from_json(line.decode()))
+            except ValueError as fault:
+                raise ValueError(f"{place}: {fault}") from None
+            ends.append(handle.tell())
     return Stored(tuple(results), tuple(ends))
 
 
@@ -101,31 +102,8 @@ def set_aside(folder: Path, found: Stored, keep: int) -> None:
 
 def flush_folder(folder: Path) -> None:
     """Let the disk know which files there are: until then a file that is on it may have no name."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _lines(file: Path) -> Iterator[bytes]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with file.open("rb") as handle:
-            number = 0
-            while line := handle.readline(_MOST_BYTES):
-                number += 1
-                if len(line) == _MOST_BYTES:
-                    raise ValueError(
-                        f"{file}, line {number}: longer than {_MOST_BYTES:,} bytes, which no result is"
-                    )
-                yield line
-    except FileNotFoundError:
-        return
-
-
-def _write(handle: int, data: bytes) -> None:
-    """All of `data`, mostly in one call."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(handle, view) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)

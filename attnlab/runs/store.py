@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -152,11 +152,6 @@ _TOLD = {name: kind for name, kind in get_type_hints(Run).items() if name not in
 _Told = make_dataclass("run", list(_TOLD.items()))
 
 
-def stored_type() -> type:
-    """What stands in ``run.json``, as a dataclass."""
-    return _Told
-
-
 def _common(result: Result) -> dict[str, Any]:
     return {
         **result.workload.to_dict(),
@@ -271,18 +266,11 @@ def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
         if folder is not None or not ours:
             holds = "results" if ours else "something else than results of attnlab"
             raise ValueError(f"the output folder {place} already holds {holds}; give a new one with --out")
-        _move_aside(place, marker)
+        stamp = datetime.fromtimestamp((place / marker).stat().st_mtime, UTC).strftime("%Y-%m-%d-%H%M%S")
+        names = (f"{place.name}-{stamp}{more}" for more in chain([""], (f"-{n}" for n in count(2))))
+        place.rename(next(one for one in map(place.with_name, names) if not one.exists()))
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
         raise ValueError(f"the output folder {place} cannot be made: {fault.strerror}") from None
     return place
-
-
-def _move_aside(place: Path, marker: str) -> None:
-    stamp = datetime.fromtimestamp((place / marker).stat().st_mtime, UTC).strftime("%Y-%m-%d-%H%M%S")
-    aside, number = place.with_name(f"{place.name}-{stamp}"), 1
-    while aside.exists():
-        number += 1
-        aside = place.with_name(f"{place.name}-{stamp}-{number}")
-    place.rename(aside)

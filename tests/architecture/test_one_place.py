@@ -17,7 +17,7 @@ from attnlab.problem.directions import DIRECTIONS, GRADIENTS, Direction
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.mask_parts import Part, Place
 from attnlab.problem.workload import Workload
-from attnlab.runs.features import features
+from attnlab.runs.support import features
 from attnlab.theory import exact_gradients
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,11 @@ from crews import latency
 
 from attnlab.cli.tables import comparison_table
 from attnlab.judge.pairing import Kind, Verdict
-from attnlab.judge.replication import Speed
-from attnlab.judge.verdicts import sentence, verdicts_against
+from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race import compare as program
-from attnlab.race.compare import Comparison, compare, two_speeds
+from attnlab.race.compare import Comparison, compare
 from attnlab.race.limits import Limits
 
 QUICK = Limits(
@@ -29,59 +27,6 @@ TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "seconds_by_placement", "disturbed_rounds"}
 FIELDS |= {"processes_needed", "setup_seconds", "computes_in"}
-
-
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_sentence_names_both_the_interval_and_the_processes(kind: Kind) -> None:
-    """Whatever the verdict."""
-    said = sentence("mine", "theirs", Verdict(kind, 1.5, 1.4, 1.6, 30, processes=5))
-    assert "mine" in said and "theirs" in said and "1.4 to 1.6" in said
-    assert "30 rounds in 5 pairs of processes" in said
-
-
-@pytest.mark.parametrize(
-    ("verdict", "said"),
-    [
-        (
-            Verdict(Kind.UNDECIDED, 1.02, 0.98, 1.07, 60, processes=10, processes_needed=17),
-            "about 17 pairs would decide it",
-        ),
-        (
-            Verdict(Kind.UNDECIDED, 1.2, 0.0, math.inf, 6),
-            "one pair of processes has no interval (time ratio so far 1.2); allow more processes",
-        ),
-        (
-            Verdict(Kind.UNDECIDED, 1.2, 0.0, math.inf, 2, disturbed=28, processes=0),
-            "other programs used the cores in 28 of 30 rounds; repeat it when nothing else runs",
-        ),
-    ],
-)
-def test_an_undecided_verdict_says_why_and_what_to_do(verdict: Verdict, said: str) -> None:
-    """More processes, more time, or a quiet machine."""
-    assert said in sentence("mine", "theirs", verdict)
-
-
-FOUND = (Speed(0.001, 7), Speed(0.0013, 3))
-
-
-@pytest.mark.parametrize(
-    ("huge", "end"),
-    [
-        (None, "; try it with huge pages: a[pages=huge]."),
-        (0.0009, "; 900 µs with huge pages (set THP_MEM_ALLOC_ENABLE=1)."),
-    ],
-)
-def test_two_speeds_are_told_with_what_huge_pages_give(
-    monkeypatch: pytest.MonkeyPatch, huge: float | None, end: str
-) -> None:
-    """Or with how to try that, where it was not measured; and without, where they cannot be had."""
-    monkeypatch.setattr(program, "huge_pages_refused", lambda: "switched off")
-    if huge is None:
-        assert two_speeds("a", FOUND, huge).endswith("placements).")
-    monkeypatch.setattr(program, "huge_pages_refused", lambda: None)
-    assert two_speeds("a[pages=huge]", FOUND, None).endswith("placements).")
-    said = two_speeds("a", FOUND, huge)
-    assert said == f"a takes 1.30 ms or 1.00 ms by where its memory lies (3 and 7 of 10 placements){end}"
 
 
 def twofold(name: str, **facts: str) -> Result:
@@ -149,20 +94,6 @@ def test_contenders_with_two_speeds_are_measured_with_huge_pages_too(
     assert found.sets == 6
 
 
-def test_the_command_that_repeats_a_comparison_has_its_time_and_its_processes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where they are not those that it has anyway."""
-    monkeypatch.setattr(Conducting, "raced", [], raising=False)
-    monkeypatch.setattr(program, "Conductor", Conducting)
-    monkeypatch.setattr(program, "huge_pages_refused", lambda: "no")
-    names = ["numpy_vectorized", "numpy_blocked"]
-    plain = compare(names, TINY).command
-    assert "--seconds" not in plain and "--processes" not in plain
-    limits = Limits(workload_seconds=2.5, processes=3, most_processes=3)
-    assert compare(names, TINY, limits=limits).command == f"{plain} --seconds 2.5 --processes 3"
-
-
 def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Path) -> None:
     """The JSON is strict, the same contender twice is told apart, and the slow one is found slow."""
     (tmp_path / "half.py").write_text('LIBRARY = "numpy"\ndef attend(q, k, v): return v / 2\n')
@@ -183,25 +114,6 @@ def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Pat
         "attnlab compare numpy_vectorized numpy_vectorized naive_loop half --length 16 --heads 1 --head-dim 8 "
         f"--implementations {tmp_path} --seconds 20 --processes 3"
     )
-
-
-def test_grouped_heads_a_window_and_a_backward_pass_get_a_verdict() -> None:
-    """Every result of both is checked, and their times are compared."""
-    asked = {"heads": 2, "kv_heads": 1, "causal": "bottom_right", "window": (8, 0), "direction": "training"}
-    patient = replace(QUICK, call_seconds=30.0, workload_seconds=60.0)
-    found = compare(["torch_sdpa", "torch_eager"], TINY.with_(**asked, scale=None), limits=patient)
-    assert [one.outcome for one in found.results] == ["measured", "measured"]
-    assert all(one.accuracy is not None and one.accuracy.passed for one in found.results)
-    assert set(found.verdicts) <= {"torch_eager"}
-    assert found.command.startswith(found.workload.command("torch_sdpa", "torch_eager"))
-
-
-def test_what_the_system_does_not_tell_is_said() -> None:
-    """A disturbance that nobody could see must not be taken for a quiet machine."""
-    found = Comparison(TINY, "a", (), {}, 5, unseen=("run delay of threads (no schedstat)",))
-    assert found.sentences() == [
-        "This system does not tell the run delay of threads (no schedstat): it goes unseen."
-    ]
 
 
 def test_what_is_open_comes_with_what_would_decide_it() -> None:

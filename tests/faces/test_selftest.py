@@ -90,50 +90,6 @@ def test_a_slow_down_must_be_found_where_it_can_and_never_have_the_wrong_sign(
     assert trial.truth == pytest.approx(1 + percent / 100)
 
 
-def test_what_nobody_could_see_is_no_failure(bench: Any) -> None:
-    """Most turns had to wait for a core, though nothing was to run beside them."""
-    one = bench(measured("a", 1.0, disturbed=0.6), measured("a[slowed=10]", 1.0, disturbed=0.6))
-    assert one.slowed("a", 10.0, IDLE).passed is None
-
-
-@pytest.mark.parametrize(
-    ("together", "alone", "disturbed", "passed"),
-    [
-        ((1.0, 2.0, 1.0), (1.01, 2.02, 0.98), 0.0, True),
-        ((1.1, 2.2, 1.0), (1.0, 2.0, 0.9), 0.0, False),
-        ((0.9, 0.9, 1.0), (1.0, 1.0, 1.1), 0.0, False),
-        ((1.1, 2.2, 1.0), (1.0, 2.0, 0.9), 0.5, None),
-        ((1.3, 2.0, 1.1), (1.0, 2.0, 1.1), 0.0, None),  # one of three: their scatter reaches back to 1
-        ((1.3,), (1.0,), 0.0, None),
-    ],
-)
-def test_a_race_must_agree_with_alone_repeat_by_repeat(
-    together: tuple[float, ...], alone: tuple[float, ...], disturbed: float, passed: bool | None
-) -> None:
-    """Ratio by ratio: a machine that changed its speed between two repeats is in both of each."""
-    assert module._fidelity("a", IDLE, together, alone, disturbed).passed is passed
-
-
-def test_the_agreement_with_alone_has_an_interval() -> None:
-    """Student's, over the logarithms of the repeats' ratios."""
-    found = module._fidelity("a", IDLE, (1.0, 2.2, 1.0), (1.0, 2.0, 1.1), 0.0)
-    assert found.ratio == pytest.approx(1.0)
-    half = 4.303 * math.log(1.1) / math.sqrt(3)
-    assert (found.low, found.high) == (
-        pytest.approx(math.exp(-half), 1e-3),
-        pytest.approx(math.exp(half), 1e-3),
-    )
-
-
-def test_the_largest_buffers_are_those_of_the_largest_peaks() -> None:
-    """Three of them, and who has no peak is left out."""
-    assert module._largest([measured(name, 1.0) for name in ("a", "bbbb", "ccc", "dd")]) == [
-        "bbbb",
-        "ccc",
-        "dd",
-    ]
-
-
 def trial(percent: float, said: str, condition: str = IDLE) -> Trial:
     """A slow-down of so much, and what was said of it."""
     ratio = 1 + percent / 100
@@ -145,23 +101,6 @@ def trial(percent: float, said: str, condition: str = IDLE) -> Trial:
 def report(*trials: Trial, others: str | None = None) -> Report:
     """A report of these trials."""
     return Report(trials, 1.0, "2026-03-01T12:00:00+00:00", {"cpu": "A Made-Up CPU"}, others)
-
-
-@pytest.mark.parametrize(
-    ("said", "least"),
-    [
-        (("slower", "slower", "slower"), 1.0),
-        (("undecided", "slower", "slower"), 3.0),
-        (("slower", "undecided", "slower"), 10.0),
-        (("slower", "slower", "undecided"), None),
-    ],
-)
-def test_the_smallest_that_is_found_has_no_larger_one_that_is_missed(
-    said: tuple[str, ...], least: float | None
-) -> None:
-    """From there on everything was found."""
-    found = report(*(trial(percent, one) for percent, one in zip((1.0, 3.0, 10.0), said, strict=True)))
-    assert found.smallest_found(IDLE) == least
 
 
 def test_the_page_says_what_failed_and_who_disturbed() -> None:
@@ -177,21 +116,10 @@ def test_the_page_says_what_failed_and_who_disturbed() -> None:
     assert "Passed" in verdict(report(trial(3.0, "slower")))[0]
 
 
-def test_nothing_told_is_not_passed() -> None:
-    """A test that says nothing has not shown anything."""
-    assert not report(trial(3.0, "undecided")).passed
-
-
 def test_an_unknown_condition_is_refused_before_anything_is_measured() -> None:
     """With those that are known."""
     with pytest.raises(ValueError, match=f"conditions are {', '.join(CONDITIONS)}, got 'windy'"):
         selftest(conditions=["windy"])
-
-
-def test_an_unknown_backend_is_refused_before_anything_is_measured() -> None:
-    """A report about nobody would say that nothing passed."""
-    with pytest.raises(ValueError, match="nope"):
-        selftest(names=["nope"], conditions=[IDLE])
 
 
 @pytest.mark.parametrize("kind", LOADS)

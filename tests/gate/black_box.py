@@ -40,14 +40,14 @@ def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
         around: list[Any] = []
         arrays = (problem.query, problem.key, problem.value)
         held = str(problem.query.dtype)
-        given = laid_out(library, arrays, held, question.layout, around)
+        given = laid_out(library, arrays, held, question.layouts[0], around)
         if problem.output_gradient is not None:
-            given += laid_out(library, (problem.output_gradient,), held, question.gradient_layout)
+            given += laid_out(library, (problem.output_gradient,), held, question.layouts[1])
         try:
-            if question.layout == "refilled":
+            if question.layouts[0] == "refilled":
                 final = given
                 rolled = tuple(np.roll(one, 1 + at, axis=2) for at, one in enumerate(arrays))
-                given = laid_out(library, rolled, held, question.layout) + final[3:]
+                given = laid_out(library, rolled, held, question.layouts[0]) + final[3:]
                 watched(problem, given, [])
                 for array, filling in zip(given, final, strict=True):
                     array[...] = filling

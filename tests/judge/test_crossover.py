@@ -70,16 +70,6 @@ def test_a_verdict_without_interval_between_two_decided_ones_excludes_nothing(ra
     assert (found.below, found.above) == (("a", "b") if turned else ("b", "a"))
 
 
-def test_an_end_beyond_all_numbers_is_no_obstacle():
-    """Student's interval from two pairs of processes can span more than floats hold."""
-    wide = Verdict(Kind.UNDECIDED, 1.0, 0.0, math.exp(700), 7)
-    low = Verdict(Kind.FASTER, 0.5, 0.0, 0.9, 7)
-    high = Verdict(Kind.SLOWER, 2.0, 1.1, math.inf, 7)
-    for verdicts in ((low, wide, high), (high, wide, low), (low, high), (high, low)):
-        (found,) = crossovers("a", "b", dict(zip((64, 128, 256), verdicts, strict=False)))
-        assert found.last_below <= found.low <= found.length <= found.high <= found.first_above
-
-
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.001, 3), st.booleans()), min_size=2, max_size=8))
 def test_whatever_the_verdicts_a_crossover_lies_between_the_two_that_support_it(drawn):
     verdicts = {

@@ -133,16 +133,6 @@ def test_a_difference_far_above_the_noise_is_always_told() -> None:
     assert (found.false, found.decided) == (0.0, 1.0) and found.missed <= allowed(ALPHA, 200)
 
 
-def test_a_decided_race_is_not_looked_at_again() -> None:
-    """Of two that differ by nothing at all, five processes are enough."""
-
-    def quiet(generator: np.random.Generator, rounds: int) -> tuple[Array, Array]:
-        return np.zeros(rounds), np.zeros(rounds)
-
-    verdict = raced(np.random.default_rng(0), quiet, 1.0)
-    assert (verdict.kind, verdict.processes) == (Kind.EQUIVALENT, LOOKS[0])
-
-
 def stepping(generator: np.random.Generator, rounds: int) -> tuple[Array, Array]:
     """The machine slows down by 15 % at a moment somewhere in the race."""
     first, second = independent(generator, rounds)

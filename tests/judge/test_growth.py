@@ -72,12 +72,6 @@ def test_a_cube_is_given_no_label():
     assert list(found.exponents.values()) == pytest.approx([3.0] * 4)
 
 
-def test_three_lengths_are_not_fitted_and_a_length_without_samples_is_refused():
-    assert fitted(exact(law, LENGTHS[:3])) is None
-    with pytest.raises(ValueError, match="no samples"):
-        fitted({**exact(law), 64: [[]]})
-
-
 @pytest.mark.parametrize(("last", "first"), [(128, 256), (256, 512), (512, 1024)])
 def test_a_step_in_the_cost_of_a_pair_is_found_where_it_is(last, first):
     found = fitted(exact(lambda n: stepped(n, last)))
@@ -85,12 +79,6 @@ def test_a_step_in_the_cost_of_a_pair_is_found_where_it_is(last, first):
     assert found.step.ratio == pytest.approx(2, rel=0.1)
     assert found.coefficients[2] == found.step.above == pytest.approx(2 * C, rel=0.05)
     assert found.label == "quadratic"
-
-
-def test_a_step_that_one_length_alone_shows_is_left_to_the_held_out_check():
-    found = fitted(exact(lambda n: stepped(n, 1024)))
-    assert found.step is None
-    assert found.forecast.error == pytest.approx(1, rel=0.05)
 
 
 def test_a_step_explained_by_the_machines_own_speed_is_not_believed():

@@ -76,14 +76,6 @@ def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_anoth
     assert ran("torch_a", library=None) != ran("torch_b", library=None)
 
 
-@pytest.mark.parametrize(
-    ("flops", "copy", "binds"), [(1.0, 9.0, "compute"), (9, 1, "bandwidth"), (9, 9, "overhead")]
-)
-def test_the_ceiling_that_explains_the_time_limits_it(flops, copy, binds):
-    ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * flops, "x", WORKLOAD.least_bytes * copy, "x")
-    assert rate(WORKLOAD, 1.0, ceiling, cold=False).limited_by == binds
-
-
 def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
     ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * 2.0, "x", WORKLOAD.least_bytes * 0.5, "x")
     # a better kernel than the libraries' product: OpenVINO's attention ran at three times the rate of NumPy's
@@ -116,13 +108,6 @@ def test_one_wild_twin_does_not_silence_the_other_workloads():
     assert failed.deviation == pytest.approx(0.0204, abs=1e-4)
     assert found.floor(workloads[0]) == pytest.approx(0.021)  # rounded up
     assert found.floor(workloads[1]) == found.margin == 0.01
-
-
-def test_a_twin_that_cannot_be_told_apart_raises_no_floor():
-    noisy = [(0.9, 1.2)[index // 6 % 2] for index in range(30)]
-    found = self_test({WORKLOAD: twins(WORKLOAD, noisy)})
-    assert not found.failures
-    assert found.floor(WORKLOAD) == self_test({}).floor(WORKLOAD) == found.margin
 
 
 def test_the_scatter_between_processes_is_half_the_variance_of_their_pairs():

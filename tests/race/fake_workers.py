@@ -65,7 +65,7 @@ HANGS = 60.0
 class FakeWorker:
     """A contender whose workers answer rightly at once, its calls costing `seconds` each on the fake clock.
 
-    It is the worker of the first crew itself, and `in_set` makes those of the later ones. What is counted is counted
+    It is the worker of the first set itself, and `in_set` makes those of the later ones. What is counted is counted
     over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
     is the part of it that its threads waited for a core, `page_faults` those of a call in it; `faults` are raised in
     place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
@@ -106,7 +106,7 @@ class FakeWorker:
         return self.asked["start"]
 
     def in_set(self, number: int) -> FakeWorker:
-        """Its worker in that crew: another process with the same costs, counted together."""
+        """Its worker in that set: another process with the same costs, counted together."""
         if number == 0:
             return self
         one = copy.copy(self)

@@ -10,7 +10,6 @@ from fake_workers import QUICK, SMALL, Clock, FakeWorker, race
 from attnlab.backends.contender import parse_all
 from attnlab.problem.result import Outcome, Result
 from attnlab.race.conductor import Conductor
-from attnlab.runs.check import check
 
 #: rounds its inputs, scores and weights to bfloat16, and says so where its setting is
 SOURCE = """
@@ -84,20 +83,3 @@ def test_a_real_one_is_measured_where_it_says_it_and_wrong_where_not(tmp_path: P
     assert silent.outcome is Outcome.WRONG
     assert "this is the error of computing in bfloat16" in str(silent.reason)
     assert wrong.outcome is Outcome.WRONG and "error of computing" not in str(wrong.reason)
-
-
-def test_the_whole_gate_holds_it_to_its_own_format(tmp_path: Path) -> None:
-    """And tells a fault with both: what was handed over, and what it is computed in."""
-    (tmp_path / "low.py").write_text(SOURCE)
-    found = check("low[says=yes]", [str(tmp_path)], dtypes=("float32",))
-    assert found.passed, found.reason
-    assert found.lower == {"float32": "bfloat16"}
-    assert set(found.precision) == {"float32"}
-    assert found.precision["float32"]["relative_error"] > 1e-4
-    silent = check("low", [str(tmp_path)], dtypes=("float32",))
-    assert silent.passed is False and "this is the error of computing in bfloat16" in str(silent.reason)
-    assert silent.lower == {}
-    wrong = check("low[says=yes,scale=wrong]", [str(tmp_path)], dtypes=("float32",))
-    assert wrong.passed is False and str(wrong.reason).startswith(
-        "in float32, computed in bfloat16: bfloat16, "
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,8 @@ from fake_workers import QUICK, SMALL
 import attnlab
 from attnlab.backends.contender import parse_all
 from attnlab.backends.discovery import load, settings_of
-from attnlab.errors import Unavailable
 from attnlab.problem.result import Outcome
 from attnlab.race.conductor import Conductor
-from attnlab.runs.check import check
 
 #: adds its setting to every output, so that it can be seen from outside
 SOURCE = '''"""Attention, and a number on top."""
@@ -77,21 +73,6 @@ def test_the_file_is_configured_with_all_of_them_before_the_rest_is_read(tmp_pat
     )
 
 
-def test_one_backend_with_two_settings_in_one_process_stays_two(tmp_path: Path) -> None:
-    """Loading the second changes nothing of the first."""
-    folders = written(tmp_path)
-    backends = [load("mine", folders, given) for given in ({}, {"more": "1"}, {"more": "0"})]
-    answers = [float(one.attend(ONES, ONES, ONES, causal=False, scale=1.0)[0, 0, 0, 0]) for one in backends]
-    assert answers == [1.0, 2.0, 1.0]
-
-
-def test_a_backend_may_say_its_format_without_settings(tmp_path: Path) -> None:
-    folders = written(
-        tmp_path, 'COMPUTES_IN = "bfloat16"\nLIBRARY = "numpy"\ndef attend(query, key, value): ...\n'
-    )
-    assert load("mine", folders).computes_in == "bfloat16"
-
-
 @pytest.mark.parametrize(
     ("source", "given", "message"),
     [
@@ -126,11 +107,6 @@ def test_what_is_wrong_with_them_is_one_line(
     assert "\n" not in str(refusal.value)
 
 
-def test_what_the_file_refuses_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"mine refuses more=2, format=own: 2 is not to be had here$"):
-        load("mine", written(tmp_path), {"more": "2"})
-
-
 def test_a_contender_whose_setting_is_refused_is_an_outcome_and_the_others_are_measured(
     tmp_path: Path,
 ) -> None:
@@ -153,17 +129,3 @@ def test_attend_takes_the_backends_own_settings_and_no_others(tmp_path: Path) ->
         attnlab.attend("mine[threads=1]", ONES, ONES, ONES, folders=folders)
     with pytest.raises(ValueError, match="mine has no setting 'les'"):
         attnlab.attend("mine[les=1]", ONES, ONES, ONES, folders=folders)
-
-
-def test_check_puts_its_questions_to_the_backend_with_its_settings(tmp_path: Path) -> None:
-    """It declines causal masks, so that little is asked."""
-    folders = written(tmp_path)
-    assert check("mine[more=1]", folders, dtypes=("float32",)).passed is False
-    found = subprocess.run(
-        [sys.executable, "-P", "-m", "attnlab", "check", "mine[more=3]", "--implementations", *folders],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 2
-    assert "mine: more must be 0 or 1 or 2, got '3'" in found.stderr

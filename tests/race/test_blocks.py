@@ -1,4 +1,4 @@
-"""Blocks in worker processes: the projection asked for, the parts timed in every crew, and what is refused."""
+"""Blocks in worker processes: the projection asked for, the parts timed in every set, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from fake_workers import QUICK
 
-from attnlab.backends.contender import Contender, parse_all
-from attnlab.backends.discovery import load
+from attnlab.backends.contender import parse_all
 from attnlab.backends.library import open_library
 from attnlab.errors import Declined
 from attnlab.problem.result import Outcome, Result
@@ -26,16 +25,8 @@ def raced(workload: Workload, *names: str, **options: Any) -> dict[str, Result]:
         return {one.contender: one for one in conductor.race(workload)}
 
 
-def test_the_notation_knows_projections() -> None:
-    """And no others."""
-    assert Contender.parse("torch_sdpa[projection=loop,threads=1]").projection == "loop"
-    assert Contender.parse("torch_sdpa").projection is None
-    with pytest.raises(ValueError, match="projection must be one of fused, packed, loop, got 'each'"):
-        Contender.parse("torch_sdpa[projection=each]")
-
-
 def test_blocks_race_and_their_parts_are_timed_in_every_process() -> None:
-    """Three parts each, none of them free, and in two crews; a module in one piece says that it has none."""
+    """Three parts each, none of them free, and in two sets; a module in one piece says that it has none."""
     found = raced(SMALL, "numpy_vectorized", "numpy_vectorized[projection=loop]", "torch_mha", memory=False)
     for name in ("numpy_vectorized", "numpy_vectorized[projection=loop]"):
         result = found[name]
@@ -48,18 +39,6 @@ def test_blocks_race_and_their_parts_are_timed_in_every_process() -> None:
     whole = found["torch_mha"]
     assert whole.outcome is Outcome.MEASURED and whole.measurement(BLOCK_PARTS.quantity) is None
     assert whole.reason == "its block parts could not be measured: it computes the block in one piece"
-
-
-def test_a_core_has_no_parts_and_is_not_asked_for_them() -> None:
-    """Nor does it take a projection."""
-    found = raced(
-        SMALL.core, "numpy_vectorized", "numpy_vectorized[projection=loop]", "torch_mha", memory=False
-    )
-    assert found["numpy_vectorized"].reason is None
-    assert [one.quantity for one in found["numpy_vectorized"].measurements] == ["latency", "setup"]
-    declined = found["numpy_vectorized[projection=loop]"]
-    assert declined.outcome is Outcome.DECLINED and "give --d-model" in (declined.reason or "")
-    assert found["torch_mha"].outcome is Outcome.DECLINED
 
 
 class Slept:
@@ -94,10 +73,3 @@ def test_the_instrument_calls_each_part_and_nothing_else(monkeypatch: pytest.Mon
     assert readings.samples == (4.0, 4.0), "long calls are timed twice"
     with pytest.raises(Declined, match="one piece"):
         BLOCK_PARTS.measure(library, lambda: None)
-
-
-def test_a_block_that_is_prepared_has_its_parts() -> None:
-    """Which together are the call."""
-    call = load("numpy_vectorized").bind(SMALL)
-    assert list(call.parts) == ["projection", "attention", "output"]  # type: ignore[attr-defined]
-    assert (call.parts["output"]() == call()).all()  # type: ignore[attr-defined]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +11,11 @@ import pytest
 from fake_workers import QUICK, SMALL
 
 from attnlab.backends.contender import Contender, parse_all
-from attnlab.errors import Unavailable
-from attnlab.libraries import host
 from attnlab.problem.result import Outcome
 from attnlab.race.conductor import Conductor
 from attnlab.race.worker_process import Hung, WorkerProcess
-from attnlab.runs import listing
-from attnlab.runs.check import check
-from attnlab.runs.listing import listed
+from attnlab.runs import support
+from attnlab.runs.support import listed
 from attnlab.subprocesses import Channel, Late
 
 #: what stands in the module of a library that ...
@@ -93,33 +88,6 @@ def test_it_has_its_outcome_and_the_others_are_measured(
     assert "\n" not in (broken.reason or "")
 
 
-def test_one_that_lacks_what_a_call_needs_is_told_with_its_mend(install: Install) -> None:
-    """Half installed, or of another version: what is imported late is missed late."""
-    pytest.importorskip("onnx", reason="pip install 'attnlab[onnxruntime]'")
-    install(onnxruntime="__version__ = '0.1'")
-    with Conductor(parse_all(["onnxruntime", "numpy_vectorized"]), limits=QUICK, memory=False) as conductor:
-        broken, sound = conductor.race(SMALL)
-    assert (broken.outcome, sound.outcome) == (Outcome.UNAVAILABLE, Outcome.MEASURED), broken.reason
-    assert re.fullmatch(
-        r"onnxruntime does not hold what is asked of it \(AttributeError: .*\); "
-        r"pip install --force-reinstall 'attnlab\[onnxruntime\]'",
-        broken.reason or "",
-    ), broken.reason
-
-
-def test_a_slip_in_a_users_own_file_blames_no_library(install: Install, tmp_path: Path) -> None:
-    """The library is begun there too, and what is missing in it is the user's mistake."""
-    (tmp_path / "mine.py").write_text(
-        "import json\nfrom attnlab.backends.importing import begin\nLIBRARY = 'numpy'\nbegin('json', 'pip')\n"
-        "def attend(q, k, v): return json.nothing\n"
-    )
-    contenders = parse_all(["mine", "numpy_vectorized"])
-    with Conductor(contenders, folders=[str(tmp_path)], limits=QUICK, memory=False) as conductor:
-        broken, _ = conductor.race(SMALL)
-    assert broken.outcome is Outcome.CRASHED
-    assert broken.reason == "raised AttributeError: module 'json' has no attribute 'nothing'"
-
-
 def test_one_that_hangs_on_import_is_told_by_name(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """As soon as its time is over: here at once, when it has told what it imports."""
     install(numba=HANGS)
@@ -144,29 +112,11 @@ def test_one_that_hangs_on_import_is_told_by_name(install: Install, monkeypatch:
     assert re.fullmatch(told, str(hung.value)), hung.value
 
 
-def test_an_older_version_than_the_extra_asks_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is imported; one whose version nobody knows is let pass."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda module: object())
-    monkeypatch.setattr(host, "_too_old", host._too_old.__wrapped__)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1")
-    with pytest.raises(
-        Unavailable,
-        match=r"^numba 0\.1 is installed, attnlab needs numba>=[\d.]+; pip install 'attnlab\[numba\]'$",
-    ):
-        host.required("numba", extra="numba")
-
-    def unknown(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", unknown)
-    assert host.required("json", extra="numba").__name__ == "json"
-
-
 def test_the_list_of_backends_survives_it(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that come after it in the list are looked at too."""
     install(numba=ABORTS, onnx=EXITS, onnxruntime=IS_EMPTY)
     names = ["naive_loop", "numba_fused", "numpy_vectorized", "onnxruntime"]
-    monkeypatch.setattr(listing, "backends", lambda folders: names)
+    monkeypatch.setattr(support, "backends", lambda folders: names)
     found = {one.name: one for one in listed("cpu")}
     assert list(found) == names
     assert found["naive_loop"].reason is found["numpy_vectorized"].reason is None
@@ -184,13 +134,5 @@ def test_one_that_fails_beside_another_library_alone_is_looked_at_again(
     (tmp_path / "second.py").write_text(
         "import builtins, os\nif hasattr(builtins, 'loaded'): os.abort()\n" + plain
     )
-    monkeypatch.setattr(listing, "backends", lambda folders: ["first", "second"])
+    monkeypatch.setattr(support, "backends", lambda folders: ["first", "second"])
     assert [one.reason for one in listed("cpu", [str(tmp_path)])] == [None, None]
-
-
-def test_the_gate_says_that_it_could_not_ask(install: Install) -> None:
-    """An import that ends the process says nothing of the backend's answers."""
-    install(numba=ABORTS)
-    found = check("numba_fused", lanes=1)
-    assert found.passed is None
-    assert "killed by SIGABRT while it imported numba" in (found.reason or "")

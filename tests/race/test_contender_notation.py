@@ -17,12 +17,6 @@ from attnlab.race.worker_process import Refused, WorkerProcess
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def test_a_bare_name_has_no_settings() -> None:
-    """Surrounding blanks are not part of it."""
-    assert Contender.parse(" numpy_blocked ") == Contender("numpy_blocked", "numpy_blocked")
-    assert Contender.parse("a").environment({"HOME": "/"})["HOME"] == "/"
-
-
 def test_variables_and_threads_are_taken_apart() -> None:
     """A value may hold = and anything but a comma."""
     one = Contender.parse("torch_sdpa[threads=2, GLIBC_TUNABLES=glibc.malloc.trim_threshold=1:b=[2],_X1=a b]")
@@ -60,36 +54,6 @@ def test_threads_set_every_librarys_variable_and_an_explicit_one_wins() -> None:
     assert Contender.parse("a[threads=3,MKL_NUM_THREADS=1]").environment({})["MKL_NUM_THREADS"] == "1"
 
 
-def test_every_worker_keeps_its_heap() -> None:
-    """Whatever else it is given: no array up to a GiB is mapped for itself, and no top is trimmed below 4."""
-    kept = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
-    assert Contender.parse("a").environment({}) == kept
-    assert Contender.parse("a[X=1]").environment({"HOME": "/"}) == {**kept, "HOME": "/", "X": "1"}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"),
-        ("LD_PRELOAD", "x.so"),
-        ("MALLOC_ARENA_MAX", "1"),
-        ("MALLOC_TRIM_THRESHOLD_", "65536"),
-    ],
-)
-def test_an_allocator_that_somebody_chose_replaces_the_kept_heap(name: str, value: str) -> None:
-    """The contender itself or the caller: then all of that choice is theirs."""
-    assert Contender.parse(f"a[{name}={value}]").environment({}) == {name: value}
-    assert Contender.parse("a").environment({name: value}) == {name: value}
-
-
-def test_a_contenders_own_setting_wins_over_the_callers() -> None:
-    """Of an allocator and of anything else; the caller's environment itself is left as it is."""
-    inherited = {"X": "1", "MALLOC_ARENA_MAX": "1"}
-    environment = Contender.parse("a[X=2,MALLOC_ARENA_MAX=2]").environment(inherited)
-    assert environment == {"X": "2", "MALLOC_ARENA_MAX": "2"}
-    assert inherited == {"X": "1", "MALLOC_ARENA_MAX": "1"}
-
-
 def test_huge_pages_set_what_the_libraries_read_and_an_explicit_variable_wins() -> None:
     """The default leaves them as they are."""
     one = Contender.parse("a[pages=huge]")
@@ -100,16 +64,6 @@ def test_huge_pages_set_what_the_libraries_read_and_an_explicit_variable_wins() 
     assert Contender.parse("a[pages=default]").environment({}) == plain
     own = Contender.parse("a[pages=huge,THP_MEM_ALLOC_ENABLE=0]").environment({"THP_MEM_ALLOC_ENABLE": "2"})
     assert own["THP_MEM_ALLOC_ENABLE"] == "0"
-
-
-@pytest.mark.parametrize(
-    ("text", "percent"), [("3", 3.0), ("3%", 3.0), ("0.5", 0.5), ("0", 0.0), ("1000%", 1000.0)]
-)
-def test_a_contender_may_be_slowed_by_a_percentage(text: str, percent: float) -> None:
-    """It is no variable of its process."""
-    one = Contender.parse(f"a[slowed={text}]")
-    assert one.slowed == percent
-    assert one.environment({}) == Contender.parse("a").environment({})
 
 
 @pytest.mark.parametrize(

@@ -47,26 +47,6 @@ def test_any_wrong_result_is_wrong(clock: Clock, direction: str, name: str) -> N
             assert (f"{name}: " in (result.reason or "")) == (name != "output")
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_backends_are_raced_in_every_direction(direction: str) -> None:
-    """Grouped heads, a window and a bottom-right mask; a library without derivatives is declined, not wrong."""
-    pytest.importorskip("torch")
-    with Conductor(parse_all(["torch_eager", "numpy_vectorized"]), limits=QUICK) as conductor:
-        eager, vectorized = conductor.race(GROUPED.with_(direction=direction))
-    assert eager.outcome is Outcome.MEASURED, eager.reason
-    assert eager.peak_bytes is not None and eager.peak_bytes > 0
-    expected = Outcome.MEASURED if direction.startswith("forward") else Outcome.DECLINED
-    assert vectorized.outcome is expected, vectorized.reason
-
-
-def test_one_query_on_a_long_cache_is_raced() -> None:
-    """Decoding; predicted from shorter caches."""
-    decode = Workload(heads=4, kv_heads=1, queries=1, keys=5000, head_dim=8, key_lengths=(4321,))
-    with Conductor(parse_all(["numpy_vectorized"]), limits=QUICK, memory=False) as conductor:
-        (result,) = conductor.race(decode)
-    assert result.outcome is Outcome.MEASURED, result.reason
-
-
 @pytest.mark.parametrize("storage", [one for one in STORAGES if one != CONTIGUOUS])
 def test_a_stored_cache_is_raced_and_its_copies_are_seen(storage: str) -> None:
     """Gathering is within the call: a cache that is copied shows in its peak memory, one that is written to not."""
@@ -77,17 +57,6 @@ def test_a_stored_cache_is_raced_and_its_copies_are_seen(storage: str) -> None:
     of_keys = 5000 * 16 * 4
     assert result.peak_bytes is not None
     assert (result.peak_bytes > of_keys) == (storage != "preallocated")
-
-
-def test_keys_that_are_cut_are_raced_and_judged_with_their_ln_z() -> None:
-    """And who gives none is declined."""
-    decode = Workload(
-        heads=4, kv_heads=2, queries=1, keys=700, head_dim=8, splits=5, direction="forward_with_log_sum"
-    )
-    with Conductor(parse_all(["naive_loop", "numpy_blocked"]), limits=QUICK, memory=False) as conductor:
-        for result in conductor.race(decode):
-            assert result.outcome is Outcome.MEASURED, result.reason
-            assert result.accuracy is not None and result.accuracy.passed
 
 
 def test_a_backward_turn_neither_computes_the_output_anew_nor_adds_to_gradients() -> None:

@@ -52,24 +52,6 @@ def test_the_run_delay_is_summed_over_all_threads(tasks: Path) -> None:
     assert disturbance.run_delay_seconds() == pytest.approx(1.75)
 
 
-def test_a_thread_that_vanishes_while_it_is_read_is_passed_over(
-    tasks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the listing and the reading, or between opening its file and reading that."""
-    thread(tasks, 1, "1 2000000000 1\n")
-    thread(tasks, 2, None)
-    thread(tasks, 3, "1 9000000000 1\n")
-    honest = Path.read_text
-
-    def reading(self: Path, *arguments: Any, **options: Any) -> str:
-        if self.parent.name == "3":
-            raise ProcessLookupError
-        return honest(self, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", reading)
-    assert disturbance.run_delay_seconds() == pytest.approx(2.0)
-
-
 @pytest.mark.parametrize(
     "schedstat",
     [
@@ -86,12 +68,6 @@ def test_a_kernel_that_does_not_tell_run_delay_gives_no_number(tasks: Path, sche
     assert math.isnan(disturbance.run_delay_seconds())
 
 
-def test_a_system_without_proc_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another kernel than Linux."""
-    monkeypatch.setattr(disturbance, "_TASKS", tmp_path / "nowhere")
-    assert math.isnan(disturbance.run_delay_seconds())
-
-
 def test_the_pressure_is_that_of_some_tasks_in_all(pressure: Path) -> None:
     """In microseconds, and the first line of two."""
     pressure.write_text(
@@ -101,14 +77,6 @@ def test_the_pressure_is_that_of_some_tasks_in_all(pressure: Path) -> None:
     assert disturbance.pressure_seconds() == pytest.approx(2.5)
 
 
-@pytest.mark.parametrize("shown", [None, "", "some avg10=0.00\n", "some total=\n", "some total=many\n"])
-def test_a_kernel_that_does_not_tell_pressure_gives_no_number(pressure: Path, shown: str | None) -> None:
-    """Where the file is missing or reads otherwise."""
-    if shown is not None:
-        pressure.write_text(shown, encoding="ascii")
-    assert math.isnan(disturbance.pressure_seconds())
-
-
 def test_what_a_system_hides_is_named(tasks: Path, pressure: Path) -> None:
     """Each by itself: such a disturbance goes unseen."""
     assert disturbance.hidden() == [RUN_DELAY, PRESSURE]
@@ -116,12 +84,6 @@ def test_what_a_system_hides_is_named(tasks: Path, pressure: Path) -> None:
     assert disturbance.hidden() == [PRESSURE]
     pressure.write_text("some avg10=0.00 total=0\n", encoding="ascii")
     assert disturbance.hidden() == []
-
-
-def test_the_surroundings_are_measured_in_seconds() -> None:
-    """Positive for the loop, and never negative for stolen time."""
-    assert disturbance.calibration_seconds() > 0
-    assert disturbance.steal_seconds() >= 0
 
 
 # -- who the others are ----------------------------------------------------------------------------------
@@ -190,31 +152,12 @@ def test_what_others_take_is_all_that_the_cores_did_but_for_ours(machine: Machin
     assert str(found) == "1 cores, most of it rustc and firefox"
 
 
-def test_a_quiet_machine_is_not_worth_a_word(machine: Machine) -> None:
-    """Nor is one on which nothing has happened yet."""
-    watch = Watch()
-    assert watch.others([11]) == Others(0.0)
-    machine.passes(10.0, worker=9.0, rustc=0.2)
-    found = watch.others([11])
-    assert (found.notable, found.names) == (False, ())
-    assert str(Others(0.02)) == "0.02 cores"
-
-
 def test_what_our_processes_start_is_ours(machine: Machine) -> None:
     """A backend may compute in processes of its own, and those in further ones."""
     machine.processes |= {(12, 11, "pool"): 0.0, (13, 12, "deeper"): 0.0}
     watch = Watch()
     machine.passes(10.0, worker=1.0, pool=5.0, deeper=4.0)
     assert watch.others([11]) == Others(0.0)
-
-
-def test_what_the_caller_computes_in_another_process_is_not_ours(machine: Machine) -> None:
-    """As the neighbour that the self-test starts."""
-    machine.processes |= {(14, 10, "hog"): 0.0}
-    watch = Watch()
-    machine.passes(10.0, conductor=1.0, worker=9.0, hog=8.0)
-    found = watch.others([11])
-    assert (found.cores, found.names) == (pytest.approx(0.8), ("hog",))
 
 
 def test_a_worker_that_ended_in_between_was_ours(machine: Machine) -> None:
@@ -225,30 +168,3 @@ def test_a_worker_that_ended_in_between_was_ours(machine: Machine) -> None:
     del machine.processes[12, 10, "worker"], machine.processes[40, 1, "gone"]
     machine.ended += 3.0 + 8.0
     assert watch.others([11]) == Others(0.0)
-
-
-def test_a_process_that_is_new_took_all_that_it_has(machine: Machine) -> None:
-    """Also where it has the number of one that has ended."""
-    watch = Watch()
-    machine.processes[20, 1, "rustc"] = 0.0
-    machine.born[20] = 3.0
-    machine.passes(10.0, rustc=4.0)
-    assert watch.others([11]).names == ("rustc",)
-
-
-def test_a_process_that_changes_its_name_is_the_same(machine: Machine) -> None:
-    """Threads of the kernel do so all the time: what one took since it started is nothing new."""
-    watch = Watch()
-    machine.processes[20, 1, "kworker/u8:2"] = machine.processes.pop((20, 1, "rustc"))
-    machine.passes(10.0)
-    assert watch.others([11]).names == ()
-
-
-def test_a_process_that_hides_its_times_is_in_the_cores_alone(machine: Machine) -> None:
-    """As one is that ended in between."""
-    machine.processes[30, 1, "secret"] = None
-    watch = Watch()
-    machine.passes(10.0)
-    machine.busy += 5.0
-    found = watch.others([11])
-    assert (found.cores, found.names) == (pytest.approx(0.5), ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,9 @@ from fake_workers import QUICK, SMALL, Clock, FakeWorker, conductor_of
 from toy_instruments import CpuTime, Failing
 
 from attnlab.backends.contender import parse_all
-from attnlab.backends.library import open_library
 from attnlab.problem.result import Outcome, Result
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import LATENCY, PEAK_MEMORY
-from attnlab.race.worker_process import Died
 
 
 def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,23 +39,3 @@ def test_memory_is_left_out_where_it_is_not_wanted(clock: Clock) -> None:
     with conductor:
         (result,) = conductor.race(SMALL)
     assert [one.quantity for one in result.measurements] == ["latency", "setup"]
-
-
-def test_no_instrument_follows_one_that_ended_the_worker(clock: Clock) -> None:
-    """The result has what was measured before, and one note."""
-    conductor = conductor_of([FakeWorker("a", clock, faults={("PeakMemory", 1): Died("gone")})])
-    conductor.instruments = (PEAK_MEMORY, CpuTime())
-    with conductor:
-        (result,) = conductor.race(SMALL)
-    assert result.reason == "its peak memory could not be measured: gone"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts this process's open files")
-def test_the_memory_pass_leaves_no_file_open() -> None:
-    """It runs for every workload of a run, in the same process."""
-    library = open_library("numpy")
-    PEAK_MEMORY.measure(library, list)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(3):
-        PEAK_MEMORY.measure(library, list)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -33,13 +33,6 @@ def test_compiling_is_no_pace() -> None:
     assert box.pace.setup == pytest.approx(3 * 0.2)
 
 
-def test_what_is_short_is_asked_once() -> None:
-    box = Box(seconds=0.001)
-    for shape in "abcdef":
-        box.ask(shape)
-    assert (box.calls, box.pace.setup) == (6, 0.0)
-
-
 def test_what_is_slow_every_time_is_soon_asked_once() -> None:
     """Three times it is asked again in vain; what it took in vain is not counted."""
     box = Box(seconds=0.1)
@@ -47,19 +40,3 @@ def test_what_is_slow_every_time_is_soon_asked_once() -> None:
         box.ask("a")
     assert box.calls == 20 + 3
     assert box.pace.seconds == pytest.approx(20 * 0.1)
-
-
-def test_one_that_compiles_and_is_slow_goes_on_being_asked_twice() -> None:
-    """As long as new shapes come: what they save outweighs those that come again."""
-    box = Box(seconds=0.05, compiling=1.0)
-    for number in range(30):
-        box.ask(f"{number // 2}")
-    assert box.pace.setup == pytest.approx(15 * 1.0)
-
-
-def test_what_is_raised_comes_through() -> None:
-    """At the second call too: it was answered before."""
-    pace = Pace(clock=iter((0.0, 1.0, 1.0)).__next__)
-    answers = iter((lambda: 1, lambda: 1 // 0))
-    with pytest.raises(ZeroDivisionError):
-        pace.timed(lambda: next(answers)())

@@ -28,19 +28,3 @@ def test_two_alternate_so_that_a_linear_drift_cancels() -> None:
     assert rounds[:4] == [["A", "B"], ["B", "A"], ["B", "A"], ["A", "B"]]
     turns = [entry for one in rounds for entry in one]
     assert sum(i for i, one in enumerate(turns) if one == "A") * 2 == sum(range(16))
-
-
-def test_the_order_is_the_same_for_the_same_seed_and_another_for_another() -> None:
-    """A run can be repeated."""
-    first, again, other = (list(islice(latin_square(range(6), seed), 12)) for seed in (1, 1, 2))
-    assert first == again != other
-
-
-def test_an_order_that_was_handed_out_does_not_change_later() -> None:
-    """Rounds are lists of their own."""
-    square = latin_square(range(4), 0)
-    first = next(square)
-    copy = list(first)
-    for _ in range(9):
-        next(square)
-    assert first == copy

@@ -7,11 +7,8 @@ import math
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, race
 
-from attnlab.backends.contender import Contender
 from attnlab.judge.verdicts import pay_off
 from attnlab.problem.result import Result
-from attnlab.problem.workload import Workload
-from attnlab.race.worker import Worker
 
 
 def of(results: list[Result], name: str) -> Result:
@@ -66,23 +63,3 @@ def test_it_pays_off_after_so_many_calls(binding: float, calls: int | None) -> N
         assert found is not None and (found.against, found.calls) == ("slow", calls)
     assert pay_off(results, "slow") is None
     assert pay_off(results, "nobody") is None
-
-
-def test_who_is_not_decidedly_faster_never_pays_off() -> None:
-    clock = Clock()
-    results, _ = race(
-        [FakeWorker("one", clock, 0.002), FakeWorker("same", clock, 0.002, binding=lambda process: 1.0)]
-    )
-    assert pay_off(results, "same") is None
-
-
-def test_a_worker_tells_what_binding_took_and_whether_it_was_fresh() -> None:
-    worker = Worker()
-    worker.load(Contender.parse("numpy_vectorized"), [])
-    workload = Workload(heads=2, queries=8, keys=8, head_dim=4, causal="top_left")
-    first = worker.prepare(workload)
-    again = worker.prepare(workload)
-    assert (first["fresh"], again["fresh"]) == (1.0, 0.0)
-    assert 0 < first["bind_s"] < 10
-    reply = worker.check([0, 1])
-    assert 0 < reply["first_call_s"] < 10

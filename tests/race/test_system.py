@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import math
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from attnlab import system
-
-
-def test_without_resource_figures_are_untold_and_limits_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows."""
-    real = importlib.import_module
-
-    def without(name: str) -> Any:
-        if name in ("resource",):
-            raise ImportError(name)
-        return real(name)
-
-    monkeypatch.setattr(system.importlib, "import_module", without)
-    assert math.isnan(system.minor_faults()) and math.isnan(system.involuntary_switches())
-    assert system.processor_seconds() > 0
-    assert not system.limit_files() and not system.confine()
 
 
 def test_without_proc_nothing_is_confined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

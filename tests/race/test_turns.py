@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from fake_workers import SMALL
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.contender import Contender
 from attnlab.race.instruments import LATENCY
 from attnlab.race.worker import Worker, slowed
 
@@ -63,26 +61,6 @@ def test_a_turn_settles_and_then_times_what_it_is_asked_for(
     assert set(found.columns) == {"settled_s", "minor_faults", "involuntary_switches", "run_delay_s"}
 
 
-@pytest.mark.parametrize("broken", [float("inf"), 1, 2])
-def test_no_garbage_is_collected_in_a_turn_and_it_is_again_afterwards(worker: Making, broken: float) -> None:
-    """Also where the backend fails, while it settles or on the clock."""
-    seen: list[bool] = []
-
-    class Looking(Counting):
-        def __call__(self, *arrays: Any, **options: Any) -> Any:
-            seen.append(gc.isenabled())
-            return super().__call__(*arrays, **options)
-
-    one = worker(Looking(broken))
-    assert gc.isenabled()
-    try:
-        one.measure(LATENCY, iterations=1, settle_seconds=0.0)
-    except RuntimeError:
-        assert broken < 3
-    assert gc.isenabled()
-    assert seen == [False] * min(2, int(min(broken, 2)))
-
-
 def test_a_calibration_is_the_least_of_several_short_calls(
     worker: Making, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,16 +72,6 @@ def test_a_calibration_is_the_least_of_several_short_calls(
         monkeypatch.setattr(library, "time_calls", lambda self, call, count, waiting=waiting: next(waiting))
         assert one.calibrate(warmup_seconds=0.0)["seconds"] == least
         assert len(list(waiting)) == len(told) - calls
-
-
-@pytest.mark.parametrize(("warmup_seconds", "calls"), [(0.0, 5), (0.02, 5), (0.04, 10)])
-def test_a_calibration_calls_for_as_long_as_it_warms_up(
-    worker: Making, warmup_seconds: float, calls: int
-) -> None:
-    """And five times at least."""
-    attend = Counting()
-    worker(attend).calibrate(warmup_seconds=warmup_seconds)
-    assert attend.calls == calls
 
 
 @pytest.mark.parametrize(("percent", "factor"), [(3.0, 1.03), (50.0, 1.5), (1000.0, 11.0)])
@@ -133,19 +101,6 @@ def test_a_slowed_call_takes_so_much_longer_and_returns_the_same(
     assert len(finished) == 1, "a device's work is done before the wait is measured"
 
 
-def test_a_worker_slows_what_it_is_told_to_slow_and_nothing_else(worker: Making) -> None:
-    """From the first call on, placed anew or not."""
-    attend = Counting()
-    one = worker(attend)
-    bare = one.call
-    one.contender = Contender("a", "a", slowed=100.0)
-    one.prepare(SMALL)
-    assert one.call is not None and bare is not None
-    assert one.call.__qualname__ == "slowed.<locals>.longer" != bare.__qualname__
-    one.place()
-    assert one.call.__qualname__ == "slowed.<locals>.longer"
-
-
 def test_arrays_that_are_placed_anew_lie_elsewhere_and_hold_the_same(worker: Making) -> None:
     """The backend has them, and the old ones are gone."""
     seen: list[np.ndarray[Any, Any]] = []
@@ -167,15 +122,6 @@ def test_arrays_that_are_placed_anew_lie_elsewhere_and_hold_the_same(worker: Mak
     assert one.call is one.problem is one.padding is None
 
 
-def test_the_gate_sees_the_same_answer_after_a_placement(worker: Making) -> None:
-    """Of the call that is timed from then on."""
-    one = worker(Counting())
-    before = one.check(rows=[0, 2])["answers"]
-    one.place()
-    after = one.check(rows=[0, 2])["answers"]
-    assert all(np.array_equal(was["output"], now["output"]) for was, now in zip(before, after, strict=True))
-
-
 def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice of them might not fit; the call stays as it is."""
     of_inputs = 3 * 4 * 4 * 4  # query, key and value, each of 4 by 4 numbers of 4 bytes
@@ -187,9 +133,3 @@ def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.Mo
         assert (reason is None) is placed
         assert (one.call is call) is not placed
     assert reason == "its inputs take over 191 B"
-
-
-def test_nothing_is_placed_before_it_is_prepared() -> None:
-    """The request that is missing is named."""
-    with pytest.raises(RuntimeError, match="prepare comes first"):
-        Worker().place()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from synthetic import synthetic
 
 from attnlab.problem.result import Accuracy, Measurement, Result
 from attnlab.race.invariance import Invariance
-from attnlab.report import as_ran, sentences, tables
+from attnlab.report import as_ran, sentences
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import lower_precision
 from attnlab.report.formats import content_of, render
@@ -65,34 +64,6 @@ def test_who_computes_in_less_is_never_called_the_fastest(tmp_path: Path) -> Non
     )
 
 
-def test_tables_show_it_with_its_precision(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    analysis = analyse(run)
-    rows = [row for row in dict(content_of(run).tables())["results"] if row["contender"] == LOW]
-    assert len(rows) == 2
-    for row in rows:
-        assert row["computes_in"] == "bfloat16" and row["median_s"] > 0
-        assert not row["first"], "first places are for the inputs' precision"
-    assert "float32, computed in bfloat16" in tables.accuracy(analysis)
-    assert any(one["precision"] == "float32, computed in bfloat16" for one in as_ran.contenders(analysis))
-
-
-def test_alone_it_is_ranked_and_said_to_be_without_rival(tmp_path: Path) -> None:
-    analysis = analyse(run_of(tmp_path, (LOW,), baseline=LOW))
-    (group,) = analysis.groups
-    assert group.won
-    (said,) = lower_precision(analysis, group)
-    assert said.endswith("nothing in float32 was measured beside it to compare it with.")
-
-
-def test_without_an_interval_its_error_is_told_all_the_same(tmp_path: Path) -> None:
-    """One process of each has none."""
-    analysis = analyse(run_of(tmp_path, processes=1))
-    (said,) = lower_precision(analysis, analysis.groups[0])
-    assert "too few undisturbed processes tell how fast it is beside `steady` at n = 1024, 4 heads" in said
-    assert "relative error 0.0031 against 4" in said
-
-
 @pytest.mark.parametrize(
     ("speed", "words"), [(4e-9, "even in bfloat16"), (1e-9, "is no faster than `steady`")]
 )
@@ -124,24 +95,6 @@ def test_a_fallback_is_said(tmp_path: Path) -> None:
     (told,) = [one for one in as_ran.contenders(analysis) if one["contender"] == "steady"]
     assert told["what_ran"] == "_math (**asked for _flash**)"
     assert said in render(content_of(run), {})
-
-
-def test_threads_and_modes_stand_beside_what_was_asked(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    facts = {"pools": [{"num_threads": 2}], "modes": {"float32 matrix products": "high"}}
-    run.environment = {"contenders": {"steady": facts}}
-    (told,) = [one for one in as_ran.contenders(analyse(run)) if one["contender"] == "steady"]
-    assert told["threads_asked_and_in_pools"] == "as many as the library takes: 2"
-    assert "float32 matrix products high" in told["precision"]
-
-
-def test_a_variable_that_chooses_kernels_is_warned_of(tmp_path: Path) -> None:
-    """It holds for contenders that asked for no such thing, and for the machine's ceiling."""
-    run = run_of(tmp_path)
-    assert not [one for one in sentences.warnings(analyse(run)) if "kernels" in one]
-    run.environment = {"variables": {"OPENBLAS_CORETYPE": "Haswell", "OMP_PROC_BIND": "true"}}
-    (warned,) = [one for one in sentences.warnings(analyse(run)) if "kernels" in one]
-    assert warned.startswith("`OPENBLAS_CORETYPE=Haswell` was set: ") and "OMP_PROC_BIND" not in warned
 
 
 @pytest.mark.parametrize(
@@ -214,12 +167,3 @@ def test_the_same_bits_have_a_row_a_contender_and_are_stored(tmp_path: Path) -> 
     assert (low["contender"], low["again"], low["reason"]) == (LOW, None, "its process exited")
     (row,) = [one for one in as_ran.overview(analyse(run)).splitlines() if "`steady`" in one]
     assert "1 of 2" in row
-
-
-def test_a_run_that_was_stored_without_them_is_read(tmp_path: Path) -> None:
-    run_of(tmp_path).save()
-    file = tmp_path / "run.json"
-    plain = json.loads(file.read_text())
-    del plain["invariance"]
-    file.write_text(json.dumps(plain))
-    assert read_run(tmp_path).invariance == []

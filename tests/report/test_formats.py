@@ -1,4 +1,4 @@
-"""HTML, JSON, CSV, Parquet and the line for CI: the same content, harmless whatever stands in it."""
+"""Every form of a report is whole for any run, the same when it is made again, and harmless whatever stands in it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,178 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.errors import NotStored
+from attnlab.figures import Drawn, new_figure, settled
+from attnlab.judge import growth
 from attnlab.problem.result import Outcome
-from attnlab.report import data_tables, formats, write
-from attnlab.report.formats import content_of
+from attnlab.report import data_tables, formats, verdict_text, write
+from attnlab.report.analysis import analyse
+from attnlab.report.formats import Writing, content_of, draw, render
+from attnlab.runs.store import read_run
 
 NASTY = "<script>alert(1)</script>"
 SMALL = {"lengths": (64, 256), "heads": (1,), "contenders": ("torch_eager", "torch_sdpa")}
+CHAPTERS = (
+    "Verdict",
+    "Time",
+    "Memory",
+    "Accuracy",
+    "Distance from the machine's limit",
+    "Who ran, and who did not",
+    "Numerical experiments",
+    "How sure this is, and how to repeat it",
+)
+
+
+def unpainted(run):
+    """The page without its figures, which are most of the work."""
+    return check(render(content_of(run), {}))
+
+
+def check(text, folder=None):
+    """Every chapter in order, no blank left unfilled, tables rectangular; linked files are there, figures are small."""
+    found = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert [one for one in CHAPTERS if one in found] == found and len(found) <= 10
+    assert not re.search(r"\bNone\b|\{\{|\}\}|\{%|\bnan\b|\n\n\n", text) and len(text.encode()) < 40_000
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+    for says, link in re.findall(r"!\[(.*?)\]\((.*?)\)", text):
+        assert (folder / link).read_bytes().startswith(b"\x89PNG") and (
+            folder / link
+        ).stat().st_size < 150_000
+        assert b"<svg" in (folder / link).with_suffix(".svg").read_bytes()[:1000]
+        assert len(says) > 40 and re.search(r"\d", says), says
+    for link in re.findall(r"(?<!!)\[[^\]]*\]\((tables/.*?)\)", text) if folder else ():
+        assert (folder / link).read_text(encoding="utf-8").count("\n") > 1
+    return text
+
+
+def files(folder):
+    """Everything in a report, by name."""
+    every = (one for name in ("figures", "tables") for one in (folder / name).iterdir())
+    return {one.name: one.read_bytes() for one in every if one.suffix != ".parquet"}
+
+
+def test_a_full_run_has_every_chapter_figure_and_table_and_the_same_when_made_again(made, tmp_path: Path):
+    run = made(lengths=(64, 256, 1024), heads=(1, 16))
+    page = write(run)
+    text = check(page.read_text(encoding="utf-8"), page.parent)
+    for name in (
+        "winners",
+        "speedups",
+        "trailing",
+        "latency",
+        "memory",
+        "ceiling",
+        "finding-variance_scaling",
+    ):
+        assert f"(figures/{name}.png)" in text
+    for name in (
+        "winners",
+        "results",
+        "measurements",
+        "contenders",
+        "environment",
+        "finding-variance_scaling",
+    ):
+        assert f"(tables/{name}.csv)" in text
+    assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == CHAPTERS
+    assert "attnlab run --lengths 64,2048" in text and "40 of 40 comparisons passed" in text
+    assert "torch_eager#2" not in text, "entered twice, reported once"
+    assert text.index("**Use `torch_sdpa`**") < 60
+    again = write(read_run(run.folder), tmp_path / "elsewhere")
+    assert again.read_text(encoding="utf-8") == text and files(again.parent) == files(page.parent)
+    assert verdict_text(read_run(run.folder)) == verdict_text(run)
+
+
+def test_the_report_of_a_large_run_is_that_of_a_small_one(made, tmp_path: Path, monkeypatch):
+    """Its fits and figures come from processes of their own, of which none is left; earlier figures are gone."""
+    run = made(lengths=(64, 128, 256, 512), heads=(1,))
+    (tmp_path / "aside" / "figures").mkdir(parents=True)
+    (tmp_path / "aside" / "figures" / "earlier.png").touch()
+    here = write(run, tmp_path / "here")
+    monkeypatch.setattr(growth, "MANY", 1)
+    monkeypatch.setattr(formats, "LARGE", 1)
+    for module in (growth, formats):
+        monkeypatch.setattr(module, "cores", lambda: 2)
+    aside = write(run, tmp_path / "aside")
+    assert psutil.Process().children() == []
+    assert aside.read_text(encoding="utf-8") == here.read_text(encoding="utf-8")
+    assert files(aside.parent) == files(here.parent)
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({"lengths": (128,)}, True),
+        ({"lengths": (128,), "heads": (1, 4)}, False),
+        ({"memory": False}, False),
+        ({"contenders": ("torch_eager",)}, True),
+        ({"contenders": ("torch_eager", "torch_eager#2")}, False),
+        ({"contenders": ("torch_sdpa_cudnn", "torch_sdpa_efficient")}, True),
+        ({"rounds": 1}, True),
+        ({"wrong": ("torch_eager", "torch_sdpa")}, False),
+        ({"dtypes": ("float32", "bfloat16")}, False),
+        ({"baseline": "torch_sdpa_cudnn"}, False),
+    ],
+    ids=str,
+)
+def test_a_degenerate_run_still_makes_a_whole_report(made, options, drawn, tmp_path):
+    run = made(**{"lengths": (64, 128), "heads": (1,), **options})
+    unpainted(run)
+    if drawn:
+        Writing(draw(analyse(run)), tmp_path).finish()
+    json.loads(formats.json_text(run))
+    assert formats.summary(run).count("\n") == 0
+
+
+def test_a_run_with_nothing_in_it_says_so(made):
+    run = made(lengths=(64,), heads=(1,))
+    run.results, run.findings, run.ceilings, run.account, run.environment = [], [], [], {}, {}
+    run.complete, run.command, run.started = False, "", ""
+    page = write(run)
+    text = check(page.read_text(encoding="utf-8"), page.parent)
+    assert "**No verdict**: this run holds no results." in text
+    assert "This run was interrupted: 0 of 1 workload" in text
+    assert files(run.folder) == {}
+
+
+def test_a_wrong_contender_never_appears_with_a_speed(made):
+    run = made(lengths=(64, 256), heads=(1, 4), wrong=("torch_sdpa",))
+    text = unpainted(run)
+    assert {one.outcome for one in run.results if one.contender == "torch_sdpa"} == {Outcome.WRONG}
+    assert "`torch_sdpa`" not in text[text.index("## Time") : text.index("## Accuracy")]
+    rows = [row for row in dict(content_of(run).tables())["results"] if row["contender"] == "torch_sdpa"]
+    assert rows and all(row["median_s"] is row["peak_bytes"] is row["flops_per_s"] is None for row in rows)
+
+
+def test_a_contender_with_two_speeds_is_told_with_both_and_with_what_to_try(made):
+    quiet = {"lengths": (64, 256), "heads": (1,), "noise": 0.002, "wander": 0.001, "rounds": 60}
+    text = unpainted(made(**quiet, speeds={"torch_eager": 1.3}))
+    assert "by where its memory lies (3 and 7 of 10 placements)" in text
+    assert "race `torch_eager[pages=huge]`" in text and text.count("by where its memory lies") == 1
+
+
+def test_labels_are_moved_apart_and_stay_within_their_panel():
+    assert settled([10, 11, 12, 100], [10, 10, 10, 10], [(0, 5)] * 4) == [1, 11, 21, 100]
+    assert settled([10, 11], [10, 10], [(0, 5), (6, 9)]) == [10, 11]
+    assert settled([98, 99, 3], [10, 10, 10], [(0, 5)] * 3, (0, 100)) == [85, 95, 5]
+
+
+def test_the_verdict_loads_no_plotting_library():
+    code = "import attnlab.report, sys; sys.exit(any(m in sys.modules for m in ('matplotlib', 'pandas', 'torch')))"
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
 
 class Page(HTMLParser):
@@ -39,24 +196,6 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_html_is_one_file_without_scripts_or_anything_from_elsewhere(made):
-    file = formats.write_html(made(**SMALL))
-    page = Page(file.read_text(encoding="utf-8"))
-    names = [name for name, _ in page.tags]
-    assert {"h1", "table", "img", "title"} <= set(names) and not {"script", "link", "iframe"} & set(names)
-    (policy,) = [one["content"] for _, one in page.tags if one.get("http-equiv") == "Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
-    for name, attributes in page.tags:
-        assert "style" not in attributes and not any(one.startswith("on") for one in attributes)
-        if name == "img":
-            assert attributes["src"].startswith("data:image/png;base64,") and attributes["alt"]
-            assert int(attributes["width"]) > 0 and int(attributes["height"]) > 0
-        if name == "a":
-            assert attributes["href"].startswith("tables/") and (file.parent / attributes["href"]).is_file()
-    assert "Use torch_sdpa: nothing is decidedly faster at any of 2 sizes." in page.text
-    assert not (file.parent / "figures").exists()
-
-
 def hostile(run):
     """With a contender that is called by a tag, reasons that are, and an environment that is."""
 
@@ -66,44 +205,48 @@ def hostile(run):
 
     run.results = [renamed(one) for one in run.results]
     run.contenders = tuple(NASTY if one == "torch_sdpa" else one for one in run.contenders)
-    run.environment = {"cpu": f"![x](http://x/{NASTY})", NASTY: f"=1+1 {NASTY}"}
+    run.environment = {"cpu": f"![x](http://x/{NASTY})", NASTY: f"=1+1 {NASTY}", "note": "a\nb | c"}
     run.command = f"attnlab run ```</code>{NASTY}"
     return run
 
 
-def test_a_tag_in_a_name_stays_text_in_every_format(made):
+def test_html_is_one_file_without_scripts_or_anything_from_elsewhere_whatever_names_hold(made):
     run = hostile(made(**SMALL))
-    page = Page(formats.write_html(run).read_text(encoding="utf-8"))
-    assert NASTY in page.text
-    assert not {"script", "b", "a"} & {
-        name for name, one in page.tags if name != "a" or "tables" not in one["href"]
-    }
-    assert all(one["src"].startswith("data:") for name, one in page.tags if name == "img")
-    assert "<script" not in formats.summary(run)
-    assert "<script" not in formats.csv_text(run)
-    assert "<script" not in json.dumps(json.loads(formats.json_text(run))["tables"])
+    file = formats.write_html(run)
+    page = Page(file.read_text(encoding="utf-8"))
+    names = {name for name, _ in page.tags}
+    assert {"h1", "table", "img", "title"} <= names and not {"script", "link", "iframe", "b"} & names
+    (policy,) = [one["content"] for _, one in page.tags if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+    for name, attributes in page.tags:
+        assert "style" not in attributes and not any(one.startswith("on") for one in attributes)
+        if name == "img":
+            assert attributes["src"].startswith("data:image/png;base64,") and attributes["alt"]
+            assert int(attributes["width"]) > 0 and int(attributes["height"]) > 0
+        if name == "a":
+            assert attributes["href"].startswith("tables/") and (file.parent / attributes["href"]).is_file()
+    assert NASTY in page.text and not (file.parent / "figures").exists()
+    for text in (
+        formats.summary(run),
+        formats.csv_text(run),
+        formats.json_text(run).partition('"tables"')[2],
+    ):
+        assert "<script" not in text
 
 
-def test_json_holds_the_answer_and_every_table(made):
-    run = made(**SMALL)
+def test_json_and_csv_hold_the_answer_and_every_table(made):
+    run = made(**{**SMALL, "contenders": ("torch_eager", "torch_sdpa", "torch_sdpa_cudnn")}, complete=False)
     told = json.loads(formats.json_text(run))
     assert told["answer"] == "Use torch_sdpa: nothing is decidedly faster at any of 2 sizes."
-    assert told["complete"] is True and told["warnings"] == []
-    assert len(told["tables"]["winners"]) == 2
+    assert told["complete"] is False and len(told["warnings"]) == 1 and len(told["tables"]["winners"]) == 2
     for row in told["tables"]["winners"]:
         assert (row["sure"], row["first"], row["next"]) == ("decided", "torch_sdpa", "torch_eager")
         assert 1 < row["over_next_low"] <= row["over_next"] <= row["over_next_high"]
-
-
-def test_csv_has_a_row_a_contender_and_workload(made):
-    run = made(**{**SMALL, "contenders": ("torch_eager", "torch_sdpa", "torch_sdpa_cudnn")})
     rows = list(csv.DictReader(io.StringIO(formats.csv_text(run))))
-    assert len(rows) == 6
-    assert [row["median_s"] for row in rows if row["outcome"] == "declined"] == ["", ""]
-    times = {(row["n"], row["contender"]): float(row["median_s"]) for row in rows if row["median_s"]}
-    for one in run.results:
-        if one.outcome is Outcome.MEASURED:
-            assert times[str(one.workload.keys), one.contender] == one.latency.median
+    assert len(rows) == 6 and [row["median_s"] for row in rows if row["outcome"] == "declined"] == ["", ""]
+    summary = formats.summary(run)
+    assert "\n" not in summary and len(summary) < 600 and "2 of 2 workloads measured" in summary
+    assert summary.startswith("**Use `torch_sdpa`**") and summary.endswith("1 warning: see the report.")
 
 
 @given(
@@ -118,64 +261,30 @@ def test_no_cell_begins_a_formula_and_texts_come_back(values):
     for value, row in zip(values, rows, strict=True):
         cell = row[0] if row else ""
         if isinstance(value, str):
-            assert not cell.startswith(("=", "+", "-", "@"))
-            assert cell in (value, f"'{value}")
+            assert not cell.startswith(("=", "+", "-", "@")) and cell in (value, f"'{value}")
         elif value is not None:
             assert float(cell) == float(value)
 
 
-def test_parquet_says_what_csv_says(made, tmp_path: Path):
-    parquet = pytest.importorskip(
-        "pyarrow.parquet", reason="pyarrow is not installed: pip install 'attnlab[dataset]'"
-    )
-    tables = dict(content_of(made(**SMALL)).tables())
+def test_parquet_says_what_csv_says_and_no_table_names_a_file_elsewhere(made, tmp_path: Path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pip install 'attnlab[dataset]'")
+    tables = {**dict(content_of(made(**SMALL)).tables()), "finding-../../x": [{"a": 1}, {"a": "b"}]}
     assert data_tables.write(tables.items(), tmp_path / "tables") == list(tables)
+    assert (tmp_path / "tables" / "finding-______x.csv").is_file()
     for name, table in tables.items():
-        rows = parquet.read_table(tmp_path / "tables" / f"{name}.parquet").to_pylist()
-        assert len(rows) == len(table)
+        rows = parquet.read_table(tmp_path / "tables" / f"{name.replace('../', '___')}.parquet").to_pylist()
         for row, expected in zip(rows, table, strict=True):
-            assert list(row) == list(expected)
             assert all(row[name] == value or str(value) == row[name] for name, value in expected.items())
-
-
-def test_without_pyarrow_there_is_csv_alone(made, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(data_tables, "with_parquet", lambda: False)
-    data_tables.write(content_of(made(**SMALL)).tables(), tmp_path / "tables")
-    assert {one.suffix for one in (tmp_path / "tables").iterdir()} == {".csv"}
-
-
-def test_an_experiment_cannot_name_a_file_elsewhere(tmp_path: Path):
-    data_tables.write([("finding-../../x", [{"a": 1}])], tmp_path / "tables")
-    assert [one.name for one in (tmp_path / "tables").glob("*.csv")] == ["finding-______x.csv"]
-
-
-def test_the_summary_is_one_line_that_answers(made):
-    told = formats.summary(made(**SMALL, complete=False))
-    assert "\n" not in told and len(told) < 600
-    assert told.startswith("**Use `torch_sdpa`**: nothing is decidedly faster at any of 2 sizes.")
-    assert told.endswith("1 warning: see the report.")
-    assert "2 of 2 workloads measured" in told
 
 
 @pytest.mark.parametrize("written", [write, formats.write_html])
 def test_a_folder_that_cannot_be_written_to_is_one_line(made, tmp_path: Path, written):
     """A file stands in its place, which stops whoever may write anywhere, too."""
     (tmp_path / "taken").write_text("")
-    with pytest.raises(NotStored) as told:
+    with pytest.raises(
+        NotStored, match=r"^the report cannot be written into .*taken: .+; give another folder"
+    ) as told:
         written(made(**SMALL), tmp_path / "taken")
-    assert re.fullmatch(
-        rf"the report cannot be written into {re.escape(str(tmp_path / 'taken'))}: .+; "
-        "give another folder with --out",
-        str(told.value),
-    )
-
-
-def test_a_report_goes_to_another_folder_and_leaves_the_run_alone(made, tmp_path: Path):
-    run = made(**SMALL)
-    before = sorted(run.folder.iterdir())
-    page = write(run, tmp_path / "elsewhere" / "report")
-    assert (
-        page.parent == tmp_path / "elsewhere" / "report"
-        and (page.parent / "figures" / "winners.svg").is_file()
-    )
-    assert sorted(run.folder.iterdir()) == before
+    assert "\n" not in str(told.value)
+    with pytest.raises(OSError, match="taken"):
+        Writing({"taken/figure": Drawn(new_figure()[0], "nothing")}, tmp_path, aside=True).finish()

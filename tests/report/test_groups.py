@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import conditions
 from attnlab.problem.workload import Workload
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.formats import content_of, render
-from attnlab.report.speed_figures import latency
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
 B_BACKWARD = {"a": lambda workload: 2e-4, "b": lambda workload: 1e-4 if workload.backward else 3e-4}
@@ -48,29 +46,6 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
     said = {one.name: re.match(r"\*\*Use `(\w)`\*\*: nothing", one.line)[1] for one in found.groups}
     assert said == {name: "b" if "backward" in name else "a" for name in NAMES}
     assert all(one.table.count("●") == 8 for one in found.groups)
-
-
-def test_a_group_has_its_own_tables_growth_and_panel(made, tmp_path):
-    """What lies on one curve differs in length only: a mixed fit would be refused as worse than 10 %."""
-    costs = {"a": lambda w: 1e-4 + 1e-9 * w.flops, "b": lambda w: 2e-4 + 1e-9 * w.flops}
-    run = made(costs=costs, variants=MIXED[3:] + MIXED[:1], noise=0.002, **{**SIZES, "heads": (4,)})
-    content = content_of(run)
-    text = render(content, {})
-    growth = dict(content.tables())["growth"]
-    assert len({row["group"] for row in growth}) == 3
-    assert all(row["leading"] for row in growth)
-    assert "The workloads form 3 groups, each ranked by itself" in text
-    worst = text[text.index("## Accuracy") : text.index("## Distance")]
-    assert re.search(r"n = 512, \d heads, (backward|1 query over n keys, forward|.*not causal)", worst)
-    assert latency(analyse(run)) is not None
-
-
-def test_no_crossover_is_made_of_two_groups(made):
-    """`a` wins every forward and `b` every backward workload: nobody changes places with the length."""
-    run = made(costs=B_BACKWARD, variants=(MIXED[0], MIXED[3]), ceiling_flops=1e15, noise=0.002, **SIZES)
-    analysis = analyse(run)
-    found = [one for group in analysis.groups for one in find_crossovers(analysis, group).values()]
-    assert found and not any(found)
 
 
 DIFFERENT = {
@@ -136,27 +111,12 @@ def test_groups_of_a_preset_are_called_by_its_parts(made):
     )
 
 
-def test_two_presets_share_a_group_where_they_differ_in_heads_only(made):
-    run = made(
-        costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "gpt2/prefill,gpt2-xl/prefill,gpt2/decode"}
-    )
-    names = [group.name for group in analyse(run).groups]
-    assert names == ["gpt2/prefill, gpt2-xl/prefill: causal", "gpt2/decode: 1 query over n keys"]
-    assert analyse(run).groups[0].heads == [12, 25]
-
-
 def test_a_batch_that_follows_from_the_length_parts_no_groups(made):
     """So many tokens in all: one curve over the lengths."""
     run = made(costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "fa2-2k/prefill/d64"})
     (group,) = analyse(run).groups
     assert group.lengths == [64, 128, 256, 512] and group.name == ""
     assert analyse(run).shared.startswith("float32, CPU, batch 2048/n, head_dim 64")
-
-
-def test_a_preset_of_another_version_is_named(made):
-    run = made(costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "gpt2/decode"})
-    object.__setattr__(run.plan, "origins", ("gpt9/decode",) * 4)
-    assert "The preset `gpt9` is not known to this version." in render(content_of(run), {})
 
 
 def test_what_only_some_can_afford_is_said(made):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -67,16 +66,6 @@ def test_every_contender_is_held_out_at_every_head_count_with_five_lengths(made)
     assert "growth" not in dict(content_of(two).tables()) and "t(n)" not in chapter(two)
 
 
-def test_a_wrong_prediction_is_named_with_its_size(made):
-    """A cache that only the longest length leaves: no step can be told from one length, the check tells it."""
-    costs = {**QUADRATIC, "b": lambda w: (2e-4 + 2e-9 * w.pairs) * (1.5 if w.keys == 2048 else 1)}
-    said = sentences(made(costs=costs, ceiling_flops=1e15, **{**SIZES, "heads": (4,)}))[0]
-    assert "1 of 2 predict the longest length" in said
-    assert re.search(
-        r"Furthest off is `b` at n = 2048, 4 heads: predicted .*, measured .* \(\+(4\d|5\d) %\)", said
-    )
-
-
 def test_a_step_is_said_with_the_score_matrix_on_both_sides(made):
     costs = {**QUADRATIC, "b": lambda w: 2e-5 + (4e-9 if w.keys > 512 else 2e-9) * w.pairs}
     run = made(costs=costs, ceiling_flops=1e15, **{**SIZES, "heads": (4,)})
@@ -85,31 +74,3 @@ def test_a_step_is_said_with_the_score_matrix_on_both_sides(made):
     assert "(score matrix 16.0 MiB) as up to n = 512 (4.00 MiB)" in said
     row = next(row for row in rows(run) if row["contender"] == "b")
     assert row["step_from"] == 1024 and 1.8 < row["c"] / row["c_below_step"] < 2.2
-
-
-@pytest.mark.parametrize("which", ["skips", "computes all"])
-def test_who_skips_what_a_window_hides_is_told_apart_by_the_times(made, which):
-    costs = {
-        "skips": lambda w: 1e-4 + 1e-8 * w.pairs,
-        "computes all": lambda w: 1e-4 + 1e-9 * w.heads * w.keys**2,
-    }
-    window = ({"causal": "bottom_right", "window": (63, 0)},)
-    sizes = {**SIZES, "heads": (16,)}
-    run = made(costs={which: costs[which]}, variants=window, ceiling_flops=1e15, **sizes)
-    said = [one for one in sentences(run) if "follow the pairs" in one]
-    assert bool(said) == (which == "skips")
-    assert "1 of 1 fit is good; 1 of 1 predict" in chapter(run)
-
-
-def test_a_machine_that_changed_its_speed_is_named(made):
-    run = made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES)
-    assert not any("own speed" in one for one in sentences(run))
-
-    def slowed(result):
-        latency = result.latency
-        columns = {**latency.columns, "calibration_s": tuple(8e-4 for _ in latency.samples)}
-        return replace(result, measurements=(replace(latency, columns=columns),))
-
-    run.results = [slowed(one) if one.workload.keys == 128 else one for one in run.results]
-    (said,) = [one for one in sentences(run) if "own speed" in one]
-    assert "800 µs beside n = 128 and 500 µs beside n = " in said

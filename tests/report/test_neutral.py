@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,14 +73,3 @@ def test_a_hostile_run_has_a_harmless_report(tmp_path: Path) -> None:
     assert max(map(len, page.splitlines())) < 5000
     assert "&lt;script" in page
     assert "\x1b" not in verdict_text(run)
-
-
-def test_a_backend_called_by_a_tag_stays_text(tmp_path: Path) -> None:
-    """On the terminal it reads as it was written."""
-    workload = Workload(heads=1, queries=8, keys=8, head_dim=4)
-    latency = Measurement("latency", "s", (2.0, 1.0), {"round": (0.0, 1.0)})
-    one = Result("<b>", workload, Outcome.MEASURED, measurements=(latency,))
-    run = Run(
-        tmp_path, Plan(workloads=(workload,), experiments=("none",)), {}, ("<b>",), "<b>", results=[one]
-    )
-    assert "<b>" in verdict_text(replace(run, complete=True))

@@ -84,14 +84,3 @@ def test_a_contender_keeps_its_colour_whoever_else_is_drawn():
     assert alone["torch_sdpa"] == among["torch_sdpa"]
     assert styles(["mine"])["mine"] == among["mine"]
     assert len(set(among.values())) == 4
-
-
-def test_settings_keep_the_colour_of_their_backend_and_change_its_marker():
-    found = styles(["torch_sdpa", "torch_sdpa[threads=1]", "torch_sdpa[threads=2]"])
-    assert len({one.colour for one in found.values()}) == 1
-    assert len({one.marker for one in found.values()}) == 3
-
-
-def test_many_backends_of_ones_own_are_still_told_apart():
-    names = [f"mine_{place}" for place in range(12)]
-    assert len(set(styles(names).values())) == 12

@@ -76,7 +76,7 @@ def test_arrays_that_no_workload_has_are_pytorchs(tmp_path: Path) -> None:
 
 
 def test_within_what_changes_operations_pytorch_answers(tmp_path: Path) -> None:
-    """Autocast, torch.func, forward-mode differentiation, subclasses, deterministic algorithms, lower precision."""
+    """Autocast, torch.func, forward-mode differentiation, traces, subclasses, other modes of the whole process."""
     found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
     query, key, value = tensors()
     assert sent(found, query, key, value) == "torch_eager"

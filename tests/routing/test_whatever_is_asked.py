@@ -21,9 +21,10 @@ from attnlab.problem.directions import GRADIENTS, OUTPUT
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.problem import Problem
 from attnlab.routing.dispatch import Choice, Fastest
-from attnlab.routing.question import kind_of, workload_of
+from attnlab.routing.routes import Call, kind_of, workload_of
 
 #: what is asked of each of these backends in the run of `everything`, beside no mask: causal, booleans, numbers
+WINNERS = ("torch_eager", "torch_sdpa_math")
 MASKS: tuple[dict[str, Any], ...] = ({}, {"causal": True}, {"mask": "random(0.5)"}, {"bias": "normal"})
 
 
@@ -35,7 +36,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Fastest]:
         for mask, direction, dtype, grouped in itertools.product(MASKS, DIRECTIONS, DTYPES, (False, True))
     )
     made = {}
-    for name in TENSORS:
+    for name in WINNERS:
         seconds = {one: 10.0 if one == name else 20.0 for one in TENSORS}
         folder = tmp_path_factory.mktemp(name)
         run = raced(folder, seconds, lengths=(8, 16), variants=variants, rounds=10, head_dim=16)
@@ -91,8 +92,8 @@ def asked(call: dict[str, Any]) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str
     return (query, key, value), options
 
 
-@settings(max_examples=300)
-@given(call=calls(), name=st.sampled_from(TENSORS))
+@settings(max_examples=100)
+@given(call=calls(), name=st.sampled_from(WINNERS))
 def test_the_answer_is_right_whatever_is_asked(
     everything: dict[str, Fastest], call: dict[str, Any], name: str
 ) -> None:
@@ -126,7 +127,7 @@ def _hold_choice(
     rest: dict[str, Any] = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, **options}
     rest["differentiable"] = call["grad"]
     kind = kind_of(choice.workload)
-    assert kind is not None and kind == kind_of(workload_of(*arrays, **rest))
+    assert kind is not None and kind == kind_of(workload_of(Call(*arrays, **rest)))
     assert kind.mask == masks[call["mask"]] and kind.dtype == call["dtype"]
     assert kind.direction == ("training" if call["grad"] else "forward")
     assert choice.distance is not None and choice.distance <= 2

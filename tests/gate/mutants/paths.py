@@ -1,7 +1,7 @@
 """Faults of one path: right everywhere but under one condition, as a kernel is that was compiled for one case.
 
 What deviates is plain enough, for the most part one key that is lost: the question is whether the condition is ever
-met. Those of the table have a form in `attnlab.gate.forms`; `held_out` draws conditions that no table knows.
+met. Those of the table have a form in `attnlab.gate.tables`; `held_out` draws conditions that no table knows.
 """
 
 from __future__ import annotations

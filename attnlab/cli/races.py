@@ -1,0 +1,287 @@
+"""``attnlab run``, ``compare``, ``selftest`` and ``plans``: races, and what the presets ask."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnlab.cli import options
+
+if TYPE_CHECKING:
+    from attnlab.runs.plan import Plan
+
+
+@click.command(cls=options.WorkloadCommand)
+@click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file.")
+@options.preset
+@click.option(
+    "--resume",
+    type=options.PATH,
+    metavar="DIR",
+    help="Go on with an interrupted run; its plan stands in its folder, so no other option is taken.",
+)
+@options.chosen_backends("Contenders; all by default that set up fast, all for every one.")
+@options.workload_options(grid=True)
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    type=options.Name(options.backends),
+    help="The contender that the others are compared with.",
+)
+@options.folders
+@click.option(
+    "--experiments",
+    metavar="A,B",
+    type=options.Names(options.experiments),
+    help="The numerical chapter: names, or all, or none.",
+)
+@click.option("--seconds", type=float, help="Time for the rounds of one workload; long calls need more.")
+@click.option(
+    "--processes", type=int, metavar="N", help="Fresh processes of each contender; five by default."
+)
+@options.out("A new folder for the run; reports/latest by default, where the run before is moved aside.")
+@options.quiet
+def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int:
+    """Measure a plan, write its report, and print the verdict.
+
+    Options given here go before those of the plan file, and both before what a preset says. Ctrl-C keeps what is done
+    and still writes the report; --resume goes on from there.
+    """
+    from attnlab.cli.progress import live_progress
+    from attnlab.cli.standings import show_run
+    from attnlab.problem.result import Outcome
+    from attnlab.report import write
+    from attnlab.runs import execute
+
+    started = time.monotonic()
+    if resume is None:
+        asked = _plan(**given)
+    elif out or any(one not in (None, ()) for one in given.values()):
+        raise ValueError(
+            f"--resume takes no other option: {resume} holds the plan; start a new run for another one"
+        )
+    with live_progress(quiet=quiet) as progress:
+        if resume is None:
+            found = execute.run(asked, out, command=options.typed(), progress=progress)
+        else:
+            found = execute.resume(resume, progress=progress)
+        progress.detail("writing the report")
+        drawing, spent = time.monotonic(), found.account.get("report", 0.0)
+        found.account["report"] = 0.0
+        page = write(found)
+        found.account["report"] = spent + time.monotonic() - drawing
+        found.save()
+    show_run(found, quiet=quiet)
+    if not quiet:
+        click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
+    if not found.complete:
+        click.echo(
+            "Interrupted: the report covers what was measured until then. "
+            f"Go on with: attnlab run --resume {shlex.quote(str(found.folder))}",
+            err=True,
+        )
+        return 130
+    if not any(one.outcome is Outcome.MEASURED for one in found.results):
+        reasons = dict.fromkeys(one.reason for one in found.results)
+        click.echo(f"Nothing was measured: {'; '.join(filter(None, reasons))}", err=True)
+        return 1
+    return 0
+
+
+def _plan(
+    *,
+    file: Path | None,
+    backends: tuple[str, ...] | None,
+    seconds: float | None,
+    processes: int | None,
+    folders: tuple[str, ...],
+    **given: Any,
+) -> Plan:
+    """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
+    from attnlab.problem.grid import by_option, read_options
+    from attnlab.race.limits import Limits
+    from attnlab.runs.plan import Plan, read_plan
+
+    typed = read_options(given, grid=True)
+    chosen: dict[str, Any] = read_plan(file) if file else {}
+    limits: dict[str, Any] = {}
+    if seconds is not None:
+        limits["workload_seconds"] = options.positive("--seconds", seconds)
+    if processes is not None:
+        options.positive("--processes", processes)
+        limits |= {"processes": processes, "most_processes": processes}
+    if limits:
+        chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
+    beside = {name: given[name] for name in ("preset", "baseline", "experiments")}
+    beside |= {"contenders": backends, "folders": folders or None}
+    chosen |= {name: value for name, value in beside.items() if value is not None} | typed
+    try:
+        return Plan.grid(**chosen)
+    except ValueError as fault:
+        told = by_option(fault, typed, grid=True)
+        raise (ValueError(f"{file}: {fault}") if file and told is fault else told) from None
+
+
+@click.command(cls=options.WorkloadCommand)
+@click.argument(
+    "contenders",
+    nargs=-1,
+    required=True,
+    metavar="CONTENDER CONTENDER...",
+    type=options.Name(options.backends),
+)
+@options.preset
+@options.workload_options(grid=False)
+@click.option(
+    "--seconds",
+    type=float,
+    help="Time for the rounds of the first five processes; 2.5 for each contender by default.",
+)
+@click.option(
+    "--processes",
+    default=8,
+    show_default=True,
+    help="Fresh processes of each, at most; five where they decide it.",
+)
+@options.folders
+@options.as_json
+@options.quiet
+def compare(
+    contenders: tuple[str, ...],
+    preset: str | None,
+    seconds: float | None,
+    processes: int,
+    folders: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    **said: str | None,
+) -> int:
+    """Race contenders on one workload; the first is the baseline.
+
+    Prints ratios with intervals, a verdict in a sentence, and the command that repeats it. Exits with 1 where fewer
+    than two could be measured.
+    """
+    from attnlab.cli.progress import note
+    from attnlab.cli.tables import comparison_table, show
+    from attnlab.problem.result import Outcome
+    from attnlab.race.compare import compare as race
+
+    if seconds is not None:
+        options.positive("--seconds", seconds)
+    workload = options.read_workload(said, preset)
+    options.positive("--processes", processes)
+    with note(quiet=as_json or quiet) as on_event:
+        found = race(
+            contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event
+        )
+    if as_json:
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        if not quiet:
+            show(comparison_table(found))
+        click.echo("\n".join(found.sentences()))
+        if not quiet:
+            click.echo(f"Repeat this: {found.command}")
+    return 0 if sum(one.outcome is Outcome.MEASURED for one in found.results) > 1 else 1
+
+
+@click.command()
+@options.chosen_backends("Backends to test with; all that are there by default.")
+@click.option(
+    "--conditions",
+    default="idle,cpu,memory",
+    show_default=True,
+    type=options.Names(("idle", "cpu", "memory")),
+    help="On the machine as it is, beside a process that takes a core, one that takes the memory's bandwidth.",
+)
+@click.option("--seconds", default=5.0, show_default=True, help="Time for the rounds of one race.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("reports/selftest"),
+    show_default=True,
+    metavar="DIR",
+    help="Where selftest.md and selftest.json go.",
+)
+@options.as_json
+@options.quiet
+def selftest(
+    backends: tuple[str, ...] | None,
+    conditions: tuple[str, ...],
+    seconds: float,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Race what is known: the same contender twice, known slow-downs, and everything against itself alone.
+
+    Takes a quarter of an hour. Exits with 1 where an answer is wrong: then do not believe small differences here.
+    """
+    from attnlab.cli.progress import note
+    from attnlab.cli.tables import selftest_table, show
+    from attnlab.race.selftest import selftest as put_to_the_test
+    from attnlab.report.selftest_page import page, verdict
+
+    options.positive("--seconds", seconds)
+    out.mkdir(parents=True, exist_ok=True)  # before a quarter of an hour is spent
+    with note(quiet=as_json or quiet) as on_event:
+        found = put_to_the_test(
+            names=backends or (), conditions=conditions, seconds=seconds, on_event=on_event
+        )
+    (out / "selftest.json").write_text(json.dumps(found.to_json(), indent=1), encoding="utf-8")
+    (out / "selftest.md").write_text(page(found), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(found.to_json()))
+    else:
+        if not quiet:
+            show(selftest_table(found))
+        click.echo("\n".join(verdict(found)))
+        if not quiet:
+            click.echo(f"\nThe page: {out / 'selftest.md'}  ({found.seconds:.0f} s in all)")
+    return 0 if found.passed else 1
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME[/PHASE]]...", type=options.Name(options.presets))
+@options.as_json
+def plans(names: tuple[str, ...], as_json: bool) -> int:
+    """List the presets of --preset: all of them, or those named, with the cost at each length.
+
+    FLOPs are those of the matrix products over the pairs that the mask keeps; the score matrix is what an
+    implementation holds that makes it whole; least bytes are the inputs read once and the results written once. In
+    float32, as presets are measured on the CPU unless --dtypes says otherwise.
+    """
+    from attnlab.cli.tables import costs_table, presets_table, show
+    from attnlab.runs.presets import chosen_parts, cost, presets
+
+    parts = chosen_parts(",".join(names or presets()))
+    asked = {name: presets()[name] for name in dict.fromkeys(one.preset for one in parts)}
+    if as_json:
+        plain: list[dict[str, Any]] = []
+        for name, one in asked.items():
+            mine = [
+                {"name": part.path, "workloads": [{**w.to_dict(), **cost(w)} for w in part.workloads()]}
+                for part in parts
+                if part.preset == name
+            ]
+            plain.append(
+                {"name": name, "title": one.title, "source": one.source, "note": one.note, "parts": mine}
+            )
+        click.echo(json.dumps(plain, ensure_ascii=False))
+    elif names:
+        for name, one in asked.items():
+            click.echo(f"{one.title}\nSource: {one.source}." + (f"\nNote: {one.note}" if one.note else ""))
+            show(costs_table([part for part in parts if part.preset == name]))
+    else:
+        show(presets_table(parts))
+        click.echo(
+            "Costs are in float32, from the shortest length to the longest. One preset in full, with its source:\n"
+            "attnlab plans NAME. To measure it: attnlab run --preset NAME, or NAME/PHASE for a part of it."
+        )
+    return 0

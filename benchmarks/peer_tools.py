@@ -1,0 +1,264 @@
+"""The tools that ``python benchmarks peers`` compares, each as people use it by its own documentation, and the pairs.
+
+A tool is started as a command in a folder of its own; ``seconds`` is the wall-clock time that it is meant to take for a
+pair, start-up included. What it really took is stored: a tool that starts many processes cannot be stopped at will.
+What runs in such a command is here too: ``python peer_tools.py WHAT SECONDS``, with the pair in the variable PEER_PAIR
+and a side in PEER_SIDE, prints one line of JSON, the last of its output.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: seconds that a process takes to start and to import, about; taken off the time that is left for calls
+START = 2.0
+#: seconds that a process of pyperf takes, about: it starts, warms up and takes two values
+PYPERF_PROCESS = 1.5
+#: seconds of processes that `attnlab compare` starts, checks and stops, about: its rounds get what is left
+ATTNLAB_START = 6.0
+#: seconds after which a tool is ended and its trial has failed
+PATIENCE = 150.0
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two contenders on self-attention at batch 1, head_dim 64, float32.
+
+    `truth` is the time of `second` over that of `first`, where it is known by construction; None where a long
+    reference must tell it.
+    """
+
+    name: str
+    first: str
+    second: str
+    heads: int
+    length: int
+    truth: float | None
+
+
+def pairs(tiny: bool = False) -> list[Pair]:
+    """Three of A/A, two with a difference that is made, one natural. `tiny` shrinks them all, to try the script out."""
+    eager = "torch_eager"
+    found = [
+        Pair("A/A torch_eager", eager, eager, 16, 512, 1.0),
+        Pair("slowed=3", eager, f"{eager}[slowed=3]", 8, 256, 1.03),
+        Pair("A/A torch_sdpa", "torch_sdpa", "torch_sdpa", 4, 256, 1.0),
+        Pair("slowed=10", eager, f"{eager}[slowed=10]", 8, 256, 1.1),
+        Pair("A/A numpy_vectorized", "numpy_vectorized", "numpy_vectorized", 8, 256, 1.0),
+        # score matrices of 64 KiB stay below malloc's threshold, so that no tool's allocator settings move the truth
+        Pair("natural", "torch_sdpa", eager, 4, 64, None),
+    ]
+    return [replace(one, heads=2, length=64) for one in found] if tiny else found
+
+
+# -- in a process of its own ------------------------------------------------------------------------------------------
+
+
+def calls() -> list[Callable[[], Any]]:
+    """The calls of the pair that the environment names, or of one side of it, slowed where their notation says so."""
+    from attnlab.backends.contender import Contender
+    from attnlab.backends.discovery import load
+    from attnlab.problem.workload import Workload
+    from attnlab.race.worker import slowed
+
+    pair, found = Pair(**json.loads(os.environ["PEER_PAIR"])), []
+    for side in [os.environ["PEER_SIDE"]] if os.environ["PEER_SIDE"] else ["first", "second"]:
+        one = Contender.parse(getattr(pair, side))
+        backend = load(one.backend, settings=dict(one.settings))
+        call = backend.bind(Workload(heads=pair.heads, queries=pair.length, keys=pair.length))
+        found.append(slowed(call, backend.open("cpu"), one.slowed) if one.slowed else call)
+    return found
+
+
+def torch_timer(seconds: float) -> Found:
+    """Timer.blocked_autorange for each, as the recipe does, with the threads that a call outside would have."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    found = {}
+    for side, call in zip(("first", "second"), calls(), strict=True):
+        timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+        told = timer.blocked_autorange(min_run_time=seconds / 2)
+        low, high = np.quantile(told.times, [0.25, 0.75]).tolist()
+        kept = {
+            "significant_figures": told.significant_figures,
+            "warned": told.has_warnings,
+            "blocks": len(told.times),
+        }
+        found[side] = {"median": told.median, "q1": low, "q3": high, **kept}
+    return {**found, "ratio": found["second"]["median"] / found["first"]["median"]}
+
+
+def perfplot_bench(seconds: float) -> Found:
+    """perfplot.bench over one n; it keeps the least time of each."""
+    import perfplot
+
+    first, second = calls()
+    told = perfplot.bench(
+        setup=lambda n: n,
+        kernels=[lambda _: first(), lambda _: second()],
+        labels=["first", "second"],
+        n_range=[1],
+        target_time_per_measurement=seconds / 2,
+        equality_check=None,
+        show_progress=False,
+    )
+    least = [float(times[0]) for times in told.timings_s]
+    return {"first": {"least": least[0]}, "second": {"least": least[1]}, "ratio": least[1] / least[0]}
+
+
+def reference(seconds: float) -> Found:
+    """One bare process's time a call of a side: the median over three placements of the arrays, each warmed up."""
+    medians = []
+    for _ in range(3):
+        padding = np.ones(random.SystemRandom().randrange(1, 2**21), np.uint8)
+        (call,), times = calls(), []
+        started = time.perf_counter()
+        while (now := time.perf_counter()) < started + 1.5 * seconds:
+            call()
+            if now > started + 0.5 * seconds:  # what came before was warm-up
+                times.append(time.perf_counter() - now)
+        medians.append(statistics.median(times))
+        del padding, call
+    return {"seconds": statistics.median(medians)}
+
+
+def pyperf_bench() -> None:
+    """One side, in the form that pyperf's documentation shows; its options are those of the command line."""
+    import pyperf
+
+    pyperf.Runner().bench_func("call", *calls())
+
+
+# -- the tools --------------------------------------------------------------------------------------------------------
+
+
+def command(words: list[str], folder: Path, pair: Pair, side: str = "") -> str:
+    """The standard output of a command that measures `pair`. Raises RuntimeError where it fails or takes too long."""
+    variables = {"PEER_PAIR": json.dumps(asdict(pair)), "PEER_SIDE": side, "MPLBACKEND": "Agg"}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, **variables, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that what it started ends with it
+    ) as process:
+        try:
+            told, wrong = process.communicate(timeout=PATIENCE)
+        except BaseException as fault:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(fault, subprocess.TimeoutExpired):
+                raise RuntimeError(f"did not end within {PATIENCE:g} s") from None
+            raise
+    if process.returncode:
+        last = (wrong.strip() or told.strip()).splitlines()[-1:] or ["no word"]
+        raise RuntimeError(f"exit {process.returncode}: {last[0][:300]}")
+    return told
+
+
+def child(what: str, folder: Path, pair: Pair, seconds: float, side: str = "") -> Found:
+    """What a function of this file found in a process of its own."""
+    told = command([__file__, what, f"{seconds:g}"], folder, pair, side)
+    found: Found = json.loads(told.strip().splitlines()[-1])
+    return found
+
+
+def pytest_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
+    """Two tests in one pytest process, half of the time for each."""
+    test = "def test_{0}(benchmark):\n    benchmark({0})\n"
+    text = (
+        "from peer_tools import calls\n\nfirst, second = calls()\n"
+        + test.format("first")
+        + test.format("second")
+    )
+    (folder / "test_pair.py").write_text(text, encoding="utf-8")
+    options = [
+        f"--benchmark-max-time={seconds / 2:g}",
+        "--benchmark-json=told.json",
+        "-q",
+        f"--rootdir={folder}",
+    ]
+    command(["-m", "pytest", *options, "test_pair.py"], folder, pair)
+    told = json.loads((folder / "told.json").read_text(encoding="utf-8"))["benchmarks"]
+    kept = ("min", "q1", "median", "q3", "mean", "stddev", "rounds")
+    sides = {one["name"].removeprefix("test_"): {k: one["stats"][k] for k in kept} for one in told}
+    return {**sides, "ratio": sides["second"]["median"] / sides["first"]["median"]}
+
+
+def pyperf(pair: Pair, seconds: float, folder: Path) -> Found:
+    """One run of each side in at least three worker processes of two values (those of ``--fast``), then compare_to."""
+    processes = max(3, round(seconds / 2 / PYPERF_PROCESS) - 1)  # one more calibrates
+    (folder / "bench.py").write_text(
+        "from peer_tools import pyperf_bench\n\npyperf_bench()\n", encoding="utf-8"
+    )
+    found: Found = {}
+    for side in ("first", "second"):
+        options = ["-q", "--copy-env", "-p", str(processes), "-n", "2", "-o", f"{side}.json"]
+        command(["bench.py", *options], folder, pair, side)
+        (told,) = json.loads((folder / f"{side}.json").read_text(encoding="utf-8"))["benchmarks"]
+        found[side] = {"values": [value for run in told["runs"] for value in run.get("values", ())]}
+    text = command(["-m", "pyperf", "compare_to", "first.json", "second.json"], folder, pair)
+    first, second = (statistics.fmean(found[side]["values"]) for side in ("first", "second"))
+    return {**found, "ratio": second / first, "significant": "not significant" not in text.lower()}
+
+
+def attnlab(pair: Pair, seconds: float, folder: Path) -> Found:
+    """``attnlab compare`` as typed, five processes of each."""
+    rounds = max(seconds - ATTNLAB_START, seconds / 4)
+    options = f"--heads {pair.heads} --length {pair.length} --seconds {rounds:g} --processes 5 --json"
+    words = ["-m", "attnlab", "compare", pair.first, pair.second, *options.split()]
+    told = json.loads(command(words, folder, pair))["contenders"]
+    if any(one["outcome"] != "measured" for one in told):
+        raise RuntimeError(f"no ratio: {told[0]['reason'] or told[1]['reason'] or told[1]['outcome']}")
+    first, second = ({"median": one["seconds_median"], "rounds": one["rounds"]} for one in told)
+    known = {name: told[1][name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")}
+    return {"first": first, "second": second, **known}
+
+
+def left_for_calls(seconds: float) -> float:
+    """Of `seconds`, what one process that must first start has for its calls."""
+    return max(seconds - START, seconds / 2)
+
+
+Measure = Callable[[Pair, float, Path], Found]
+#: by the name that tables use
+TOOLS: dict[str, Measure] = {
+    "pytest-benchmark": lambda pair, seconds, folder: pytest_benchmark(pair, left_for_calls(seconds), folder),
+    "torch.utils.benchmark": lambda pair, seconds, folder: child(
+        "torch", folder, pair, left_for_calls(seconds)
+    ),
+    "pyperf": pyperf,
+    "perfplot": lambda pair, seconds, folder: child("perfplot", folder, pair, left_for_calls(seconds)),
+    "attnlab": attnlab,
+}
+
+
+def version(tool: str) -> str | None:
+    """The version of a tool's distribution, or None where it is not installed."""
+    try:
+        return importlib.metadata.version("torch" if tool.startswith("torch") else tool)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sides = {"torch": torch_timer, "perfplot": perfplot_bench, "reference": reference}
+    print(json.dumps(sides[sys.argv[1]](float(sys.argv[2]))))

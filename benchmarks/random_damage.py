@@ -1,0 +1,210 @@
+"""What damages runs and files at random, for ``python benchmarks robustness``: kills, and malformed input."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from common import REPOSITORY, say
+
+from attnlab.backends.contender import Contender
+from attnlab.problem.result import Result
+from attnlab.problem.workload import Workload
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.store import read_run
+
+#: what a part measured, as it is stored
+Figures = dict[str, Any]
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+_ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
+_SOAK = "run --backends numpy_vectorized,numpy_blocked --lengths 8,16,32,64 --heads 1,2,4 --seconds 0.3"
+_SOAK += " --processes 2 --experiments none"
+#: in the environment of every process that comes from here, so that those of others are not counted
+_MARK, _OWN = "ATTNLAB_SOAK", secrets.token_hex(8)
+#: seconds in which a process may still end by itself
+_ENDING = 5.0
+
+
+def soak(wanted: int, keep: Callable[[Figures], None]) -> Figures:
+    """Kill the conductor, or one of its workers, at a random moment; go on; until so many kills are counted.
+
+    The figures so far are kept after every run that was completed.
+    """
+    generator, kills = random.Random(0), Counter[str]()
+    figures: Figures = dict.fromkeys(("runs", "lost", "doubled", "different", "broken", "left"), 0)
+    with tempfile.TemporaryDirectory(prefix="attnlab-soak-") as folder:
+        _finish(Path(folder) / "whole", lambda conductor: None)
+        whole = _cells(Path(folder) / "whole")
+        while kills.total() < wanted:
+            run = Path(folder) / f"run{figures['runs']}"
+            _finish(run, lambda conductor: _strike(conductor, generator, kills, wanted))
+            found = _cells(run)
+            figures["runs"] += 1
+            figures["lost"] += len(whole.keys() - found.keys())
+            figures["doubled"] += sum(count > 1 for count in found.values())
+            # a worker that is killed is an outcome, and no fault of the store
+            figures["different"] += len(found.keys() - whole.keys())
+            figures["broken"] += subprocess.call([*_ATTNLAB, "doctor", str(run)], stdout=subprocess.DEVNULL)
+            figures["left"] += _left()
+            figures |= {"kills": dict(kills), "cells": len(whole)}
+            keep(figures)
+            say(f"soak: {kills.total()} kills in {figures['runs']} runs")
+    return figures
+
+
+def _finish(run: Path, strike: Callable[[int], None]) -> None:
+    """Start the run, go on with it after every kill of its conductor, until it is complete."""
+    for _ in range(1000):
+        words = (
+            ["run", "--resume", str(run)]
+            if (run / "run.json").exists()
+            else [*_SOAK.split(), "--out", str(run)]
+        )
+        process = subprocess.Popen(
+            [*_ATTNLAB, *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, _MARK: _OWN},
+        )
+        strike(process.pid)
+        _, told = process.communicate()
+        if process.returncode == 0:
+            return
+        if process.returncode not in (-signal.SIGKILL, 1):
+            raise SystemExit(f"the run ended with {process.returncode}: {told.decode()[-500:]}")
+    raise SystemExit("the run never ended")
+
+
+def _strike(conductor: int, generator: random.Random, kills: Counter[str], wanted: int) -> None:
+    """Kill the conductor or a worker after a random time; nobody once there were enough, and now and then."""
+    if kills.total() >= wanted or generator.random() < 0.1:
+        return
+    who = generator.choice(["conductor", "conductor", "worker"])
+    time.sleep(generator.uniform(0.0, 6.0))
+    with suppress(psutil.Error, IndexError):
+        process = psutil.Process(conductor)
+        if who == "worker":
+            process = generator.choice(
+                [one for one in process.children() if "guard" not in " ".join(one.cmdline())]
+            )
+        if process.status() != psutil.STATUS_ZOMBIE:
+            process.kill()
+            kills[who] += 1
+
+
+def _left() -> int:
+    """Processes that come from the run, whoever started them, and do not end."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # of another user's process the environment is not to be read
+            if process.environ().get(_MARK) == _OWN:
+                found.append(process)
+    return len(psutil.wait_procs(found, timeout=_ENDING)[1])
+
+
+def _cells(run: Path) -> Counter[tuple[str, str]]:
+    return Counter((one.workload.label, one.contender) for one in read_run(run).results)
+
+
+# -- malformed input --------------------------------------------------------------------------------------------------
+
+
+def fuzz(lines: int) -> Figures:
+    """Lines and files that are damaged in every way; each is taken or refused in a line, at once."""
+    generator, told = random.Random(1), Counter[str]()
+    before, worst = psutil.Process().memory_info().rss, 0.0
+    reference = REPOSITORY / "reports" / "reference"
+    workload = Workload(heads=2, queries=8, keys=8, head_dim=4, causal=True, window=(3, 0))
+    plan = b'lengths = [64, 128]\nheads = [1, 4]\nbackends = ["torch_sdpa[threads=1]"]\nwindow = [3, 0]\n'
+    readers: list[tuple[Callable[[bytes], Any], bytes]] = [
+        (
+            lambda data: Result.from_json(_text(data)),
+            (reference / "results.jsonl").read_bytes().splitlines()[0],
+        ),
+        (lambda data: Workload.from_dict(_object(data)), json.dumps(workload.to_dict()).encode()),
+        (
+            lambda data: _file(data, "run.json", lambda file: read_run(file.parent)),
+            (reference / "run.json").read_bytes(),
+        ),
+        (lambda data: _file(data, "plan.toml", lambda file: Plan.grid(**read_plan(file))), plan),
+        (lambda data: Contender.parse(_text(data)), b"torch_sdpa[threads=1,OMP_PROC_BIND=true]"),
+    ]
+    for read, good in readers * (lines // len(readers)):
+        started = time.monotonic()
+        try:
+            read(_damaged(generator, good))
+            told["taken"] += 1
+        except ValueError:
+            told["refused"] += 1
+        except Exception as fault:  # the figure that must be 0
+            told[f"crash {type(fault).__name__}"] += 1
+            say(f"fuzz: {type(fault).__name__}: {str(fault)[:200]}")
+        worst = max(worst, time.monotonic() - started)
+    grown = (psutil.Process().memory_info().rss - before) / 2**20
+    return {"told": dict(told), "longest_s": round(worst, 3), "grown_mib": round(grown, 1)}
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(data))
+    except RecursionError:  # this script's own reading, not attnlab's
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def _file(data: bytes, name: str, read: Callable[[Path], Any]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="attnlab-fuzz-") as folder:
+        (Path(folder) / name).write_bytes(data)
+        return read(Path(folder) / name)
+
+
+#: what is put in the place of values
+_PIECES = [b"null", b"{}", b"[]", b"1e999", b"-1", b"\xff\xfe", b"\x00", b'"', b"NaN", b"true", b"\n", b","]
+_PIECES += [b"[" * 5000, b"9" * 5000, b'{"a":' * 3000, b"x" * 10_000, b"../../../etc/passwd"]
+_PIECES += ["\u202e<script>".encode()]
+
+
+def _damaged(generator: random.Random, good: bytes) -> bytes:
+    """`good` with one to four changes: bits, cuts, doubled parts, other pieces in the place of values."""
+    data = bytearray(good)
+    for _ in range(generator.randint(1, 4)):
+        at = generator.randrange(len(data) + 1)
+        until = min(len(data), at + generator.randint(0, 40))
+        values = list(re.finditer(rb"-?\d+\.?\d*|\"[^\"]*\"|true|false|null", bytes(data)))
+        kind = generator.randrange(6)
+        if kind == 0 and data:
+            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        elif kind == 1:
+            del data[at:until]
+        elif kind == 2:
+            data[at:at] = data[at:until] * generator.randint(1, 50)
+        elif kind == 3:
+            data[at:until] = generator.choice(_PIECES)
+        elif kind == 4:
+            del data[at:]
+        elif values:
+            one = generator.choice(values)
+            data[one.start() : one.end()] = generator.choice(_PIECES)
+    return bytes(data)

@@ -1,0 +1,176 @@
+"""Every mistake is one line on standard error that names it, with exit status 2: no traceback, nothing printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typed import status
+
+#: what is typed, in a folder with the files of `folder`, and what the line names
+MISTAKES = {
+    # commands and options
+    "nonsense": "nonsense",
+    "run --no-such-option": "--no-such-option",
+    "check --device": "--device",
+    "compare": "CONTENDER",
+    # names, near ones suggested
+    "run --backends torch_egaer": "did you mean torch_eager",
+    "run --backends a,,b": "a,,b",
+    "run --backends numpy_blocked --experiments nope": "nope",
+    "run --baseline naive_loop --backends torch_eager": "baseline",
+    "run --preset lama3-8b": "did you mean llama3-8b",
+    "run --preset llama3-8b/decoding": "'decoding'",
+    "run --implementations missing": "--implementations",
+    "compare torch_sdpa": "two contenders",
+    "compare torch_sdpa[x=1] torch_eager": "'x'",
+    "compare torch_sdpa[pages=small] torch_eager": "'small'",
+    "compare torch_sdpa torch_eager[slowed=x]": "'x'",
+    "compare torch_sdpa torch_eager[threads=0]": "threads",
+    "check openvino[precision=f8]": "'f8'",
+    "check nope": "'nope'",
+    "backends nope": "'nope'",
+    "plans llama3": "did you mean llama3-8b",
+    "numerics satturation": "did you mean saturation",
+    "numerics --backends nope saturation": "'nope'",
+    "claims nope": "nope",
+    "selftest --conditions idle,noise": "'noise'",
+    # values of fields
+    "run --lengths 0": "--lengths",
+    "run --heads -1": "--heads",
+    "run --dtypes float31": "'float31'",
+    "run --device tpu": "'tpu'",
+    "run --window 3000,0": "--window",
+    "run --preset llama3-8b --heads 4": "--heads",
+    "compare a b --length -5": "--length",
+    "compare a b --length 1e3": "--length",
+    "compare a b --kv-heads 3": "--kv-heads",
+    "compare a b --causal=maybe": "--causal",
+    "compare a b --window 3": "--window",
+    "compare a b --key-lengths 1,2": "--key-lengths",
+    "compare a b --mask foo": "--mask",
+    "compare a b --bias given": "--bias",
+    "compare a b --sinks=2": "--sinks",
+    "compare a b --softcap -1": "--softcap",
+    "compare a b --scale nan": "--scale",
+    "compare a b --storage shelf": "'shelf'",
+    "compare a b --direction sideways": "'sideways'",
+    "compare a b --distribution odd": "odd",
+    "compare a b --inputs missing.safetensors/x": "safetensors",
+    "compare a b --d-model 770 --heads 12": "770",
+    "compare a b --d-model 0": "--d-model",
+    "compare a b --d-model 64 --direction training": "'training'",
+    "compare a b --rotary": "rotary",
+    "compare a b --preset llama3-8b": "llama3-8b/decode",
+    "compare a b --preset llama3-8b/decode": "--length",
+    "backends --device tpu": "'tpu'",
+    "backends --json": "--matrix",
+    # numbers of a command
+    "run --seconds 0": "--seconds",
+    "run --processes x": "'x'",
+    "compare a b --processes 0": "--processes",
+    "selftest --seconds -1": "--seconds",
+    "numerics saturation --seed -1": "-1",
+    "sweep plan.toml --shards 0": "--shards",
+    "sweep plan.toml --hours-per-shard 1 --from missing": "missing",
+    "sweep plan.toml --machines 3": "--estimate",
+    "sweep plan.toml --sbatch qos": "'qos'",
+    "sweep": "PLAN.toml",
+    # files and folders
+    "run --plan missing.toml": "missing.toml",
+    "run --plan bad.toml": "bad.toml: causal",
+    "run --plan bad.toml --causal=y": "--causal",
+    "run --plan binary.toml": "binary.toml",
+    "run --plan text.toml": "text.toml",
+    "run --plan endless.toml": "endless.toml",
+    "run --out file": "file",
+    "run --out full": "full",
+    "run --resume full": "run.json",
+    "run --resume later --quiet --seconds 1": "--resume",
+    "sweep missing.toml": "missing.toml",
+    "sweep --status --out missing": "missing",
+    "sweep --status --out full plan.toml": "--status",
+    "report missing": "run.json",
+    "report later": "format",
+    "report later --format csv --page": "--page",
+    "report later --summary --out x": "--out",
+    "show missing": "run.json",
+    "show later": "format",
+    "explore missing": "run.json",
+    "query missing 'select 1'": "missing",
+    "diagnose missing --text missing.txt": "missing.txt",
+    "diagnose full --text bad.toml": "full",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands are typed: files of other kinds, and a run of a later version."""
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    for name in ("full", "later"):
+        Path(name).mkdir()
+    Path("full/notes").touch()
+    Path("later/run.json").write_text(json.dumps({"format": 99}))
+    Path("plan.toml").write_text('backends = ["numpy_blocked"]\nlengths = [8]\nheads = [1]')
+    Path("bad.toml").write_text("causal = 'x'")
+    Path("text.toml").write_text("lengths = ")
+    Path("binary.toml").write_bytes(b"\xff\xfe\x00")
+    with Path("endless.toml").open("wb") as endless:
+        endless.truncate(2**43)  # a hole, which takes no room
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_one_line(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word.strip("'") for word in typed.replace("'select 1'", "select").split()]
+    assert status(*words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("attnlab: ") and shown.err.count("\n") == 1 and "Traceback" not in shown.err
+    assert MISTAKES[typed] in shown.err
+
+
+#: what a plan file says, and how the line names it
+SLIPS = {
+    "length = [64]": "unknown key 'length'; did you mean lengths",
+    "colour = 1": "unknown key 'colour'",
+    "lengths = 64": "lengths must be a list, got 64",
+    "lengths = []": "lengths",
+    "lengths = [8, 64.0]": "lengths[1] must be int, got 64.0",
+    "lengths = [true]": "lengths[0]",
+    "dtypes = [32]": "dtypes[0]",
+    "batch = '2'": "batch must be int, got '2'",
+    "causal = 1": "causal",
+    "window = [1]": "window",
+    "backends = []": "backends",
+    "preset = 'nope'": "'nope'",
+    "limits = 3": "limits must be a table, got 3",
+    "[limits]\nrounds = 3": "limits: unknown key 'rounds'; did you mean min_rounds or max_rounds?",
+    "[limits]\nmin_rounds = 2.5": "limits.min_rounds must be int, got 2.5",
+    "[limits]\ncall_seconds = 0": "limits.call_seconds",
+    "lengths = [8]\n[[workloads]]\nheads = 2": "lengths",
+    "[[workloads]]\ncolour = 2": "colour",
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("text", SLIPS)
+def test_a_slip_in_a_plan_file_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("plan.toml").write_text(text, encoding="utf-8")
+    assert status("run", "--plan", "plan.toml") == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert "plan.toml" in shown.err and SLIPS[text] in shown.err
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("typed", ["doctor missing", "doctor later", "collect missing --into dataset"])
+def test_what_was_looked_at_and_is_not_right_is_one_line_with_status_1(
+    typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(*typed.split()) == 1
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("\n") == 1 and "run.json" in shown.out + shown.err

@@ -1,0 +1,176 @@
+"""What is typed is understood, and what commands print is what other programs may rely on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import strategies
+from click.shell_completion import ShellComplete
+from hypothesis import example, given
+from typed import status
+
+from attnlab.cli.app import app
+from attnlab.cli.options import read_workload, typed
+from attnlab.cli.races import compare, run
+from attnlab.problem.grid import choices
+from attnlab.problem.workload import Workload
+from attnlab.runs.presets import presets
+
+MEAN = 'LIBRARY = "numpy"\ndef attend(q, k, v): return v.mean(2, keepdims=True).repeat(q.shape[2], 2)\n'
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str, status_is: int = 0) -> str:
+    """Standard output of a command; of progress nothing is there."""
+    assert status(*words) == status_is
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return shown.out
+
+
+def test_without_a_command_all_are_listed_and_no_library_is_imported() -> None:
+    heavy = "('torch', 'pandas', 'matplotlib', 'rich', 'scipy')"
+    program = (
+        "import sys; from attnlab.__main__ import main\ntry: main([])\nexcept SystemExit as end:\n"
+        f"    assert end.code == 2 and not [one for one in {heavy} if one in sys.modules]"
+    )
+    found = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert all(f"\n  {name} " in found.stdout for name in app.commands)
+
+
+def understood(words: list[str]) -> tuple[tuple[str, ...], Workload]:
+    """The contenders and the workload that ``attnlab compare`` understands."""
+    parsed = compare.make_context("compare", words).params
+    texts = {choice.name: parsed[choice.name] for choice in choices(grid=False)}
+    return parsed["contenders"], read_workload(texts, parsed["preset"])
+
+
+@example(Workload(d_model=9, heads=4, head_dim=2))  # 9 // 4 is 2, but 9 / 4 is no whole number
+@given(strategies.workloads() | strategies.blocks())
+def test_a_workloads_command_says_all_of_it(workload: Workload) -> None:
+    program, name, *arguments = shlex.split(workload.command("torch_sdpa", "torch_eager[threads=1]"))
+    assert (program, name) == ("attnlab", "compare")
+    assert understood(arguments) == (("torch_sdpa", "torch_eager[threads=1]"), workload)
+
+
+@pytest.mark.parametrize(
+    ("words", "causal", "sinks"),
+    [
+        ("--causal a b", "top_left", False),
+        ("--sinks --causal bottom_right a b", "bottom_right", True),
+        ("a --causal=bottom_right --sinks true b", "bottom_right", True),
+        ("--sinks a --causal false b", False, True),
+        ("--window -1,0 a b --causal", "top_left", False),
+        ("--causal -- a b", "top_left", False),
+    ],
+)
+def test_a_flag_may_stand_bare_before_an_argument(words: str, causal: str | bool, sinks: bool) -> None:
+    names, workload = understood(words.split())
+    assert names == ("a", "b") and (workload.causal, workload.sinks) == (causal, sinks)
+
+
+def test_one_workload_of_a_preset() -> None:
+    """Named by its part and its length; the command that it prints says all of it without the preset."""
+    _, workload = understood(
+        ["a", "b", "--preset", "llama3-70b/decode", "--length", "131072", "--dtype", "bfloat16"]
+    )
+    assert workload.label == "b1 h64/8 n1x131072 d128 bfloat16 cpu"
+    assert understood(["a", "b", *workload.options()])[1] == workload
+
+
+def test_every_field_of_a_workload_is_an_option_with_a_help_line() -> None:
+    for command, plurals in ((compare, {}), (run, {"heads": "heads", "dtype": "dtypes"})):
+        helps = {one.name: getattr(one, "help", None) for one in command.params}
+        assert all(helps[plurals.get(field.name, field.name)] for field in dataclasses.fields(Workload))
+
+
+@pytest.mark.parametrize("out", [["--out", "elsewhere"], ["--out=elsewhere"]])
+def test_a_command_to_repeat_names_neither_the_folder_written_nor_the_home_folder(
+    out: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["attnlab", "run", *out, "--implementations", str(Path.home() / "own")]
+    monkeypatch.setattr(sys, "argv", words)
+    assert shlex.split(typed()) == ["attnlab", "run", "--implementations", "~/own"]
+
+
+def test_a_comparison_in_json_and_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "numpy_vectorized numpy_blocked --length 8 --heads 2 --kv-heads 1 --causal bottom_right"
+    more = ("--seconds", "0.1", "--processes", "1")
+    told = json.loads(printed(capsys, "compare", *words.split(), *more, "--json"))
+    assert Workload.from_dict(told["workload"]) == understood(words.split())[1]
+    assert set(words.split()) <= set(shlex.split(told["command"])) and len(told["contenders"]) == 2
+    assert "attnlab compare" not in printed(capsys, "compare", *words.split(), *more, "--quiet")
+
+
+def test_a_wrong_backend_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In JSON, in one line where it is to be quiet; one that is named and cannot be asked fails too."""
+    (tmp_path / "mean.py").write_text(MEAN)
+    words = ("check", "mean", "--implementations", str(tmp_path), "--device")
+    (told,) = json.loads(printed(capsys, *words, "cpu", "--json", status_is=1))
+    assert (told["name"], told["passed"]) == ("mean", False) and told["reason"]
+    assert printed(capsys, *words, "cuda", "-q", status_is=1).count("\n") == 1
+
+
+def test_backends_are_listed_with_what_they_are_or_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "needy.py").write_text("import no_such_library\n")
+    names = ("backends", "numpy_blocked", "needy", "--implementations", str(tmp_path))
+    lines = [line for line in printed(capsys, *names).splitlines() if "│" in line]
+    assert [" yes " in line for line in lines] == [True, False] and "no_such_library" in lines[1]
+
+
+def test_presets_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = printed(capsys, "plans")
+    assert all(f" {part.path} " in shown for one in presets().values() for part in one.parts)
+    row = next(line for line in shown.splitlines() if " llama3-8b/decode " in line)
+    # 2 · 32 heads · n pairs · (128 + 128); 32 · n scores; 2 · 8 · n · 128 numbers of key and value
+    assert "16.8 MFLOP to 1.07 GFLOP" in row and "128 KiB to 8.00 MiB" in row and "8.03 MiB to 512 MiB" in row
+    assert "arXiv:2310.06825" in printed(capsys, "plans", "mistral-7b/prefill")
+    (told,) = json.loads(printed(capsys, "plans", "fa2-2k", "--json"))
+    workload = told["parts"][0]["workloads"][0]
+    assert workload.pop("flops") == 4 * 16 * 128 * 128 * 32 * 64
+    assert Workload.from_dict({key: workload[key] for key in Workload().to_dict()}).batch == 16
+
+
+# -- completion ----------------------------------------------------------------------------------------
+
+COMPLETED: dict[tuple[str, ...], list[str]] = {
+    ("comp",): ["compare"],
+    ("compare", "torch_sdpa", "torch_e"): ["torch_eager"],
+    ("check", "numpy_b"): ["numpy_blocked"],
+    ("run", "--backends", "torch_eager,torch_sdpa_f"): ["torch_eager,torch_sdpa_flash"],
+    ("run", "--dtypes", "float32,b"): ["float32,bfloat16"],
+    ("run", "--preset", "llama3-8b/d"): ["llama3-8b/decode"],
+    ("run", "--experiments", "satur"): ["saturation"],
+    ("compare", "--causal", "bottom"): ["bottom_right"],
+    ("plans", "llama3-8b/p"): ["llama3-8b/prefill"],
+    ("selftest", "--conditions", "idle,m"): ["idle,memory"],
+    ("backends", "--device", "cu"): ["cuda"],
+    ("run", "--quie"): ["--quiet"],
+    ("run", "--length", ""): [],
+}
+
+
+@pytest.mark.parametrize("words", COMPLETED, ids=" ".join)
+def test_a_shell_completes(words: tuple[str, ...]) -> None:
+    """Commands, options, backends, presets, experiments and the names that options take."""
+    assert completed(*words) == COMPLETED[words]
+
+
+def test_backends_of_ones_own_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "my_attention.py").touch()
+    assert completed("check", "--implementations", str(tmp_path), "my_") == ["my_attention"]
+    assert completed("check", "--implementations", str(tmp_path / "nothing"), "numpy_b") == ["numpy_blocked"]
+
+
+def completed(*words: str) -> list[Any]:
+    """What a shell offers for the last of the words typed after ``attnlab``."""
+    found = ShellComplete(app, {}, "attnlab", "_X").get_completions(list(words[:-1]), words[-1])
+    return [one.value for one in found]

@@ -1,0 +1,168 @@
+"""How far a run is: a live table that never disturbs a measurement, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from synthetic import synthetic
+
+from attnlab.cli import progress
+from attnlab.cli.progress import LiveTable, live_progress
+from attnlab.race.limits import Limits
+from attnlab.runs.execute import Progress, run
+from attnlab.runs.plan import Plan
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Terminal(io.StringIO):
+    """What passes for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Screen:
+    """Counts how often it is drawn to."""
+
+    drawn = 0
+    console = Console(file=io.StringIO(), width=160, height=40)
+
+    def update(self, renderable: Any, *, refresh: bool) -> None:
+        self.drawn += refresh
+
+
+def made(clock: Clock) -> LiveTable:
+    return LiveTable(Screen(), clock)  # type: ignore[arg-type]
+
+
+def shown(live: LiveTable, height: int = 40) -> str:
+    """What the table shows on a terminal of that height."""
+    console = Console(file=io.StringIO(), width=160, height=height)
+    with console.capture() as found:
+        console.print(live.shown(height))
+    return found.get()
+
+
+def test_every_workload_has_a_row_and_the_time_left_is_told(tmp_path: Path) -> None:
+    found = synthetic(tmp_path, lengths=(64, 128, 256, 512), heads=(4,))
+    finished = [list(one) for _, one in groupby(found.results, key=lambda one: one.workload)]
+    found.results.clear()
+    clock = Clock()
+    live = made(clock)
+    live.begins(found)
+    live.stage("starting the contenders", done=0, total=4)
+    assert "0 of 4 workloads, 0 s so far" in shown(live) and "left" not in shown(live)
+    for done, results in enumerate(finished[:2]):
+        clock.seconds += 60
+        live.finished(results)
+        live.stage(f"workload {done + 2}", done=done + 1, total=4)
+    live.detail("\x1b[31mround 3\x1b[0m, [bold]process 1\nand more")
+    text = shown(live)
+    assert "2 of 4 workloads" in text and "2 min 0 s so far, about 2 min 0 s left" in text
+    rows = [line for line in text.splitlines() if "float32 cpu" in line and "│" in line]
+    assert len(rows) == 2 and all("torch_sdpa" in row for row in rows)
+    assert "round 3, [bold]process 1 and more" in text and "\x1b" not in text
+
+
+def test_a_small_terminal_shows_the_last_workloads_and_a_resumed_run_counts_from_where_it_stopped(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    live = made(clock)
+    live.begins(synthetic(tmp_path, lengths=(64, 128, 256, 512, 1024, 2048), heads=(1, 4)))
+    text = shown(live, height=12)
+    assert text.count("float32 cpu") == 4 and "8 workloads before" in text and len(text.splitlines()) <= 12
+    live.stage("starting the contenders", done=12, total=14)
+    clock.seconds = 30
+    assert "left" not in shown(live)
+    live.stage("b1 h4 n512", done=13, total=14)
+    assert "30 s so far, about 30 s left" in shown(live)
+
+
+def test_details_are_drawn_at_most_twice_a_second() -> None:
+    clock, screen = Clock(), Screen()
+    live = LiveTable(screen, clock)  # type: ignore[arg-type]
+    for _ in range(100):
+        clock.seconds += 0.01
+        live.detail("a round")
+    assert 2 <= screen.drawn <= 4
+
+
+def test_no_thread_draws_and_nothing_is_drawn_while_a_turn_is_on_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a real run: between a question to a timed process and its answer, nothing."""
+    from attnlab.race.participant import Participant
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(progress, "_BETWEEN", 0.0)  # drawn as often as anything is told
+    during: list[tuple[int, int]] = []
+    measure = Participant.measure
+
+    def watched(self: Participant, *given: Any, **options: Any) -> Any:
+        before = terminal.tell()
+        answer = measure(self, *given, **options)
+        during.append((terminal.tell() - before, threading.active_count() - threads))
+        return answer
+
+    monkeypatch.setattr(Participant, "measure", watched)
+    plan = Plan.grid(
+        lengths=(8,),
+        heads=(1,),
+        head_dim=4,
+        contenders=("numpy_vectorized", "numpy_blocked"),
+        self_test=False,
+        memory=False,
+        ceilings=False,
+        experiments=("none",),
+        limits=Limits(processes=1, most_processes=1, min_rounds=4, max_rounds=4, turn_seconds=1e-4),
+    )
+    threads = threading.active_count()
+    with live_progress() as found:
+        assert isinstance(found, LiveTable)
+        run(plan, tmp_path / "run", progress=found)
+    assert len(during) >= 4 and set(during) == {(0, 0)}
+    assert terminal.tell() > 0
+
+
+@pytest.mark.parametrize("variables", [{}, {"CI": "true", "TERM": "xterm"}, {"TERM": "dumb"}])
+def test_in_a_pipe_or_ci_there_are_plain_lines(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Terminal() if variables else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.delenv("CI", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with live_progress() as found:
+        found.stage("starting", done=0, total=2)
+        found.detail("round 1")
+        found.stage("b1 h8 n512", done=1, total=2)
+    first, second = file.getvalue().splitlines()
+    assert first.startswith("[0/2] starting (") and second.startswith("[1/2] b1 h8 n512 (")
+    assert "left" in second and "\x1b" not in file.getvalue()
+
+
+def test_quiet_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with live_progress(quiet=True) as found:
+        found.stage("starting", done=0, total=2)
+    assert type(found) is Progress and sys.stderr.getvalue() == ""  # type: ignore[attr-defined]

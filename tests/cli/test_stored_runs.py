@@ -1,0 +1,87 @@
+"""``attnlab report``, ``show`` and ``doctor`` of a stored run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic import synthetic
+from typed import status
+
+from attnlab.report import verdict_text
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A run of two workloads, on disk."""
+    (tmp_path / "run").mkdir()
+    return synthetic(tmp_path / "run", lengths=(64, 1024), heads=(4,)).folder
+
+
+def test_the_report_is_written_and_its_verdict_printed(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status("report", str(stored)) == 0
+    assert capsys.readouterr().out.rstrip().endswith(f"The report: {stored / 'report.md'}")
+    assert (stored / "report.md").read_text(encoding="utf-8").startswith("# Which attention to run here\n")
+    out = tmp_path / "other"
+    assert status("report", str(stored), "--format", "html", "--out", str(out), "--page") == 0
+    assert "<!doctype html>" in (out / "report.html").read_text(encoding="utf-8")
+    assert status("explore", str(stored), "--no-open", "--out", str(tmp_path / "alone.html")) == 0
+    assert (out / "explore.html").read_bytes() == (tmp_path / "alone.html").read_bytes()
+
+
+def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {file: file.read_bytes() for file in stored.iterdir()}
+    assert status("report", str(stored), "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["answer"]
+    assert status("report", str(stored), "--format", "csv") == 0
+    assert capsys.readouterr().out.startswith('"group","heads","n","contender",')
+    assert status("report", str(stored), "--summary") == 0
+    assert capsys.readouterr().out.count("\n") == 1
+    assert status("doctor", str(stored)) == 0
+    assert capsys.readouterr().out == f"{stored} is in order\n"
+    assert {file: file.read_bytes() for file in stored.iterdir()} == before
+
+
+@pytest.mark.parametrize("more", [[], ["--page"]])
+def test_a_folder_that_cannot_be_written_to_is_one_line(
+    stored: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    (stored / "taken").touch()
+    assert status("report", str(stored), "--out", str(stored / "taken"), *more) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and "cannot be written" in shown
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 16])
+def test_a_run_is_shown_as_far_as_it_is(
+    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of it, half a workload, some, or all; in the words of its report."""
+    found = synthetic(tmp_path, lengths=(64, 1024), heads=(4,), complete=count == 16)
+    lines = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    if count < 16:
+        (tmp_path / "results.jsonl").write_text("".join(lines[:count]), encoding="utf-8")
+    assert status("show", str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert shown.strip()
+    if count == 16:
+        assert shown.endswith(verdict_text(found) + "\n") and "b1 h4 n1024 d64 float32 cpu" in shown
+
+
+def test_no_color_is_respected(stored: Path) -> None:
+    program = (
+        "from rich.table import Table; from attnlab.cli.tables import show\n"
+        "table = Table(); table.add_column('x', style='red'); table.add_row('y'); show(table)"
+    )
+    ours = {**os.environ, "TTY_COMPATIBLE": "1", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    shown = []
+    for variables in ({}, {"NO_COLOR": "1"}):
+        command = [sys.executable, "-c", program]
+        shown.append(subprocess.run(command, env=ours | variables, capture_output=True, check=True).stdout)
+    assert [b"\x1b[31m" in one for one in shown] == [True, False]

@@ -1,0 +1,237 @@
+"""One answer against its reference: what the gate says of it, and the check before a race."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention import FEATURES, drawn, eager
+from mutants.parts import whole
+
+from attnlab.gate import race_check
+from attnlab.gate.evidence import directed, looks_like, max_ulp, weigh
+from attnlab.gate.gate import examine
+from attnlab.gate.questions import Question
+from attnlab.gate.reference import refer
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.dtypes import DTYPES, round_to
+from attnlab.problem.inputs import problem_of
+from attnlab.problem.problem import Problem
+from attnlab.problem.result import Accuracy, Outcome, Result
+from attnlab.problem.workload import Workload
+
+WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dtype: str) -> None:
+    """Of an eager implementation, and of one that rounds its results only; each result tells on a feature left out."""
+    problem = drawn(dtype, **FEATURES[feature])
+    references, exact = refer(problem), eager(problem, "float64")
+    for answers in (eager(problem), {name: round_to(one, dtype) for name, one in exact.items()}):
+        for name, reference in references.items():
+            assert weigh(reference, answers[name], directions=None).fault is None, name
+    if feature not in ("plain", "value_dim"):
+        arrays, g = (problem.query, problem.key, problem.value), problem.output_gradient
+        plain = Problem.of(*arrays, output_gradient=g, scale=problem.scale, dtype=dtype)
+        for name, one in eager(plain, "float64").items():
+            assert weigh(references[name], round_to(one, dtype), directions=None).fault is not None, name
+
+
+def test_a_cap_and_sinks_that_are_off_by_a_hundredth_are_refused() -> None:
+    for feature, changes in (
+        ("soft cap", {"softcap": 2.02}),
+        ("sinks", {"sinks": 1.01 * np.linspace(1, 3, 4)}),
+    ):
+        problem = drawn("float32", **FEATURES[feature])
+        wrong = eager(problem.with_(**changes), "float64")
+        for name, reference in refer(problem).items():
+            assert weigh(reference, round_to(wrong[name], "float32"), directions=None).fault is not None
+
+
+# -- what is said of one answer
+
+
+def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
+    """The right answer, or that of a scale wrong by `factor`."""
+    problem = problem_of(workload)
+    return whole(problem.with_(scale=problem.scale * factor), workload.dtype)["output"]
+
+
+def judged(output: np.ndarray, workload: Workload = WORKLOAD) -> Accuracy:
+    """`judge` on the rows it samples."""
+    rows = race_check.sampled_rows(workload)
+    return race_check.judge(workload, rows, output[:, :, rows])
+
+
+def spoiled(where: Any, number: float) -> np.ndarray:
+    """The right answer with one number in the place of some."""
+    output = answered(WORKLOAD)
+    output[where] = number
+    return output
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (lambda: answered(WORKLOAD, 1.01), "scale looks too large by"),
+        (
+            lambda: answered(WORKLOAD, 1.002),
+            "errors line up with the derivative in the scale, as if it were 0.2",
+        ),
+        (lambda: 1.01 * answered(WORKLOAD), "too large by 1 % on average"),
+        (lambda: spoiled(np.s_[:, :, 17], 0), "rows are zero"),
+        (lambda: spoiled(np.s_[0, 0, 3, 5], 100), "outside the values"),
+        (lambda: spoiled(np.s_[1, 2, 7], np.nan), "NaN in 16 of 12288 values, in row 7 first"),
+        (lambda: spoiled(np.s_[1, 2, 7], np.inf), "infinity in 16"),
+    ],
+)
+def test_a_fault_is_told_by_what_it_looks_like(output: Any, said: str) -> None:
+    """In one line, which survives JSON; facts come before statistics."""
+    found = judged(output())
+    assert not found.passed and found.reason is not None and said in found.reason and "\n" not in found.reason
+    result = Result("x", WORKLOAD, Outcome.WRONG, reason=found.reason, accuracy=found)
+    assert Result.from_json(result.to_json()).to_json() == result.to_json()
+
+
+def test_rounding_twice_is_right_and_eight_bits_are_not() -> None:
+    workload = WORKLOAD.with_(dtype="float16")
+    exact = answered(workload)
+    right = judged(round_to(exact, "float16"), workload)
+    assert right.passed and right.kind == "full precision inside" and abs(right.bias) < 8
+    assert not judged(round_to(exact, "bfloat16"), workload).passed
+
+
+def test_directions_last_places_and_zeros() -> None:
+    """A direction is found with its size and noise is not; ULPs are those of a row's largest component."""
+    rng = np.random.default_rng(5)
+    output, rms = rng.standard_normal((2, 4, 200, 16)), np.full((2, 4, 200, 16), 0.01)
+    noise = 0.01 * rng.standard_normal(output.shape)
+    assert abs(directed(noise, output, rms, (3,)).z) < 5
+    found = directed(noise + 0.003 * output, output, rms, (3,))
+    assert found.shift == pytest.approx(0.003, rel=0.1) and found.z > 20
+    row = np.array([1.5, 1e-9]).reshape(1, 1, 1, 2)
+    assert max_ulp(np.array([0.0, 2.0**-23]).reshape(row.shape), row, "float32") == 1.0
+    problem = problem_of(WORKLOAD)
+    reference = refer(problem.with_(value=np.zeros_like(problem.value)))["output"]
+    assert weigh(reference, np.zeros_like(problem.query)).fault is None
+    assert weigh(reference, np.full_like(problem.query, 1e-3)).fault is not None
+
+
+# -- before a race
+
+
+TRAINING = Workload(
+    heads=4, kv_heads=2, queries=300, keys=320, head_dim=8, causal="bottom_right", direction="training"
+)
+
+
+def results(workload: Workload, rows: list[int]) -> dict[str, np.ndarray]:
+    """The exact results, rounded."""
+    found = race_check.references(workload, tuple(rows))
+    return {name: round_to(found[name].output, workload.dtype) for name in workload.results}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "training"])
+@pytest.mark.parametrize(
+    "features", [{}, {"window": (100, 0), "softcap": 5.0, "sinks": True, "bias": "alibi"}]
+)
+def test_right_results_of_every_direction_pass(direction: str, features: dict[str, Any]) -> None:
+    """Output and query gradient at the sampled rows, the gradients of key and value whole; a wrong one is named."""
+    workload, rows = TRAINING.with_(direction=direction, dtype="bfloat16", **features), [0, 3, 150, 299]
+    answers = results(workload, rows)
+    for name, one in answers.items():
+        assert one.shape[2] == (4 if name in ("output", "query gradient") else 320)
+    found = race_check.judge(workload, rows, answers)
+    assert found.passed and found.of in answers and found.kind == "full precision inside"
+    for name in answers:
+        wrong = race_check.judge(workload, rows, answers | {name: answers[name] * np.float32(1.05)})
+        assert not wrong.passed and wrong.of == name
+
+
+def test_a_sampled_row_is_named_by_its_number_in_the_output() -> None:
+    """Not by its place in the sample: that is where a kernel author will look."""
+    workload = Workload(heads=2, queries=4096, keys=512, head_dim=8)
+    rows = race_check.sampled_rows(workload)
+    assert len(rows) < workload.queries and (rows[0], rows[-1]) == (0, 4095)
+    exact = race_check.references(workload, tuple(rows))["output"].output.astype(np.float32)
+    at = len(rows) // 2
+    exact[0, 1, at] += 1
+    assert f"row {rows[at]}," in (race_check.judge(workload, rows, exact).reason or "")
+
+
+def test_missing_results_and_other_shapes_are_refused() -> None:
+    rows = [0, 1]
+    answers = results(TRAINING, rows)
+    with pytest.raises(ValueError, match="key gradient must have shape"):
+        race_check.judge(TRAINING, rows, answers | {"key gradient": answers["output"]})
+    with pytest.raises(ValueError, match="answers must be key gradient, output"):
+        race_check.judge(TRAINING, rows, {"output": answers["output"]})
+    with pytest.raises(ValueError, match="must have shape"):
+        race_check.judge(WORKLOAD, [0, 1], np.zeros((2, 4, 3, 16)))
+
+
+# -- who computes in less than its inputs' precision
+
+
+RACED = Workload(batch=2, heads=3, queries=70, keys=90, head_dim=16)
+ROWS = list(range(RACED.queries))
+
+
+def computed(problem: Problem, dtype: str, scale: float = 1.0) -> np.ndarray:
+    """Inputs, scores and weights rounded to `dtype`, the rest and the output in float32."""
+    q, k, v = (round_to(one, dtype).astype(np.float32) for one in (problem.query, problem.key, problem.value))
+    few = problem.with_(query=q, key=k, value=v, scale=problem.scale * scale)
+
+    def stored(x: np.ndarray) -> np.ndarray:
+        return round_to(x, dtype).astype(np.float32)
+
+    def weights(s: np.ndarray) -> np.ndarray:
+        e = np.exp(stored(s) - s.max(axis=-1, keepdims=True))
+        return stored(e / e.sum(axis=-1, keepdims=True))
+
+    return whole(few, "float32", weights=weights)["output"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"), [("bfloat16", "in bfloat16:"), ("float16", "in float16 or TF32:")]
+)
+def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: str, words: str) -> None:
+    """By the truth of inputs rounded to it, to which the answer is nearer; a wrong scale stays wrong."""
+    answer = computed(problem_of(RACED), dtype)
+    said, silent = (race_check.judge(RACED, ROWS, answer, one) for one in (dtype, None))
+    assert said.passed and said.relative_error < silent.relative_error
+    assert not silent.passed and f"this is the error of computing {words}" in str(silent.reason)
+    wrong = computed(problem_of(RACED), dtype, scale=1.05)
+    assert not race_check.judge(RACED, ROWS, wrong, dtype).passed
+    found = examine(
+        lambda question: {OUTPUT: computed(question.problem, dtype)}, "float32", directions=("forward",)
+    )
+    assert found.asked == 1 and f"computing {words}" in str(found.fault)
+
+
+@pytest.mark.parametrize("fault", [1.0003, 1.01, 1.2])
+def test_other_faults_are_not_taken_for_it(fault: float) -> None:
+    """They have not moved along with rounded inputs, however small they are."""
+    problem = problem_of(RACED)
+    reference = refer(problem)[OUTPUT]
+    scaled = refer(problem.with_(scale=problem.scale * fault))[OUTPUT].output
+    for answer in (reference.output * fault, scaled):
+        assert weigh(reference, answer.astype(np.float32)).fault is not None
+        assert looks_like(problem, answer.astype(np.float32), reference) is None
+
+
+def test_a_malformed_answer_is_told_by_the_gate() -> None:
+    """What is missing, of another shape or of another type."""
+
+    def ask(change: Any) -> str | None:
+        def box(question: Question) -> dict[str, Any]:
+            return change(round_to(question.reference.output, question.dtype))
+
+        return examine(box, "float32", directions=("forward",)).fault
+
+    assert "no output was returned" in str(ask(lambda o: {}))
+    assert "returned shape" in str(ask(lambda o: {OUTPUT: o[:, :1]}))
+    assert "returned float64, expected float32" in str(ask(lambda o: {OUTPUT: o.astype(float)}))

@@ -1,0 +1,95 @@
+"""A plan, from a grid and from a file, and who takes part in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnlab.race.limits import Limits
+from attnlab.runs.execute import resolve
+from attnlab.runs.plan import Plan, read_plan
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+PLAN = """
+lengths = [64, 128]
+heads = [2]
+dtypes = ["float64"]
+causal = true
+queries = 8
+window = [16, -1]
+scale = 1
+backends = ["numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]"]
+baseline = "numpy_blocked"
+implementations = ["mine"]
+memory = false
+[limits]
+min_rounds = 10
+call_seconds = 1
+"""
+
+
+def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
+    """Folders in it are meant from where it lies; limits that are not named keep their values."""
+    file = tmp_path / "plan.toml"
+    file.write_text(PLAN, encoding="utf-8")
+    plan = Plan.grid(**read_plan(file))
+    assert [one.label for one in plan.workloads] == [
+        f"b1 h2 n8x{keys} d64 float64 cpu causal window=16,-1 scale=1" for keys in (64, 128)
+    ]
+    assert plan.contenders == ("numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]")
+    assert plan.folders == (str(tmp_path / "mine"),)
+    assert plan.limits == Limits(min_rounds=10, call_seconds=1)
+    assert not plan.memory and plan.self_test
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+@pytest.mark.parametrize("file", sorted((DOCS / "plans").glob("*.toml")), ids=lambda file: file.stem)
+def test_the_plans_of_the_documentation_are_plans(file: Path) -> None:
+    assert Plan.grid(**read_plan(file)).workloads
+
+
+def test_a_grid_is_over_lengths_heads_and_dtypes_and_the_rest_holds_for_all() -> None:
+    """Decoding: one query on caches of several lengths. Small to large, the dtype last; what is asked twice, once."""
+    plan = Plan.grid(lengths=(64, 128, 64), heads=(4,), dtypes=("float32", "float64"), queries=1, kv_heads=2)
+    assert [one.label for one in plan.workloads] == [
+        f"b1 h4/2 n1x{keys} d64 {dtype} cpu" for dtype in ("float32", "float64") for keys in (64, 128)
+    ]
+    (decoding,) = Plan.grid(heads=(8,), queries=1, keys=4096).workloads
+    assert (decoding.queries, decoding.keys) == (1, 4096)
+    assert {one.dtype for one in Plan.grid(device="cuda").workloads} == {"float32", "bfloat16"}
+    with pytest.raises(TypeError, match="colour"):
+        Plan.grid(colour=1)
+    with pytest.raises(ValueError, match="origins must be one a workload"):
+        Plan(workloads=plan.workloads, origins=("x",))
+    with pytest.raises(ValueError, match="at least one workload"):
+        Plan(workloads=())
+
+
+def test_who_takes_part(tmp_path: Path) -> None:
+    """A backend that takes long to set up only where it is named, one of blocks only where a block is asked for."""
+    right = "LIBRARY = 'numpy'\ndef attend(query, key, value, *, causal, scale): return query\n"
+    (tmp_path / "slow.py").write_text(right + 'ON_REQUEST = "it compiles for a minute"\n')
+    (tmp_path / "whole.py").write_text("LIBRARY = 'numpy'\ndef block(parameters, heads): ...\n")
+    few: dict[str, Any] = {"lengths": (8,), "heads": (1,), "folders": (str(tmp_path),)}
+
+    def raced(**more: Any) -> set[str]:
+        return {one.backend for one in resolve(Plan.grid(**few, **more))[1]}
+
+    assert not {"slow", "whole"} & raced()
+    assert "slow" in raced(contenders=("all",)) and "whole" not in raced(contenders=("all",))
+    assert "whole" in raced(d_model=32) and "slow" not in raced(d_model=32)
+    assert raced(contenders=("slow", "numpy_vectorized")) == {"slow", "numpy_vectorized"}
+
+
+def test_the_baseline_is_entered_twice_as_a_self_test() -> None:
+    """Next to itself, unless it is there twice already."""
+    two = ("numpy_blocked", "torch_eager")
+    assert resolve(Plan.grid(contenders=two))[0].contenders == (*two, "torch_eager")
+    assert resolve(Plan.grid(contenders=two * 2))[0].contenders == two * 2
+    spelt, contenders = resolve(Plan.grid(contenders=two, baseline="numpy_blocked"))
+    assert [one.name for one in contenders] == ["numpy_blocked", "numpy_blocked#2", "torch_eager"]
+    assert spelt.baseline == "numpy_blocked"

@@ -1,0 +1,282 @@
+"""A run's folder keeps what was measured, through interrupts, cut-off lines, full disks and second runs."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from attnlab.errors import NotStored
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.race.environment import unchanged
+from attnlab.race.limits import Limits
+from attnlab.runs.doctor import examine
+from attnlab.runs.execute import Progress, resume, run
+from attnlab.runs.lock import held
+from attnlab.runs.plan import Plan
+from attnlab.runs.store import FORMAT, RUN_FILE, Run, read_run
+
+ROOT = Path(__file__).parents[2]
+LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
+QUICK = Limits(processes=1, most_processes=1, min_rounds=4, max_rounds=4, turn_seconds=1e-4)
+
+
+def plan(**fields: Any) -> Plan:
+    """Two small workloads, one contender, nothing beside the race."""
+    chosen: dict[str, Any] = {"contenders": ("numpy_vectorized",), "self_test": False, "memory": False}
+    chosen |= {"ceilings": False, "experiments": ("none",), "limits": QUICK, **fields}
+    return Plan.grid(lengths=(8, 16), heads=(1,), head_dim=4, **chosen)
+
+
+def record(folder: Path) -> Run:
+    """A run with one measured and one failed result, on disk."""
+    one = Run(folder, plan(), {"cpu": "x"}, ("numpy_vectorized", "other"), "numpy_vectorized")
+    one.save()
+    workload = one.plan.workloads[0]
+    one.append([Result("numpy_vectorized", workload, Outcome.MEASURED, measurements=(LATENCY,))])
+    one.append([Result("other", workload, Outcome.DECLINED, reason="no")])
+    return one
+
+
+class After(Progress):
+    """Interrupts before the workload with this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def stage(self, text: str, *, done: int, total: int) -> None:
+        if text != "starting the contenders" and done == self.number:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of two workloads."""
+    return run(plan(), tmp_path_factory.mktemp("whole") / "run")
+
+
+# -- what is stored --------------------------------------------------------------------------------
+
+
+def test_a_run_is_read_back_as_it_was(tmp_path: Path, unbroken: Run) -> None:
+    """Each result was on disk when it was appended; tables of them have a row a measurement, and one for none."""
+    written = record(tmp_path)
+    assert read_run(tmp_path) == written and read_run(unbroken.folder) == unbroken
+    frame = written.frame()
+    assert frame["contender"].tolist() == ["numpy_vectorized", "other"]
+    assert frame["value"].tolist()[0] == 2.0 and frame["reason"].tolist()[1] == "no"
+    assert written.samples()["value"].tolist() == [2.0, 1.0, 4.0]
+    assert unbroken.complete and examine(unbroken.folder) == []
+    assert [one.workload for one in unbroken.results] == list(unbroken.plan.workloads)
+    assert sum(unbroken.account.values()) > 0
+
+
+def test_every_run_in_the_repository_is_read() -> None:
+    """Those of the first version too: their workloads have former names, and lack what came later."""
+    folders = [file.parent for file in (ROOT / "reports").glob(f"*/{RUN_FILE}")]
+    assert len(folders) >= 4
+    for one in map(read_run, folders):
+        assert one.complete and {result.workload for result in one.results} == set(one.plan.workloads)
+
+
+def test_the_schema_in_the_docs_is_that_of_what_is_stored(unbroken: Run) -> None:
+    schema = json.loads((ROOT / "docs" / "store.schema.json").read_text(encoding="utf-8"))["$defs"]
+    _, parts = msgspec.json.schema_components([Result, Plan], ref_template="#/$defs/{name}")
+    assert {name: part["properties"].keys() for name, part in parts.items() if "properties" in part} == {
+        name: schema[name]["properties"].keys() for name, part in parts.items() if "properties" in part
+    }
+    stored = json.loads((unbroken.folder / RUN_FILE).read_text(encoding="utf-8"))
+    assert stored.keys() == schema["run"]["properties"].keys() and stored["format"] == FORMAT
+
+
+def test_entries_of_a_later_version_are_kept(tmp_path: Path) -> None:
+    """In the run's file, through a save; in a result they are passed over, but not in what was asked."""
+    record(tmp_path)
+    file = tmp_path / RUN_FILE
+    file.write_text(json.dumps({**json.loads(file.read_text()), "mood": {"a": 1}}))
+    found = read_run(tmp_path)
+    found.save()
+    assert json.loads(file.read_text())["mood"] == {"a": 1}
+    line = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[0])
+    assert Result.from_json(json.dumps({**line, "mood": 1})) == found.results[0]
+    with pytest.raises(ValueError, match="unknown workload field 'mood'"):
+        Result.from_json(json.dumps({**line, "workload": {**line["workload"], "mood": 1}}))
+
+
+def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
+    record(tmp_path)
+    good, results = (tmp_path / RUN_FILE).read_text(), (tmp_path / "results.jsonl").read_text()
+    for name, text in (
+        (RUN_FILE, "{"),
+        (RUN_FILE, "[]"),
+        (RUN_FILE, "[" * 100_000),
+        (RUN_FILE, json.dumps({**json.loads(good), "format": 2})),
+        (RUN_FILE, json.dumps({"format": 1})),
+        (RUN_FILE, json.dumps({**json.loads(good), "complete": 3})),
+        ("results.jsonl", "{}\n"),
+        ("numerics.json", "[3]"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=f"{tmp_path / name}"):
+            read_run(tmp_path)
+        assert examine(tmp_path)[0].fault
+        for file, whole in ((RUN_FILE, good), ("results.jsonl", results), ("numerics.json", "[]")):
+            (tmp_path / file).write_text(whole)
+    for name in (RUN_FILE, "results.jsonl"):
+        with (tmp_path / name).open("wb") as endless:
+            endless.truncate(2**43)  # a hole, which takes no room
+        with pytest.raises(ValueError, match="than"):
+            read_run(tmp_path)
+        (tmp_path / name).write_text(good if name == RUN_FILE else results)
+
+
+# -- interrupted, and gone on with -----------------------------------------------------------------
+
+
+def cells(found: Run) -> set[tuple[str, str, str]]:
+    """Who answered what, and how."""
+    return {(one.workload.label, one.contender, str(one.outcome)) for one in found.results}
+
+
+def test_an_interrupted_run_goes_on_and_has_the_cells_of_an_unbroken_one(
+    tmp_path: Path, unbroken: Run
+) -> None:
+    """What is measured already is not measured again; meanwhile the folder has one writer."""
+    folder = tmp_path / "run"
+    first = run(plan(), folder, progress=After(1))
+    assert not first.complete and len(first.results) == 1 and read_run(folder).results == first.results
+    with held(folder):
+        for second in (lambda: resume(folder), lambda: run(plan(), folder)):
+            with pytest.raises(ValueError, match="another run is writing to"):
+                second()
+        assert any("is writing to this folder now" in one.text for one in examine(folder))
+    (folder / "run.lock").touch()  # as one that was killed leaves it
+    found = resume(folder)
+    assert found.complete and cells(found) == cells(unbroken) and found.results[0] == first.results[0]
+    assert read_run(folder) == found
+    assert not list(folder.glob("*.lock")) and not (folder / "results.torn").exists()
+    for other in (folder, tmp_path):  # a complete run, and no run
+        with pytest.raises(ValueError):
+            resume(other)
+
+
+def test_what_was_cut_off_is_set_aside_and_measured_again(tmp_path: Path) -> None:
+    """A line without its end, and the first of two contenders' lines."""
+    two = plan(contenders=("numpy_vectorized", "numpy_blocked"))
+    whole = run(two, tmp_path / "run", progress=After(1))
+    file = tmp_path / "run" / "results.jsonl"
+    kept = file.read_bytes()
+    first = json.loads(kept.splitlines()[0])
+    first["workload"] = two.workloads[1].to_dict()
+    rest = json.dumps(first).encode() + b"\n" + kept.splitlines()[1][:50]
+    file.write_bytes(kept + rest)
+    assert read_run(tmp_path / "run").torn
+    found = resume(tmp_path / "run")
+    assert len(found.results) == len(cells(found)) == 4 and found.results[:2] == whole.results
+    assert (tmp_path / "run" / "results.torn").read_bytes() == rest + b"\n"
+    assert not any(one.fault for one in examine(tmp_path / "run"))
+
+
+def test_other_conditions_refuse_to_go_on(tmp_path: Path, unbroken: Run) -> None:
+    """What differs is named with both values, and the results stand."""
+    folder = Path(shutil.copytree(unbroken.folder, tmp_path / "run"))
+    told = json.loads((folder / RUN_FILE).read_text())
+    told |= {"complete": False, "environment": {**told["environment"], "cpu": "another"}}
+    (folder / RUN_FILE).write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="cpu was another and is "):
+        resume(folder)
+    assert len(read_run(folder).results) == 2
+    before = {"contenders": {"a": {"versions": {"torch": "2.12"}}, "b": {"unknown": "why"}}}
+    unchanged(before, {"contenders": {"b": {"versions": {"torch": "2.13"}}}})  # which could not tell then
+    with pytest.raises(ValueError, match=r"the versions of a were torch 2\.12 and are torch 2\.13"):
+        unchanged(before, {"contenders": {"a": {"versions": {"torch": "2.13"}}}})
+
+
+def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path) -> None:
+    """Half a workload is taken back."""
+    written = record(tmp_path)
+    before = (tmp_path / "results.jsonl").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        with pytest.raises(NotStored, match=r"results\.jsonl cannot be written"):
+            written.append([Result("other", written.plan.workloads[1], Outcome.DECLINED, reason="no")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "results.jsonl").read_bytes() == before and len(written.results) == 2
+
+
+def test_a_request_to_terminate_keeps_what_is_measured(tmp_path: Path) -> None:
+    """As Ctrl-C does: a report, a line that says how to go on."""
+    folder = tmp_path / "run"
+    words = ["run", "--backends", "numpy_vectorized", "--lengths", ",".join(map(str, range(8, 40)))]
+    words += ["--heads", "1,2,4", "--processes", "1", "--seconds", "0.1", "--experiments", "none"]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "attnlab", *words, "--out", str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("[2/") for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        errors = process.stderr.read()
+    assert process.returncode == 130 and f"attnlab run --resume {folder}" in errors
+    assert (folder / "report.md").exists() and 0 < len(read_run(folder).results) < 96
+
+
+def test_the_doctor_names_what_is_wrong(tmp_path: Path) -> None:
+    """What is doubled, missing, from elsewhere, impossible, cut off."""
+    record(tmp_path)
+    file = tmp_path / "results.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    stray = json.loads(lines[0])
+    stray["workload"] |= {"heads": 3, "kv_heads": 3}
+    stray["contender"], stray["measurements"][0]["samples"] = "stranger", [-1.0, 1.0, 1.0]
+    file.write_text("".join([*lines, lines[0], json.dumps(stray) + "\n", "{"]))
+    told = " ".join(one.text for one in examine(tmp_path))
+    for words in ("1 of 2 workloads left", "2 results", "stranger is no contender", "is no workload"):
+        assert words in told
+    assert "a latency that is no number from 0 up" in told and "was cut off" in told
+
+
+# -- which folder ----------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    """A file, another run, somebody's files, a folder within a file; an unknown backend leaves no folder."""
+    file, full, other = (tmp_path / name for name in ("file", "full", "other"))
+    file.touch()
+    full.mkdir()
+    (full / "notes").touch()
+    other.mkdir()
+    record(other)
+    for folder in (file, full, other, file / "within"):
+        with pytest.raises(ValueError, match=f"the output folder {folder}"):
+            run(plan(), folder)
+    assert [one.name for one in full.iterdir()] == ["notes"]
+    with pytest.raises(ValueError, match="no backend is called 'nunpy'"):
+        run(plan(contenders=("nunpy",)), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_run_before_in_the_default_folder_is_moved_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each under a name of its own; what is not ours stays."""
+    monkeypatch.chdir(tmp_path)
+    latest = Path("reports/latest")
+    for _ in range(3):
+        run(plan(), progress=After(0))
+    assert latest.is_dir() and len(list(Path("reports").glob(f"latest-*/{RUN_FILE}"))) == 2
+    (latest / RUN_FILE).unlink()
+    with pytest.raises(ValueError, match="something else than results of attnlab"):
+        run(plan())

@@ -1,0 +1,190 @@
+"""The support matrix: what is asked, what a fault in it looks like, and that the pages are not stale."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from every import installed, library_of
+from typed import status
+
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import backends
+from attnlab.problem.directions import DIRECTIONS
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.mask_parts import Part
+from attnlab.problem.workload import DEVICES, Workload
+from attnlab.race.worker_process import WorkerProcess
+from attnlab.report.support_page import SHORT, page, short
+from attnlab.runs.support import FAULT, PLAIN, YES, Support, asked, features, listed, support
+
+ROOT = Path(__file__).parents[2]
+ANEW = "run python docs/support.py"
+SPEC = importlib.util.spec_from_file_location("support_script", ROOT / "docs" / "support.py")
+assert SPEC is not None and SPEC.loader is not None
+SCRIPT: Any = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(SCRIPT)
+STORED: dict[tuple[str, str], Support] = {(one.backend, one.device): one for one in SCRIPT.stored()}
+#: those that may be asked here, a library after another
+HERE: list[str] = sorted(installed(*(name for name, device in STORED if device == "cpu")), key=library_of)
+
+
+def test_every_field_and_every_kind_of_mask_is_a_feature() -> None:
+    """But sizes, the axes of the matrix and what inputs are drawn from; each says something of its own."""
+    said = {name for fields in features().values() for name in fields}
+    axes = {"batch", "heads", "head_dim", "dtype", "device", "direction", "distribution", "seed"}
+    assert said | axes == {field.name for field in dataclasses.fields(Workload)}
+    workloads = {name: asked(name, "float32", "forward", "cpu") for name in features()}
+    assert len(set(workloads.values())) == len(workloads)
+    kinds = {part.kind for one in workloads.values() for part in one.masked.parts}
+    assert kinds == {kind for kind, cls in Part.kinds.items() if kind != "given"}
+    assert {name for names in SHORT.values() for name in names} <= set(features())
+
+
+def test_a_yes_was_run_and_a_no_has_its_reason() -> None:
+    """Of a backend that declines by its signature, and of one that has no gradients."""
+    few = (PLAIN, "causal bottom-right, fewer queries", "grouped heads", "sinks")
+    found = support("numpy_blocked", only=few)
+    assert found == support("numpy_blocked", only=few, confirm=False)
+    assert not found.faults and "numpy" in found.versions
+    plain = dict(found.answers[PLAIN]["forward"])
+    assert plain.pop("bfloat16") == "NumPy has no bfloat16" and set(plain.values()) == {YES}
+    assert "no automatic differentiation" in found.answers[PLAIN]["training"]["float32"]
+    assert Support.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+WRONG = """
+LIBRARY = "numpy"
+import os
+import numpy as np
+
+def attend(query, key, value, *, causal, scale):
+    if query.dtype == np.float64:
+        os._exit(3)
+    scores = scale * query @ np.swapaxes(key, -1, -2)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return (weights / weights.sum(-1, keepdims=True) @ value).astype(query.dtype)
+"""
+
+
+def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
+    """Wrong where it is causal, dead in float64; the backend is asked on after either."""
+    (tmp_path / "forgets.py").write_text(WRONG)
+    causal = "causal, as many queries as keys"
+    found = support("forgets", folders=[str(tmp_path)], only=(PLAIN, causal, "sinks"))
+    plain, masked = found.answers[PLAIN]["forward"], found.answers[causal]["forward"]
+    assert plain["float32"] == YES and masked["float32"].startswith(FAULT)
+    assert plain["float64"].startswith(f"{FAULT}its process exited with status 3")
+    assert found.answers["sinks"]["forward"]["float64"] == "its attend() takes no sinks"
+    assert len(found.faults) == json.dumps(found.answers).count(FAULT)
+    text = page([found])
+    assert "**fault** " in text and "exited with status 3" in text
+
+
+def test_what_cannot_be_had_says_why(tmp_path: Path) -> None:
+    found = support("numpy_blocked", "cuda")
+    assert found.unavailable and "cuda" in found.unavailable and not found.answers
+    assert Support.from_dict(found.to_dict()) == found and found.unavailable in page([found])
+    (tmp_path / "dies.py").write_text("import os; os._exit(3)\n")
+    dead, alive = listed("cpu", [str(tmp_path)], ["dies", "numpy_blocked"])
+    assert "status 3" in str(dead.reason) and alive.reason is None and alive.library == "numpy"
+
+
+def test_a_cell_names_the_formats_and_the_reasons() -> None:
+    """Yes in all, in some with the reason for the others; what holds throughout is said once."""
+
+    def told(*answers: str) -> dict[str, str]:
+        return dict(zip(DTYPES, answers, strict=True))
+
+    none = told(*["no gradients"] * 4)
+    answers = {
+        PLAIN: {"forward": told("slow", YES, YES, YES), "training": none},
+        "sinks": {"forward": told("slow", "no sinks", "no sinks", YES), "training": none},
+    }
+    text = page([Support("x", "cpu", {"lib": "1.2"}, None, answers)])
+    assert "|`x`|lib 1.2|bf16, f32, f64; not f16 (1)|" in text and "Not `x` (3)." in text
+    assert "|no mask|yes|" in text and "|sinks|f64 (2)|" in text
+    assert text.endswith("1. slow\n2. no sinks\n3. no gradients\n")
+    assert "|`x`|" in short([Support("x", "cpu", {}, None, answers)])
+
+
+def test_the_command_prints_markdown_or_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {PLAIN: features()[PLAIN]}
+    monkeypatch.setattr("attnlab.runs.support.features", lambda: few)
+    for more, expected in ([], "## forward, on cpu"), (["--json"], '"backend": "numpy_vectorized"'):
+        assert status("backends", "numpy_vectorized", "--matrix", *more) == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_the_pages_are_those_of_the_data() -> None:
+    """The page whole, and the short tables in the page of backends and in the README."""
+    found = list(STORED.values())
+    assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == page(found), ANEW
+    for file, table in SCRIPT.TABLES.items():
+        text = file.read_text(encoding="utf-8")
+        assert text == SCRIPT.with_table(text, table, found) and "<!-- support table -->" in text, ANEW
+
+
+def test_every_backend_every_feature_and_every_format_is_in_the_data() -> None:
+    assert set(STORED) == {(name, device) for name in backends() for device in DEVICES}, ANEW
+    for one in STORED.values():
+        assert one.faults == []
+        if one.unavailable is None:
+            assert list(one.answers) == list(features()), f"{one.backend}: {ANEW} {one.backend}"
+            assert all(list(directions) == list(DIRECTIONS) for directions in one.answers.values())
+
+
+class Lasting(WorkerProcess):
+    """A process that is given one backend of its library after another: the library is imported once."""
+
+    def start(self, op: str = "load", **arguments: Any) -> None:
+        """Only at first."""
+        self.fresh = not self.alive
+        if self.fresh:
+            super().start(op, **arguments)
+
+    def finish_start(self) -> dict[str, Any]:
+        """The answer to the first request, or to one for another backend."""
+        if self.fresh:
+            return super().finish_start()
+        return self.ask("load", seconds=120, backend=self.contender.backend, folders=[])
+
+    def end(self) -> None:
+        """Others are to come."""
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[dict[str, Lasting]]:
+    """By library."""
+    found: dict[str, Lasting] = {}
+    yield found
+    for one in found.values():
+        WorkerProcess.end(one)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_row_says_what_the_backend_declares(
+    name: str, lasting: dict[str, Lasting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held against what it declares now; with other versions of its libraries there is nothing to hold."""
+
+    def made(contender: Contender, folders: Sequence[str]) -> Lasting:
+        one = lasting.setdefault(library_of(contender.backend), Lasting(contender))
+        one.contender = contender
+        return one
+
+    monkeypatch.setattr("attnlab.runs.support.WorkerProcess", made)
+    stored, now = STORED[name, "cpu"], support(name, confirm=False)
+    if now.unavailable is not None:
+        pytest.skip(f"its row cannot be checked here: {now.unavailable}")
+    versions = [{key: text.partition("+")[0] for key, text in one.versions.items()} for one in (stored, now)]
+    if stored.unavailable is None and versions[0] != versions[1]:
+        pytest.skip(f"its row is of {versions[0]}, here is {versions[1]}")
+    assert stored.answers == now.answers, f"{ANEW} {name}"
