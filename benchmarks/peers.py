@@ -27,7 +27,7 @@ from peer_scores import RULES, quantile, score
 from peer_tools import PATIENCE, TOOLS, Pair, child, pairs, version
 
 from attnlab import figures
-from attnlab.race.environment import environment
+from attnlab.environment import environment
 from attnlab.race.selftest import background_load
 
 CONDITIONS = {"idle": "idle", "hog": "beside a busy loop"}

@@ -14,6 +14,7 @@ from typing import Any
 
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import unasked
+from attnlab.environment import environment
 from attnlab.errors import Declined
 from attnlab.experiments import capture
 from attnlab.experiments import trained_model as models
@@ -28,7 +29,6 @@ from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison
 from attnlab.race.conductor import Conductor
-from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
 from attnlab.text import one_line
 
