@@ -26,6 +26,8 @@ _FILE_BYTES = 2**31
 #: a process that does not come to rest when it is stopped is waited for so long
 _STOPPING_SECONDS = 2.0
 _STATUS = Path("/proc/self/status")
+_TASKS = Path("/proc/self/task")
+_PRESSURE = Path("/proc/pressure/cpu")
 #: which control group this process is in, and where the groups are shown
 _MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -93,6 +95,48 @@ def _usage(whose: str, what: str) -> float:
     if resource is None:
         return math.nan
     return float(getattr(resource.getrusage(getattr(resource, whose)), what))
+
+
+def run_delay_seconds() -> float:
+    """Seconds that this process's and its children's threads have waited for a core so far, summed; nan where untold.
+
+    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
+    these figures switched off shows zeros, also for the time that a thread ran.
+    """
+    total, seen = 0, False
+    try:
+        for task in (*_TASKS.iterdir(), *_tasks_of_children()):
+            try:
+                figures = (task / "schedstat").read_text().split()
+            except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
+                continue
+            total, seen = total + int(figures[1]), seen or int(figures[0]) > 0
+    except (OSError, ValueError, IndexError):
+        return math.nan
+    return total / 1e9 if seen else math.nan
+
+
+def _tasks_of_children() -> list[Path]:
+    """The threads of the processes that this one has started and that run still."""
+    folders = (Path(f"/proc/{number}/task") for number in started_by(os.getpid()))
+    return [task for folder in folders if folder.is_dir() for task in folder.iterdir()]
+
+
+def pressure_seconds() -> float:
+    """Seconds in which any task of the system waited for a core, since it started; nan where untold."""
+    try:
+        return int(_PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
+    except (OSError, ValueError, IndexError):
+        return math.nan
+
+
+def hidden() -> list[str]:
+    """What this system does not tell, in words: each is a disturbance that nobody would see."""
+    found = {
+        "run delay of threads (no schedstat)": run_delay_seconds(),
+        "pressure of tasks on the cores (no /proc/pressure)": pressure_seconds(),
+    }
+    return [name for name, seconds in found.items() if math.isnan(seconds)]
 
 
 # -- limits of this process ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnlab.race.environment import environment
+from attnlab.environment import environment
 
 HOME = Path(__file__).parent
 REPOSITORY = HOME.parent

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from attnlab.race.environment import environment
+from attnlab.environment import environment
 from attnlab.report.layout import markdown
 from attnlab.runs.dataset import collect
 from attnlab.runs.dataset_folder import collecting, write

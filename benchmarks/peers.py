@@ -26,7 +26,7 @@ from peer_scores import RULES, quantile, score
 from peer_tools import PAIRS, PATIENCE, TOOLS, Pair, version
 
 from attnlab import figures
-from attnlab.race.environment import environment
+from attnlab.environment import environment
 from attnlab.race.selftest import background_load
 
 CONDITIONS = {"idle": "idle", "hog": "beside a busy loop"}

@@ -34,9 +34,9 @@ def numerics(
     Exits with 1 where a measurement misses its prediction.
     """
     from attnlab.cli.progress import live_progress
+    from attnlab.environment import environment
     from attnlab.experiments import catalogue
     from attnlab.experiments.claims import run_claims
-    from attnlab.race.environment import environment
     from attnlab.report import experiments_page
     from attnlab.runs.store import claim
 

@@ -40,7 +40,7 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
 
     In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
-    from attnlab.race.environment import fingerprint
+    from attnlab.environment import fingerprint
     from attnlab.report import content_of, explore_page, formats, in_words, write
     from attnlab.runs import dataset
 

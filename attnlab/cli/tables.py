@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from attnlab.judge.groups import condition, conditions
+from attnlab.problem.result import SAME_BITS
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison
-from attnlab.race.invariance import ASKED
 from attnlab.race.selftest import Report
 from attnlab.report.layout import plain
 from attnlab.report.selftest_page import COLUMNS
@@ -128,12 +128,12 @@ def same_bits_table(found: Sequence[Checked]) -> Table:
     """A row a backend and dtype: where it gives the same bits again."""
     words = {True: "same", False: "differ", None: ""}
     rows = [
-        (one.contender, one.dtype, *(words[one.same.get(name)] for name in ASKED), one.reason or "")
+        (one.contender, one.dtype, *(words[one.same.get(name)] for name in SAME_BITS), one.reason or "")
         for checked in found
         for one in checked.invariance
     ]
     title = "the same bits again, and when a part is computed by itself"
-    return _table(" | ".join(("backend", "dtype", *ASKED, "")), rows, title)
+    return _table(" | ".join(("backend", "dtype", *SAME_BITS, "")), rows, title)
 
 
 def backend_table(device: str, found: Sequence[Listed]) -> Table:

@@ -14,6 +14,7 @@ from typing import Any
 
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import unasked
+from attnlab.environment import environment
 from attnlab.errors import Declined
 from attnlab.experiments import capture
 from attnlab.experiments import trained_model as models
@@ -21,13 +22,13 @@ from attnlab.experiments.diagnosis_errors import INPUTS, BackendError, errors_on
 from attnlab.experiments.heads import Head, beyond, heads_of
 from attnlab.experiments.survey import one_thread
 from attnlab.judge.verdicts import verdicts_against
+from attnlab.plain import finite
 from attnlab.problem import captured as files
 from attnlab.problem.grid import workloads
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison
 from attnlab.race.conductor import Conductor
-from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
 from attnlab.text import one_line
 
@@ -82,7 +83,7 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, `from_json` undoes it; a number that does not exist is None."""
-        return {"format": FORMAT, **_finite(asdict(self))}
+        return {"format": FORMAT, **finite(asdict(self), named=False)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Diagnosis:
@@ -141,36 +142,41 @@ def diagnose(
     calls = _captured(module, given)
     problems = {number: call.problem for number, call in enumerate(calls)}
     if save_inputs is not None:
-        save(Path(save_inputs), problems, about["model"])
+        save(Path(save_inputs), problems, about.model)
     clock.begin("measuring heads")
-    heads = [
-        head
-        for number, problem in problems.items()
-        for head in heads_of(number, problem, [at for at in about["separators"] if at < problem.shape.keys])
-    ]
-    order = _by_spread(heads)
+    heads: list[Head] = []
+    for number, problem in problems.items():
+        heads += heads_of(number, problem, [at for at in about.separators if at < problem.shape.keys])
+    spread = [max(one.beta / one.critical for one in heads if one.layer == number) for number in problems]
+    order = sorted(problems, key=lambda number: -spread[number])  # the layer with the most frozen head first
     clock.begin("asking backends")
     with one_thread():
         errors = errors_on(problems, order, names, folders, clock.detail)
-    raced: dict[str, Any] = {}
+    raced: dict[str, Any] = {"no_race": "it was not asked for"}
     if race:
         clock.begin("racing the quickest")
         raced = _raced(order[0], problems[order[0]], errors, folders)
+    clock.begin("")
     return Diagnosis(
-        model=one_line(about["model"], 80),
+        model=one_line(about.model, 80),
         text=one_line(text_name, 120),
-        tokens=about["tokens"] or problems[0].shape.queries,
-        tokens_there=about["there"],
+        tokens=about.tokens or problems[0].shape.queries,
+        tokens_there=about.there,
         dtype=problems[0].dtype,
-        layers=tuple(_layer(number, call) for number, call in enumerate(calls)),
+        layers=tuple(
+            Layer(number, one_line(call.module, 120), Workload.of_problem(call.problem).label)
+            for number, call in enumerate(calls)
+        ),
         heads=tuple(heads),
         errors=tuple(errors),
-        seconds=clock.ended(),
-        peak_bytes=_peak_bytes(),
+        seconds=clock.seconds,
+        # macOS tells bytes, Linux kibibytes
+        peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024),
         environment=told,
         command=command,
         raced_layer=order[0],
-        **(raced or {"no_race": "it was not asked for"}),
+        **raced,
     )
 
 
@@ -181,8 +187,20 @@ def save(file: Path, problems: Mapping[int, Problem], model: str) -> None:
     )
 
 
-def _called(model: Any, inputs: Any, length: int | None) -> tuple[Any, Any, dict[str, Any]]:
+@dataclass(frozen=True)
+class _About:
+    """What is known of a model and of what it is called with: its name, tokens of the text and how many there are."""
+
+    model: str
+    tokens: int = 0
+    there: int = 0
+    separators: tuple[int, ...] = ()
+
+
+def _called(model: Any, inputs: Any, length: int | None) -> tuple[Any, Any, _About]:
     """The module, what it is called with, and what a page says of both."""
+    import torch
+
     if isinstance(model, str | Path):
         if not isinstance(inputs, str):
             raise ValueError(
@@ -191,15 +209,7 @@ def _called(model: Any, inputs: Any, length: int | None) -> tuple[Any, Any, dict
         loaded = models.load(Path(model))
         text = models.tokens(loaded, inputs, length)
         models.check_module(loaded.model)
-        about = {
-            "model": loaded.name,
-            "tokens": text.count,
-            "there": text.there,
-            "separators": text.separators,
-        }
-        return loaded.model, text.inputs, about
-    import torch
-
+        return loaded.model, text.inputs, _About(loaded.name, text.count, text.there, text.separators)
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"model must be a folder or a torch module, got {type(model).__name__}")
     if isinstance(inputs, str):
@@ -209,15 +219,11 @@ def _called(model: Any, inputs: Any, length: int | None) -> tuple[Any, Any, dict
     models.check_module(model)
     given = inputs if isinstance(inputs, Mapping | tuple) else (inputs,)
     limit, ids = models.token_limit(model), given.get("input_ids") if isinstance(given, Mapping) else given[0]
-    if (
-        limit is not None
-        and torch.is_tensor(ids)
-        and ids.ndim == 2
-        and not ids.is_floating_point()
-        and ids.shape[1] > limit
-    ):
-        raise ValueError(f"the model takes at most {limit} tokens, got {ids.shape[1]}")
-    return model, given, {"model": type(model).__name__, "tokens": 0, "there": 0, "separators": ()}
+    counted = isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point()
+    tokens = ids.shape[1] if ids is not None and counted else 0
+    if limit is not None and tokens > limit:
+        raise ValueError(f"the model takes at most {limit} tokens, got {tokens}")
+    return model, given, _About(type(model).__name__)
 
 
 def _captured(module: Any, given: Any) -> list[capture.Call]:
@@ -246,14 +252,6 @@ def _captured(module: Any, given: Any) -> list[capture.Call]:
                 f"its answer lies {off:.2g} of its size away, so that what is measured would not be the model's"
             )
     return calls
-
-
-def _by_spread(heads: Sequence[Head]) -> list[int]:
-    """The layers, that with the most frozen head first."""
-    most: dict[int, float] = {}
-    for one in heads:
-        most[one.layer] = max(most.get(one.layer, 0.0), one.beta / one.critical)
-    return sorted(most, key=lambda layer: -most[layer])
 
 
 def _raced(
@@ -286,46 +284,21 @@ def _raced(
     return {"race": plain, "race_sentences": tuple(map(one_line, found.sentences()))}
 
 
-def _layer(number: int, call: capture.Call) -> Layer:
-    return Layer(number, one_line(call.module, 120), Workload.of_problem(call.problem).label)
-
-
 class _Clock:
     """What each part takes, and who is told that it begins."""
 
     def __init__(self, on_event: Callable[[str], None]) -> None:
-        self._told, self._name, self._began = on_event, "", time.monotonic()
-        self._parts: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+        self._told, self._name, self._began = on_event, "", 0.0
 
     def begin(self, name: str) -> None:
-        self._close()
-        self._name = name
-        self._told(name)
+        """Another part begins, or with no name nothing more."""
+        now = time.monotonic()
+        if self._name:
+            self.seconds[self._name] = now - self._began
+        if name:
+            self._told(name)
+        self._name, self._began = name, now
 
     def detail(self, text: str) -> None:
         self._told(f"{self._name}: {text}")
-
-    def ended(self) -> dict[str, float]:
-        self._close()
-        return self._parts
-
-    def _close(self) -> None:
-        now = time.monotonic()
-        if self._name:
-            self._parts[self._name] = now - self._began
-        self._began = now
-
-
-def _peak_bytes() -> int:
-    """The most memory that this process held; macOS tells bytes, Linux kibibytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value

@@ -6,6 +6,7 @@ value to the number format does, whoever computes; `INPUTS` is that part alone.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -70,55 +71,37 @@ def errors_on(
     Raises ValueError for an unknown backend; one that cannot be asked, or raises, has its reason.
     """
     exact = {layer: _exact(problem) for layer, problem in problems.items()}
-    asked = formats(problems[order[0]].dtype)
+    first = problems[order[0]]
+    asked = formats(first.dtype)
+    some = first.query[:1, : first.group, :_SMALL], first.key[:1, :1, :_SMALL], first.value[:1, :1, :_SMALL]
+    part = Problem.of(*some, scale=first.scale, dtype=first.dtype)
+    calls = math.prod(first.shape) / math.prod(part.shape) * len(order)
     found = [_measured(INPUTS, dtype, problems, order, exact, _exact) for dtype in asked]
     for name in backends:
         on_event(name)
         try:
-            backend = in_this_process(name, folders)
-        except Unavailable as reason:
-            found.append(BackendError(name, asked[-1], reason=one_line(str(reason))))
+            attend = _through(in_this_process(name, folders))
+        except Unavailable as missing:
+            found.append(BackendError(name, asked[-1], reason=one_line(str(missing))))
             continue
-        found += [_asked(name, dtype, problems, order, exact, _through(backend)) for dtype in asked]
+        for dtype in asked:
+            if _seconds(attend, part.cast(dtype)) * calls > _LONGEST:
+                reason = f"its calls would take more than {_LONGEST:g} s"
+                found.append(BackendError(name, dtype, reason=reason))
+            else:
+                found.append(_measured(name, dtype, problems, order, exact, attend))
     return found
 
 
-def _asked(
-    name: str,
-    dtype: str,
-    problems: Mapping[int, Problem],
-    order: Sequence[int],
-    exact: Mapping[int, Array],
-    attend: Attend,
-) -> BackendError:
-    """As `_measured`, but for a backend that takes too long: a small part of the inputs tells."""
-    first = problems[order[0]]
-    part = _part(first).cast(dtype)
-    pairs = math.prod(first.shape) / math.prod(part.shape)
-    try:
-        seconds = min(_timed(attend, part) for _ in range(2))
-    except Exception:  # what is wrong is told on the inputs themselves
-        seconds = 0.0
-    if seconds * pairs * len(order) > _LONGEST:
-        return BackendError(name, dtype, reason=f"its calls would take more than {_LONGEST:g} s")
-    return _measured(name, dtype, problems, order, exact, attend)
-
-
-def _part(problem: Problem) -> Problem:
-    """The first queries and keys of one head of keys, all of them seen."""
-    group = problem.group
-    arrays = (
-        problem.query[:1, :group, :_SMALL],
-        problem.key[:1, :1, :_SMALL],
-        problem.value[:1, :1, :_SMALL],
-    )
-    return Problem.of(*arrays, scale=problem.scale, dtype=problem.dtype)
-
-
-def _timed(attend: Attend, problem: Problem) -> float:
-    begun = time.process_time()
-    attend(problem)
-    return time.process_time() - begun
+def _seconds(attend: Attend, problem: Problem) -> float:
+    """Of processor time, of the quicker of two calls; 0 where it raises, which is told on the inputs themselves."""
+    found = []
+    for _ in range(2):
+        begun = time.process_time()
+        with contextlib.suppress(Exception):
+            attend(problem)
+            found.append(time.process_time() - begun)
+    return min(found, default=0.0)
 
 
 def _through(backend: Backend) -> Attend:

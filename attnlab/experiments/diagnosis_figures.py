@@ -34,14 +34,8 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
         "β: standard deviation of the logits in a row",
     )
     panel.set_yscale("log")
-    for chosen, colour, label in (
-        ([one for one in heads if not one.beyond], BLUE, "below the freezing line"),
-        (beyond, ORANGE, "beyond it"),
-    ):
-        places = [_place(one, heads) for one in chosen]
-        panel.plot(
-            places, [one.beta for one in chosen], "o", color=colour, markersize=5, zorder=5, label=label
-        )
+    places = {one: (_place(one, heads), one.beta) for one in heads}
+    _points(panel, places)
     for layer in range(layers):
         mine = [one for one in heads if one.layer == layer]
         if mine:
@@ -60,7 +54,7 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
     panel.set_xticks(range(layers))
     _plain_ticks(panel, [one.beta for one in heads] + [first.critical])
     legend(panel, loc="upper right", ncols=2)
-    _name(figure, panel, {one: (_place(one, heads), one.beta) for one in heads}, named)
+    _name(figure, panel, places, named)
     low, high = (f(heads, key=lambda one: one.beta) for f in (min, max))
     text = (
         f"Spread β of the logits of {len(heads)} heads in {layers} layers, from {number_text(low.beta)} "
@@ -82,12 +76,8 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
     )
     most = 1.06 * max(max(one.entropy, one.expected_entropy) for one in heads)
     panel.plot([0, most], [0, most], color=BLACK, linewidth=1.4, zorder=1)
-    for chosen, colour, label in (
-        ([one for one in heads if not one.beyond], BLUE, "below the freezing line"),
-        ([one for one in heads if one.beyond], ORANGE, "beyond it"),
-    ):
-        x = [one.expected_entropy for one in chosen]
-        panel.plot(x, [one.entropy for one in chosen], "o", color=colour, markersize=5, zorder=5, label=label)
+    places = {one: (one.expected_entropy, one.entropy) for one in heads}
+    _points(panel, places)
     named = sorted(heads, key=lambda one: -abs(one.departure))[: _NAMED // 2]
     panel.set_xlim(0, most)
     panel.set_ylim(0, most)
@@ -95,7 +85,7 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
     note(panel, 0.97 * most, 0.06 * most, "sharper than chance", GREY, ha="right")
     note(panel, 0.03 * most, 0.72 * most, "flatter than chance", GREY)
     legend(panel, loc="upper left")
-    _name(figure, panel, {one: (one.expected_entropy, one.entropy) for one in heads}, named)
+    _name(figure, panel, places, named)
     furthest = max(heads, key=lambda one: abs(one.departure))
     text = (
         f"Measured entropy of {len(heads)} heads against that of the random energy model at the same spread: "
@@ -103,6 +93,12 @@ def entropies(heads: Sequence[Head]) -> tuple[Figure, str]:
         f"with {number_text(furthest.entropy)} nats measured and {number_text(furthest.expected_entropy)} expected."
     )
     return figure, text
+
+
+def _points(panel: Axes, places: Mapping[Head, tuple[float, float]]) -> None:
+    for beyond, colour, label in ((False, BLUE, "below the freezing line"), (True, ORANGE, "beyond it")):
+        x, y = [[place[axis] for one, place in places.items() if one.beyond == beyond] for axis in (0, 1)]
+        panel.plot(x, y, "o", color=colour, markersize=5, zorder=5, label=label)
 
 
 def _place(one: Head, heads: Sequence[Head]) -> float:

@@ -278,6 +278,27 @@ def _workload(text: str | bytes) -> Workload:
     return Workload.from_dict(json.loads(text))
 
 
+#: what is asked of a backend's bits: whether they are the same again, for a part alone, and with other threads
+SAME_BITS = (
+    "again", "batch alone", "head alone", "a chunk of queries", "one query alone", "other threads",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """Whether `contender` gave the same bits in `dtype`, by what was asked of `SAME_BITS`, as far as it could be asked.
+
+    queries, keys : of the problem. reason : why not all of it was asked.
+    """
+
+    contender: str
+    dtype: str
+    queries: int = 0
+    keys: int = 0
+    same: dict[str, bool] = field(default_factory=dict)
+    reason: str | None = None
+
+
 @dataclass(frozen=True)
 class Ceiling:
     """The best rate seen for one number format on one device, and the library that reached it.

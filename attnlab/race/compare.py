@@ -21,8 +21,8 @@ from attnlab.judge.verdicts import pay_off, precision_apart, sentence, verdicts_
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
-from attnlab.race.disturbance import hidden
 from attnlab.race.limits import Limits
+from attnlab.system import hidden
 from attnlab.units import seconds_text
 
 #: for each contender's part in the rounds of the first five processes, unless another time is asked for

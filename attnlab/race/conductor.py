@@ -25,7 +25,7 @@ from attnlab.backends.contender import Contender
 from attnlab.errors import Declined
 from attnlab.gate import race_check
 from attnlab.judge.ranking import is_second_entry
-from attnlab.problem.result import Outcome, Result
+from attnlab.problem.result import Invariance, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.admission import (
     USABLE,
@@ -37,7 +37,7 @@ from attnlab.race.admission import (
 )
 from attnlab.race.disturbance import Others, Watch
 from attnlab.race.instruments import PEAK_MEMORY, STANDARD, Instrument
-from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
+from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.process_sets import ProcessSets

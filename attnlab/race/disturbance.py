@@ -7,57 +7,18 @@ or a container hides is nan here, and named by `hidden`.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from attnlab import system
-
-_TASKS = Path("/proc/self/task")
-_PRESSURE = Path("/proc/pressure/cpu")
 #: turns of the calibration loop
 _LOOPS = 100_000
 #: others who take less than this part of a core are not worth a word
 _NOTABLE = 0.05
-
-
-def run_delay_seconds() -> float:
-    """Seconds that this process's and its children's threads have waited for a core so far, summed; nan where untold.
-
-    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
-    these figures switched off shows zeros, also for the time that a thread ran.
-    """
-    total, seen = 0, False
-    try:
-        for task in (*_TASKS.iterdir(), *_tasks_of_children()):
-            try:
-                figures = (task / "schedstat").read_text().split()
-            except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
-                continue
-            total, seen = total + int(figures[1]), seen or int(figures[0]) > 0
-    except (OSError, ValueError, IndexError):
-        return math.nan
-    return total / 1e9 if seen else math.nan
-
-
-def _tasks_of_children() -> list[Path]:
-    """The threads of the processes that this one has started and that run still."""
-    folders = (Path(f"/proc/{number}/task") for number in system.started_by(os.getpid()))
-    return [task for folder in folders if folder.is_dir() for task in folder.iterdir()]
-
-
-def pressure_seconds() -> float:
-    """Seconds in which any task of the system waited for a core, since it started; nan where untold."""
-    try:
-        return int(_PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
-    except (OSError, ValueError, IndexError):
-        return math.nan
 
 
 def calibration_seconds() -> float:
@@ -71,15 +32,6 @@ def calibration_seconds() -> float:
 def steal_seconds() -> float:
     """CPU seconds that a hypervisor has taken from this machine since it started; 0 where it does not say."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
-
-
-def hidden() -> list[str]:
-    """What this system does not tell, in words: each is a disturbance that nobody would see."""
-    found = {
-        "run delay of threads (no schedstat)": run_delay_seconds(),
-        "pressure of tasks on the cores (no /proc/pressure)": pressure_seconds(),
-    }
-    return [name for name, seconds in found.items() if math.isnan(seconds)]
 
 
 @dataclass(frozen=True)

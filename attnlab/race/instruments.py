@@ -24,7 +24,6 @@ from attnlab.backends.library import Call, Library
 from attnlab.errors import Declined
 from attnlab.problem.result import Measurement
 from attnlab.problem.workload import Workload
-from attnlab.race.disturbance import run_delay_seconds
 
 Column = tuple[float, ...]
 
@@ -79,7 +78,7 @@ class Instrument(ABC):
 COUNTERS: Mapping[str, Callable[[], float]] = {
     "minor_faults": system.minor_faults,
     "involuntary_switches": system.involuntary_switches,
-    "run_delay_s": run_delay_seconds,
+    "run_delay_s": system.run_delay_seconds,
 }
 
 
@@ -222,12 +221,12 @@ class BlockParts(Instrument):
         waited: list[float] = []
         start = time.perf_counter()
         for count in range(self._rounds):
-            began, delay = time.perf_counter(), run_delay_seconds()
+            began, delay = time.perf_counter(), system.run_delay_seconds()
             if count > 1 and began - start > self._seconds:
                 break
             for name, part in parts.items():
                 columns[f"{name}_s"].append(library.time_calls(part, iterations[name]))
-            waited.append((run_delay_seconds() - delay) / max(time.perf_counter() - began, 1e-9))
+            waited.append((system.run_delay_seconds() - delay) / max(time.perf_counter() - began, 1e-9))
         samples = tuple(map(sum, zip(*columns.values(), strict=True)))
         return Readings(samples, {name: tuple(one) for name, one in (*columns.items(), ("waited", waited))})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,41 +22,25 @@ from attnlab.backends.library import thread_variables
 from attnlab.problem.directions import OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
+from attnlab.problem.result import SAME_BITS, Invariance
 from attnlab.problem.workload import Workload
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
 
 _ALL = slice(None)
-#: what is asked, and the part of (batch, heads, queries) that is computed by itself for it
-PARTS: dict[str, tuple[slice, slice, slice]] = {
+#: of `SAME_BITS`, the part of (batch, heads, queries) that is computed by itself; the last is asked of other threads
+_PARTS: dict[str, tuple[slice, slice, slice]] = {
     "again": (_ALL, _ALL, _ALL),
     "batch alone": (slice(1, 2), _ALL, _ALL),
     "head alone": (_ALL, slice(2, 3), _ALL),
     "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
     "one query alone": (_ALL, _ALL, slice(37, 38)),
 }
-THREADS = "other threads"
-ASKED = (*PARTS, THREADS)
 #: no block of a kernel divides these numbers
 _QUERIES, _KEYS = 300, 700
 #: a backend that would take longer than this for one call is asked on a problem a 25th of the size
 _LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
 #: parts are asked for until so many seconds are spent: some libraries compile for each
 _PATIENCE_SECONDS = 15.0
-
-
-@dataclass(frozen=True)
-class Invariance:
-    """Whether `contender` gave the same bits in `dtype`, by what was asked of `ASKED`; what could not be is not there.
-
-    queries, keys : of the problem. reason : why not all of it was asked.
-    """
-
-    contender: str
-    dtype: str
-    queries: int = 0
-    keys: int = 0
-    same: dict[str, bool] = field(default_factory=dict)
-    reason: str | None = None
 
 
 def workload_in(dtype: str, device: str, size: int = 1) -> Workload:
@@ -83,10 +67,10 @@ def whole(backend: Backend, workload: Workload) -> NDArray[Any]:
 def same_in_parts(
     backend: Backend, workload: Workload, expected: NDArray[Any]
 ) -> tuple[dict[str, bool], str | None]:
-    """Whether each of `PARTS`, computed by itself, is as in `expected`, as far as there was time; and why not all."""
+    """Whether each of `_PARTS`, computed by itself, is as in `expected`, as far as there was time; and why not all."""
     problem, started = problem_of(workload), time.monotonic()
     same: dict[str, bool] = {}
-    for name, part in PARTS.items():
+    for name, part in _PARTS.items():
         if time.monotonic() - started > _PATIENCE_SECONDS:
             return same, f"its calls took over {_PATIENCE_SECONDS:g} s"
         batch, heads, queries = part
@@ -170,7 +154,7 @@ def _by_other(
     size = _QUERIES // one.queries
     asked = {"dtype": one.dtype, "device": device, "size": size}
     answer = other.ask("invariance", seconds=seconds, **asked)["output"]
-    return replace(one, same={**one.same, THREADS: same_bits(answer, expected)})
+    return replace(one, same={**one.same, SAME_BITS[-1]: same_bits(answer, expected)})
 
 
 def _answer(backend: Backend, workload: Workload, problem: Problem) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from attnlab import system
 from attnlab.judge import pairing, replication
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import implementation_of
@@ -219,11 +220,11 @@ class Race:
         # the first call on fresh pages is never timed, however long it is
         settle = None if long and not fresh else 0.0 if long else limits.settle_seconds
         iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
-        stolen, pressed = disturbance.steal_seconds(), disturbance.pressure_seconds()
+        stolen, pressed = disturbance.steal_seconds(), system.pressure_seconds()
         started = time.monotonic()
         found = participant.measure(LATENCY, iterations=iterations, settle_seconds=settle, placed=fresh)
         elapsed = time.monotonic() - started
-        pressed = disturbance.pressure_seconds() - pressed
+        pressed = system.pressure_seconds() - pressed
         (seconds,), noted = found.samples, {name: column[0] for name, column in found.columns.items()}
         timed = min(elapsed, seconds * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))

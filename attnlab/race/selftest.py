@@ -20,12 +20,12 @@ from typing import Any
 
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import unasked
+from attnlab.environment import environment
 from attnlab.judge.pairing import ALPHA, Kind, Verdict, half_width
 from attnlab.judge.verdicts import latencies, verdicts_against
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
-from attnlab.race.environment import environment
 from attnlab.race.limits import Limits
 from attnlab.race.worker import Worker
 from attnlab.subprocesses import Aside, Broken, Late

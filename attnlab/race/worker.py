@@ -28,7 +28,6 @@ from attnlab.problem.problem import Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
 from attnlab.race import ceilings, invariance
 from attnlab.race.admission import PLACED_BYTES, drawn_bytes
-from attnlab.race.disturbance import run_delay_seconds
 from attnlab.race.instruments import Instrument, Readings
 from attnlab.race.probe import Pace, Probe
 from attnlab.subprocesses import Channel, Closed
@@ -215,11 +214,11 @@ class Worker:
         which can be a thousand times the call.
         """
         library, call = self.library(), _there(self.call, "prepare")
-        start, delay = time.perf_counter(), run_delay_seconds()
+        start, delay = time.perf_counter(), system.run_delay_seconds()
         seconds, calls = library.time_calls(call, 1), 1
         while time.perf_counter() - start < warmup_seconds or (calls < _CALLS and seconds < _LONG):
             seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
-        waited = (run_delay_seconds() - delay) / max(time.perf_counter() - start, 1e-9)
+        waited = (system.run_delay_seconds() - delay) / max(time.perf_counter() - start, 1e-9)
         return {"seconds": seconds, "waited": waited}
 
     def measure(self, instrument: Instrument, **options: Any) -> Readings:

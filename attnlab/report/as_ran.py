@@ -10,8 +10,7 @@ from typing import Any
 from attnlab import units
 from attnlab.judge.groups import place_text
 from attnlab.judge.verdicts import pay_off
-from attnlab.problem.result import Outcome, Result
-from attnlab.race.invariance import Invariance
+from attnlab.problem.result import Invariance, Outcome, Result
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import NONE, markdown, shortened
 

@@ -28,7 +28,6 @@ from attnlab.judge.replication import Estimate, seconds, share
 from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.result import Measurement, Result
 from attnlab.problem.workload import CONTIGUOUS
-from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.report import as_ran
 from attnlab.report.analysis import Analysis
 
@@ -315,7 +314,7 @@ def block_parts(analysis: Analysis) -> Rows:
     most_waited = analysis.run.plan.limits.run_delay
     for cell in (cell for group in _block_groups(analysis) for cell in group.ordered):
         for name, result in cell.measured.items():
-            found = result.measurement(BLOCK_PARTS.quantity)
+            found = result.measurement("block_parts")
             for part in PARTS if found is not None else ():
                 assert found is not None
                 one = share(found, f"{part}_s", len(PARTS), most_waited)

@@ -48,9 +48,9 @@ def write(found: Diagnosis, folder: Path) -> Path:
             errors=error_table(found.errors),
             left_out=_left_out(found.errors),
             race=_race(found),
-            made=_made(found),
+            times=listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()]),
             command=found.command.replace("```", "'''"),
-            more=_more(found),
+            layer=found.raced_layer,
         ),
         encoding="utf-8",
     )
@@ -270,24 +270,6 @@ def _race(found: Diagnosis) -> str:
     return (
         f"The quickest backends raced at {_shape(found)}, on the inputs of layer {found.raced_layer}, "
         f"{found.race['sets']} fresh processes of each:\n\n{table}\n\n{told}"
-    )
-
-
-def _made(found: Diagnosis) -> str:
-    parts = listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()])
-    return (
-        "Query, key, value, mask, scale and soft cap are those that the model gave to its attention; each layer's "
-        f"answer was held against float64 on them. Time: {parts}. Weights and text are read from files; nothing is "
-        "downloaded."
-    )
-
-
-def _more(found: Diagnosis) -> str:
-    layer = found.raced_layer
-    return (
-        "With `--save-inputs FILE.safetensors` the same command keeps the inputs of every layer. `attnlab compare A B "
-        f"--inputs FILE.safetensors/layer{layer}` races any two backends on those of one layer, `attnlab run --inputs "
-        "FILE.safetensors` on all layers."
     )
 
 

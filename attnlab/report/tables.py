@@ -15,7 +15,6 @@ from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.problem.result import Accuracy, Ceiling, Measurement
 from attnlab.problem.workload import CONTIGUOUS, STORAGES
-from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import NONE, in_columns, markdown
@@ -152,7 +151,7 @@ def further(analysis: Analysis, group: Group) -> list[tuple[str, str]]:
     return [
         (quantity.replace("_", " "), _table(group, _by_contender(analysis, group, quantity)))
         for quantity in quantities
-        if quantity not in ("latency", "peak_memory", "setup", BLOCK_PARTS.quantity)
+        if quantity not in ("latency", "peak_memory", "setup", "block_parts")
     ]
 
 

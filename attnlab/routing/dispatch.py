@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 from attnlab import units
+from attnlab.environment import environment
 from attnlab.judge.analysis import MORE_MEMORY
 from attnlab.judge.pairing import Verdict
 from attnlab.problem.workload import Workload
-from attnlab.race.environment import environment
 from attnlab.routing.routes import (
     OWN,
     TRAINING,

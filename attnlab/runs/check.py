@@ -17,7 +17,8 @@ from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult
 from attnlab.gate.questions import Question, forget, forget_all
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
-from attnlab.race.invariance import Invariance, invariance_of, with_other_threads
+from attnlab.problem.result import Invariance
+from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import Enough, work_side_by_side
 from attnlab.system import cores

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from attnlab.environment import fingerprint
 from attnlab.experiments.finding import Finding
 from attnlab.libraries.host import required
-from attnlab.race.environment import fingerprint
 from attnlab.runs.dataset_folder import REPORTS, Dataset, collecting, is_dataset, open_dataset, read, write
 from attnlab.runs.dataset_query import Answer, query
 from attnlab.runs.dataset_rows import race_columns, race_id, result_of, row_of, run_id, verdicts

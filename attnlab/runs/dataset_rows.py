@@ -10,13 +10,13 @@ from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any
 
+from attnlab.environment import fingerprint
 from attnlab.judge.analysis import Cell
 from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import Ranking, Standing
 from attnlab.plain import decode
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
-from attnlab.race.environment import fingerprint
 from attnlab.runs.dataset_schema import WORKLOAD
 from attnlab.runs.store import Run
 

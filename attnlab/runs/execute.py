@@ -12,11 +12,11 @@ from pathlib import Path
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import backends, block_only, on_request
 from attnlab.backends.library import products
+from attnlab.environment import environment, unchanged
 from attnlab.experiments import catalogue
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
-from attnlab.race.environment import environment, unchanged
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.runs import results_file
 from attnlab.runs.interrupts import terminable

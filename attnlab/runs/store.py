@@ -23,9 +23,8 @@ from attnlab.errors import NotStored
 from attnlab.experiments.finding import Finding
 from attnlab.judge.analysis import Analysis, analyse
 from attnlab.plain import decode
-from attnlab.problem.result import Ceiling, Measurement, Result
+from attnlab.problem.result import Ceiling, Invariance, Measurement, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.invariance import Invariance
 from attnlab.runs import results_file
 from attnlab.runs.lock import LOCK, held
 from attnlab.runs.plan import Plan

@@ -14,9 +14,9 @@ from itertools import groupby
 
 import numpy as np
 
+from attnlab.environment import fingerprint
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.environment import fingerprint
 from attnlab.race.limits import LEAST_ROUNDS, Limits
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan

@@ -6,8 +6,8 @@ import shlex
 from collections import Counter
 from dataclasses import replace
 
+from attnlab.environment import fingerprint
 from attnlab.problem.workload import Workload
-from attnlab.race.environment import fingerprint
 from attnlab.runs.results_file import RESULTS
 from attnlab.runs.store import Run, read_run
 from attnlab.runs.sweep_folder import PLAN_FILE, Sweep, only

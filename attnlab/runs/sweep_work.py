@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.race.environment import environment, fingerprint, unchanged
+from attnlab.environment import environment, fingerprint, unchanged
 from attnlab.runs import results_file
 from attnlab.runs.interrupts import terminable
 from attnlab.runs.lock import held, host_held

@@ -20,7 +20,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "self-attention": {},
     "cross-attention": {"keys": 7},
     "grouped heads": {"kv_heads": 2},
-    "narrow values": {"value_dim": 3, "scale": None},
     "heads that do not divide d_model": {"head_dim": 4, "value_dim": 4, "scale": None},
     "rotary, causal": {"rotary": True, "causal": "top_left"},
     "rotary, decoding": {"rotary": True, "queries": 1, "keys": 9},
@@ -87,18 +86,6 @@ def test_a_state_dict_of_torch_is_taken_as_it_is() -> None:
     np.testing.assert_allclose(found, expected.numpy(), atol=2e-6)
 
 
-def test_parameters_of_a_module_in_training_and_bfloat16_are_taken() -> None:
-    """As a model holds them: with their way back, and in a number format that NumPy has not."""
-    torch = pytest.importorskip("torch")
-    module = torch.nn.MultiheadAttention(24, 4).to(torch.bfloat16)
-    x = np.ones((1, 3, 24), np.float32)
-    trained = dict(module.named_parameters())
-    widened = {name: one.detach().float().numpy() for name, one in trained.items()}
-    np.testing.assert_array_equal(
-        attnlab.block("torch_eager", x, trained, heads=4), attnlab.block("torch_eager", x, widened, heads=4)
-    )
-
-
 # -- what does not fit -------------------------------------------------------------------------------
 
 X = np.zeros((1, 3, 8), np.float32)
@@ -123,11 +110,9 @@ def state(**changed: Any) -> dict[str, Any]:
         ({"parameters": state(in_proj_bias=None)}, "got no in_proj_bias; give zeros for a bias"),
         ({"parameters": state(bias_k=np.zeros((1, 1, 8)))}, r"holds in_proj_weight, .*, got bias_k"),
         ({"parameters": state(**{"out_proj.bias": np.zeros(9)})}, r"out_proj.bias must have shape \(8,\)"),
-        ({"parameters": state(in_proj_bias=np.zeros(24, int))}, "in_proj_bias must hold floating-point .* got int64"),
         ({"parameters": state(in_proj_bias=np.full(24, np.nan))}, "in_proj_bias must be finite, got a NaN"),
         ({"parameters": 5}, r"parameters must be a state dict, arrays by their names, got int; .* state_dict\(\)"),
         ({"heads": 0}, "heads must be a whole number of at least 1, got 0"),
-        ({"heads": "4"}, "heads must be a whole number of at least 1, got '4'"),
         ({"heads": 4, "kv_heads": 0}, "kv_heads must be a whole number of at least 1, got 0"),
         ({"heads": 3}, "d_model must be divisible by heads, got 8 and 3; take 2 heads, or give a head_dim"),
         ({"x": X[0]}, r"x must be a non-empty array of shape \(batch, queries, d_model\), got \(3, 8\)"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,8 @@ import pytest
 import torch
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.call import attend
 from attnlab.backends.discovery import backends, load
-from attnlab.errors import Declined, Unavailable
+from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
 
 GOOD = '''"""Right, and short.
@@ -58,15 +55,12 @@ def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
             "x = 1\nraise RuntimeError('no\\nluck')",
             r"mine.py fails on import: RuntimeError: no luck \(line 2\)",
         ),
-        ("import json\njson.loads('{')", r"fails on import: JSONDecodeError: .*\(line 2\)$"),
         ("def attend(:", r"fails on import: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
         ("import sys\nsys.exit(3)", r"fails on import: SystemExit: 3 \(line 2\)"),
         ("from json import nothing", r"fails on import: ImportError: cannot import name 'nothing'"),
         ("LIBRARY = 'numpy'", r"mine: a backend file must define attend\(query, key, value"),
-        ("LIBRARY = 'numpy'\nattend = 3", r"must define attend"),
         ("def attend(q, k, v): ...", r'mine: LIBRARY must be .*"numpy" or .*"torch" or .*got None'),
         ("LIBRARY = 'tensorflow'\ndef attend(q, k, v): ...", r"got 'tensorflow'"),
-        ("LIBRARY = ['numpy']\ndef attend(q, k, v): ...", r"got \['numpy'\]"),
         ("LIBRARY = 'numpy'\nattend = max", r"wrap it in a function: def attend\("),
         (
             "LIBRARY = 'numpy'\ndef attend(q, k, v, *, dropout): ...",
@@ -120,15 +114,6 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         backends([tmp_path / "nowhere"])
 
 
-def test_a_failed_import_leaves_no_half_module(tmp_path: Path) -> None:
-    """Mended, the same name loads."""
-    with pytest.raises(ValueError):
-        load("mine", [write(tmp_path, "1 / 0")])
-    (tmp_path / "mine.py").unlink()
-    assert load("mine", [write(tmp_path, GOOD)]).library == "numpy"
-    assert sys.modules["attnlab_user_backends.mine"].LIBRARY == "numpy"
-
-
 # -- what it takes, what it declines -------------------------------------------------------------------
 
 
@@ -162,10 +147,8 @@ def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, opti
         ({"causal": "bottom_right"}, {"causal"}, "bottom-right causal mask"),
         ({"window": (2, 0)}, {"causal"}, "no window"),
         ({"key_lengths": (3,)}, set(), "no key_lengths"),
-        ({"mask": "prefix(2)"}, {"window"}, "no prefix"),
         ({"mask": "window(1,1) & window(2,2)"}, {"window"}, "no mask"),
         ({"bias": "normal"}, {"mask"}, "no bias"),
-        ({"bias": "alibi"}, {"mask"}, "no bias"),
         ({"softcap": 3.0}, {"mask"}, "no softcap"),
         ({"sinks": True}, {"mask"}, "no sinks"),
         ({"kv_heads": 1}, {"mask"}, "no enable_gqa"),
@@ -204,15 +187,6 @@ def test_a_keyword_is_given_what_it_says(
     assert seen == given
 
 
-def test_where_an_array_is_needed_all_of_the_mask_is_in_it() -> None:
-    """Kernels differ in whether they take a causal flag beside an array."""
-    seen: dict[str, Any] = {}
-    workload = SMALL.with_(causal=True, window=(1, 0))
-    of(lambda q, k, v, **rest: seen.update(rest), options=frozenset({"causal", "mask"})).bind(workload)()
-    assert seen["causal"] is False
-    assert np.array_equal(seen["mask"][0, 0], np.tri(3, 5, dtype=bool) & ~np.tri(3, 5, -2, dtype=bool))
-
-
 def test_rows_that_see_no_key_are_zeroed_for_who_does_not_say_that_it_does() -> None:
     """Forward; what its gradients are there is not known, and declined."""
     workload = SMALL.with_(batch=2, key_lengths=(5, 0))
@@ -229,22 +203,6 @@ def test_rows_that_see_no_key_are_zeroed_for_who_does_not_say_that_it_does() -> 
         assert (output[0] == 7).all() and (output[1] == expected).all()
     other = Backend(name="mine", library="torch", attend=max, options=frozenset({"mask", "scale"}))
     assert "sees no key" in (other.declines(workload.with_(direction="training")) or "")
-
-
-def test_reasons_are_asked_in_order_library_options_own() -> None:
-    """Its own word comes last: it need not know what the harness knows."""
-    backend = of(lambda q, k, v: v, options=frozenset(), own_reason=lambda workload: "tired")
-    assert backend.declines(SMALL.with_(dtype="bfloat16")) == "NumPy has no bfloat16"
-    assert "causal" in (backend.declines(SMALL.with_(causal=True)) or "")
-    assert backend.declines(SMALL) == "tired"
-    with pytest.raises(Declined, match=re.escape(f"mine declines {SMALL.label}: tired")):
-        backend.bind(SMALL)
-
-
-def test_a_device_its_library_lacks_is_unavailable() -> None:
-    """NumPy does not compute on CUDA."""
-    with pytest.raises(Unavailable, match="NumPy computes on the CPU only, not on cuda"):
-        of(lambda q, k, v: v).declines(SMALL.with_(device="cuda"))
 
 
 def test_prepare_runs_once_outside_the_call() -> None:
@@ -270,7 +228,6 @@ RIGHT = np.zeros((1, 2, 3, 4), np.float32)
     ("output", "message"),
     [
         (RIGHT[0], r"returned shape \(2, 3, 4\), expected \(1, 2, 3, 4\)"),
-        (RIGHT.swapaxes(1, 2), r"returned shape \(1, 3, 2, 4\)"),
         (RIGHT.astype(np.float64), "returned dtype float64, expected float32"),
         (None, "returned a NoneType, expected a numpy.ndarray"),
         (torch.from_numpy(RIGHT), r"returned a torch.Tensor, expected a numpy.ndarray, as its LIBRARY"),
@@ -280,11 +237,3 @@ def test_an_output_that_is_not_the_workloads_is_refused(output: Any, message: st
     """By what came and what was expected."""
     with pytest.raises(ValueError, match=f"mine {message}"):
         of(None).named(SMALL, output)
-
-
-def test_attend_runs_a_users_file_on_numpy_arrays(tmp_path: Path) -> None:
-    """The whole way, with a mask."""
-    q, k, v = (np.random.default_rng(i).standard_normal((1, 2, 6, 4)) for i in range(3))
-    mine = attend("mine", q, k, v, causal=True, folders=[write(tmp_path, GOOD)])
-    assert np.allclose(mine, attend("naive_loop", q, k, v, causal=True), rtol=1e-12)
-    assert np.allclose(mine[:, :, 0], v[:, :, 0])

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from strategies import blocks, workloads
 
 from attnlab.__main__ import main
+from attnlab.environment import fingerprint
 from attnlab.errors import Unavailable
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.environment import fingerprint
 from attnlab.runs import results_file
 from attnlab.runs.store import Run, read_run
 

@@ -15,7 +15,7 @@ import pytest
 from asking import FOUR, ask
 
 from attnlab.__main__ import main
-from attnlab.race.environment import fingerprint
+from attnlab.environment import fingerprint
 from attnlab.runs.store import Run
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from small_models import Logits, Plain
 
 from attnlab.experiments.capture import captured
-from attnlab.experiments.heads import heads_of
-from attnlab.experiments.null import expected
+from attnlab.experiments.heads import expected, heads_of
 from attnlab.problem.problem import Problem
 from attnlab.theory import critical_beta, random_energy
 

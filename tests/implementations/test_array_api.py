@@ -94,16 +94,6 @@ def test_the_formula_is_right_on_the_arrays_of_each_library(name: str) -> None:
     whatever_is_asked()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
-def test_all_that_it_takes_at_once(name: str, dtype: str) -> None:
-    formula()
-    reason = library_of(name).declines(dtype)
-    if reason:
-        pytest.skip(reason)
-    held(name, EVERYTHING.with_(dtype=dtype))
-
-
 def test_a_setting_says_whose_arrays() -> None:
     """The first is the default, and each is a library that there is a file for, or not yet."""
     module = formula()

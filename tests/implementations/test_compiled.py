@@ -92,16 +92,6 @@ def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled() -> None
 
 
 @pytest.mark.thorough
-def test_small_calls_of_one_kind_share_what_is_compiled() -> None:
-    first = load("torch_compile").bind(SMALL.with_(softcap=2.5))
-    first()
-    before = compiled_so_far()
-    for queries, keys in ((17, 40), (40, 17), (64, 64)):
-        load("torch_compile").bind(SMALL.with_(queries=queries, keys=keys, softcap=2.5))()
-    assert compiled_so_far() == before
-
-
-@pytest.mark.thorough
 def test_gradients_alone_are_declined_and_a_training_step_is_not() -> None:
     """PyTorch refuses a second backward pass through memory that the first one gave up."""
     backend = load("torch_compile")
@@ -115,48 +105,6 @@ def test_gradients_alone_are_declined_and_a_training_step_is_not() -> None:
 
 
 # -- FlexAttention's block masks -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"causal": "top_left"},
-        {"causal": "bottom_right"},
-        {"causal": "bottom_right", "window": (40, 0)},
-        {"window": (-1, 30)},
-        {"key_lengths": (129, 5)},
-        {"mask": "random(0.001)"},
-        {"mask": "prefix(200)"},
-    ],
-    ids=str,
-)
-def test_a_block_is_whole_in_part_or_left_out_as_its_pairs_are(asked: dict[str, Any]) -> None:
-    """Against the mask itself, block by block."""
-    flex = sys.modules["attnlab.implementations.torch_flex"]
-    workload = SMALL.with_(batch=2, queries=300, keys=400, **asked)
-    found: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-
-        def compiled(asked: Any, arrays: Any, arguments: Any, own: bool) -> Any:
-            found.append(arguments[5])
-            return arrays[0]
-
-        patch.setattr(flex, "_compiled", compiled)
-        load("torch_flex").bind(workload)()
-    (blocks,) = found
-    seen = workload.masked.array(workload.shape)
-    whole = np.broadcast_to(True if seen is None else seen, tuple(workload.shape))
-    for head in range(workload.heads):
-        for batch in range(2):
-            at = batch % blocks.kv_indices.shape[0], head % blocks.kv_indices.shape[1]
-            for row in range(3):
-                part = set(blocks.kv_indices[at][row, : blocks.kv_num_blocks[at][row]].tolist())
-                full = set(blocks.full_kv_indices[at][row, : blocks.full_kv_num_blocks[at][row]].tolist())
-                for column in range(4):
-                    pairs = whole[batch, head, 128 * row : 128 * row + 128, 128 * column : 128 * column + 128]
-                    assert (column in full) == pairs.all()
-                    assert (column in part) == (pairs.any() and not pairs.all())
 
 
 @pytest.mark.thorough
@@ -173,16 +121,3 @@ def test_flex_attention_keeps_no_score_matrix(tmp_path: Path) -> None:
         peaks.append(int(memray.FileReader(record).metadata.peak_memory))
     assert peaks[1] < 2.5 * peaks[0]
     assert peaks[1] < Workload(heads=4, queries=2048, keys=2048).score_bytes / 10
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"dtype": "float64"}, "no float64"),
-        ({"direction": "training"}, "no backward pass on the CPU"),
-        ({"sinks": True}, "no sinks"),
-    ],
-)
-def test_what_flex_attention_lacks_on_the_cpu_is_declined(changes: dict[str, Any], words: str) -> None:
-    reason = load("torch_flex").declines(SMALL.with_(**changes))
-    assert reason is not None and words in reason

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.backends.discovery import load
-from attnlab.libraries import torch_sdpa as sdpa
 from attnlab.problem.workload import Workload
 
 FORCED = ("torch_sdpa_math", "torch_sdpa_flash", "torch_sdpa_efficient", "torch_sdpa_cudnn")
@@ -76,14 +74,6 @@ def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: st
     assert state() == [True, True, True, True]
 
 
-def test_a_call_that_fails_leaves_the_callers_choice() -> None:
-    """The kernel that the CPU lacks raises, and the dispatcher is as free as before."""
-    query = torch.ones(1, 1, 4, 8)
-    with pytest.raises(RuntimeError):
-        sdpa.ForcedKernel("efficient").attend(query, query, query, causal=False, scale=1.0)
-    assert state() == [True, True, True, True]
-
-
 @pytest.mark.parametrize(
     ("name", "workload", "reason"),
     [
@@ -127,21 +117,3 @@ def test_fused_memory_grows_with_n_only(name: str, tmp_path: Path) -> None:
     at_1024, at_2048 = (peak_bytes(name, length, tmp_path) for length in (1024, 2048))
     assert at_2048 < 2.5 * at_1024
     assert at_2048 < Workload(heads=4, queries=2048, keys=2048).score_bytes / 10
-
-
-@pytest.mark.parametrize("name", ["torch_eager", "torch_sdpa_math", "torch_sdpa_flash"])
-def test_two_threads_compute_what_one_does(name: str) -> None:
-    """On work that is shared out between them; `tests/conftest.py` lets all else run in one."""
-    backend, before = load(name), torch.get_num_threads()
-    workload = SMALL.with_(heads=4, queries=200, keys=200)
-    call = backend.bind(workload)
-    answers = []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            assert torch.get_num_threads() == threads
-            answers.append(call().numpy())
-    finally:
-        torch.set_num_threads(before)
-    one, two = answers
-    np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)

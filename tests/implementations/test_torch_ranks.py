@@ -100,16 +100,6 @@ def test_every_cut_gives_what_one_process_gives(
         agrees(over_ranks, workload.with_(direction=direction))
 
 
-def test_an_earlier_answer_stays_as_it_was(over_ranks: Backend) -> None:
-    """Though it lies on the ranks until somebody reads it, and others were computed since."""
-    first, second = WORKLOAD, WORKLOAD.with_(seed=1)
-    held = over_ranks.bind(first)()
-    expected = over_ranks.named(first, over_ranks.bind(first)())["output"]
-    for _ in range(3):
-        over_ranks.bind(second)()
-    assert np.array_equal(over_ranks.named(first, held)["output"], expected)
-
-
 def sent_by(backend: Backend, workload: Workload) -> list[float]:
     """Bytes that each rank sends in one call, once memory and messages are found to be told of each."""
     library = backend.open("cpu")
@@ -159,24 +149,6 @@ def test_a_block_is_declined(ulysses: Backend) -> None:
         ulysses.bind(WORKLOAD.with_(kv_heads=1))
     with pytest.raises(Declined, match="without projections"):
         ulysses.bind(Workload(d_model=16, heads=2, queries=4, keys=4))()
-
-
-@pytest.mark.thorough
-def test_a_rank_that_fails_is_told_and_the_next_call_has_new_ones() -> None:
-    """The others wait for it in vain; they are ended, and nothing hangs."""
-    backend = load("torch_ulysses", (), {"processes": "2"})
-    library = TorchRanks("cpu")
-    team = library.team
-    try:
-        numbers = library.team.all("count")
-        with pytest.raises(RuntimeError, match=r"rank \d of 2: "):
-            team.each([("get", -5), ("meet",)])
-        with pytest.raises(RuntimeError, match="its ranks have ended"):
-            team.all("count")
-        assert library.team.all("count") == numbers == [0, 0]
-    finally:
-        library.team.end()
-    assert backend.library == "torch_ranks"
 
 
 @pytest.fixture

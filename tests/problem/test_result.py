@@ -123,17 +123,3 @@ def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
         Result.from_json(json.dumps({key: one for key, one in plain.items() if key != "contender"}))
     del plain["library"], plain["accuracy"]["of"]
     assert repr(Result.from_json(json.dumps(plain))) == repr(result())
-
-
-def test_what_lines_have_in_common_is_one_object() -> None:
-    """As the rounds of one race are; numbers that were measured are read as they are."""
-    columns = {"round": (0.0, 1.0, 3.0), "process": (0.0, 0.0, 1.0), "waited": (1e-3, 0.0, -0.0)}
-    latency = Measurement("latency", "s", (2.0, 1.0, 4.0), columns, {"cache": "warm"})
-    line = result(measurements=(latency,)).to_json()
-    (one,), (other,) = (Result.from_json(line).measurements for _ in range(2))
-    assert repr(one) == repr(other) and repr(dict(one.columns)) == repr(columns)
-    assert (
-        one.columns["round"] is other.columns["round"] and one.columns["process"] is other.columns["process"]
-    )
-    assert one.facts is other.facts and one.quantity is other.quantity
-    assert one.processes == {0: 0, 1: 0, 3: 1} and one.processes is other.processes

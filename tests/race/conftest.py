@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 from fake_workers import Clock
 
+from attnlab import system
 from attnlab.race import conductor, disturbance
 from attnlab.race.disturbance import Others
 
@@ -26,6 +27,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(time, "monotonic", one.monotonic)
     monkeypatch.setattr(disturbance, "calibration_seconds", lambda: 0.0005)
     monkeypatch.setattr(disturbance, "steal_seconds", lambda: 0.0)
-    monkeypatch.setattr(disturbance, "pressure_seconds", lambda: 0.0)
+    monkeypatch.setattr(system, "pressure_seconds", lambda: 0.0)
     monkeypatch.setattr(conductor, "Watch", Alone)
     return one

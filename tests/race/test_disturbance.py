@@ -14,7 +14,7 @@ import psutil
 import pytest
 from fake_workers import Clock
 
-from attnlab.race import disturbance
+from attnlab import system
 from attnlab.race.disturbance import Others, Watch
 
 RUN_DELAY = "run delay of threads (no schedstat)"
@@ -26,7 +26,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of this process's threads: none so far."""
     place = tmp_path / "task"
     place.mkdir()
-    monkeypatch.setattr(disturbance, "_TASKS", place)
+    monkeypatch.setattr(system, "_TASKS", place)
     return place
 
 
@@ -34,7 +34,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pressure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of the cores' pressure, which is not there yet."""
     place = tmp_path / "cpu"
-    monkeypatch.setattr(disturbance, "_PRESSURE", place)
+    monkeypatch.setattr(system, "_PRESSURE", place)
     return place
 
 
@@ -49,7 +49,7 @@ def test_the_run_delay_is_summed_over_all_threads(tasks: Path) -> None:
     """The second figure of each, in nanoseconds: what a team waits for its last member stands with that member."""
     thread(tasks, 1, "5000000 1500000000 30\n")
     thread(tasks, 2, "7 250000000 1\n")
-    assert disturbance.run_delay_seconds() == pytest.approx(1.75)
+    assert system.run_delay_seconds() == pytest.approx(1.75)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_run_delay_is_summed_over_all_threads(tasks: Path) -> None:
 def test_a_kernel_that_does_not_tell_run_delay_gives_no_number(tasks: Path, schedstat: str | None) -> None:
     """Not 0, which would say that nobody ever waited."""
     thread(tasks, 1, schedstat)
-    assert math.isnan(disturbance.run_delay_seconds())
+    assert math.isnan(system.run_delay_seconds())
 
 
 def test_the_pressure_is_that_of_some_tasks_in_all(pressure: Path) -> None:
@@ -74,16 +74,16 @@ def test_the_pressure_is_that_of_some_tasks_in_all(pressure: Path) -> None:
         "some avg10=0.00 avg60=1.25 avg300=0.30 total=2500000\nfull avg10=0.00 avg60=0.00 total=7\n",
         encoding="ascii",
     )
-    assert disturbance.pressure_seconds() == pytest.approx(2.5)
+    assert system.pressure_seconds() == pytest.approx(2.5)
 
 
 def test_what_a_system_hides_is_named(tasks: Path, pressure: Path) -> None:
     """Each by itself: such a disturbance goes unseen."""
-    assert disturbance.hidden() == [RUN_DELAY, PRESSURE]
+    assert system.hidden() == [RUN_DELAY, PRESSURE]
     thread(tasks, 1, "1 0 1\n")
-    assert disturbance.hidden() == [PRESSURE]
+    assert system.hidden() == [PRESSURE]
     pressure.write_text("some avg10=0.00 total=0\n", encoding="ascii")
-    assert disturbance.hidden() == []
+    assert system.hidden() == []
 
 
 # -- who the others are ----------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import pytest
 
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.library import thread_variables
+from attnlab.problem.result import SAME_BITS, Invariance
 from attnlab.race.conductor import Conductor
-from attnlab.race.invariance import ASKED, Invariance, threads_of
+from attnlab.race.invariance import threads_of
 
 #: in float64, row by row: no sum depends on what else is there, unless it is made to
 SOURCE = """
@@ -62,7 +63,7 @@ def asked(folder: Path, condition: str, dtypes: tuple[str, ...] = ("float32",)) 
 def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ: set[str]) -> None:
     """And a second entry of a contender is not asked."""
     (found,) = asked(tmp_path, condition)
-    assert set(found.same) == set(ASKED)
+    assert set(found.same) == set(SAME_BITS)
     assert {name for name, same in found.same.items() if not same} == differ
     assert (found.contender, found.dtype, found.reason) == ("mine[threads=2]", "float32", None)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, processes_of, race
 
+from attnlab import system
 from attnlab import system as memory
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome
@@ -203,7 +204,7 @@ def test_where_threads_do_not_tell_the_pressure_on_the_whole_system_does(
     """It includes what others waited, and the settling: here tasks wait for a tenth of all time."""
     beside(monkeypatch)
     worker = FakeWorker("a", clock, delay=lambda turn: float("nan"))
-    monkeypatch.setattr(disturbance, "pressure_seconds", lambda: clock.now / 10)
+    monkeypatch.setattr(system, "pressure_seconds", lambda: clock.now / 10)
     (result,), _ = race([worker])
     waited, disturbed, run_delay = columns(result, "waited", "disturbed", "run_delay_s")
     assert waited == pytest.approx([0.1] * 30)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from synthetic import synthetic
 
-from attnlab.problem.result import Accuracy, Measurement, Result
-from attnlab.race.invariance import Invariance
+from attnlab.problem.result import Accuracy, Invariance, Measurement, Result
 from attnlab.report import as_ran, sentences
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import lower_precision

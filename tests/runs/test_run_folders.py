@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from attnlab.environment import unchanged
 from attnlab.errors import NotStored
 from attnlab.problem.result import Measurement, Outcome, Result
-from attnlab.race.environment import unchanged
 from attnlab.race.limits import Limits
 from attnlab.runs.doctor import examine
 from attnlab.runs.execute import Progress, resume, run

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from attnlab.environment import fingerprint
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.environment import fingerprint
 from attnlab.race.limits import Limits
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run

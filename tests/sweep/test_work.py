@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sweeping import HERE, Fake, cells_of, plan_file
 
+from attnlab.environment import fingerprint
 from attnlab.errors import NotStored
-from attnlab.race.environment import fingerprint
 from attnlab.runs import sweep_folder as folders
 from attnlab.runs import sweep_work as works
 from attnlab.runs.lock import held, host_held

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attnlab.system import hidden
 from attnlab.text import one_line
 
 #: environment variables that are recorded: they change what the libraries do. All others may hold a secret or a name;
@@ -44,8 +45,6 @@ def environment() -> dict[str, Any]:
     What cannot be read here is None, never a guess.
     """
     import psutil
-
-    from attnlab.race.disturbance import hidden
 
     processor = _processor()
     return {
