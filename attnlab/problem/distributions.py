@@ -5,7 +5,7 @@ with a value mean of 1 a wrong scale hardly moves the output.
 
 Or inputs are what a model computed: query, key and value by layers, in one safetensors file, and what was asked of
 them. Such a file is named as a distribution is: ``qkv.safetensors/layer3@1f3a9c02b7d4e655``, the layer and the digest
-of the whole file (the first half of 64 bits of SHA-256, in hexadecimal digits) behind its path. Both may be left out when
+of the whole file (64 bits of its SHA-256, in hexadecimal digits) behind its path. Both may be left out when
 it is typed: a file of one layer has no other, and the digest is what the file has then. A workload always has it, so
 that equal workloads have equal inputs, and a file that changed since is refused.
 
