@@ -18,11 +18,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "gate"))
 
 from black_box import asked
-from mutants import FAULTS
+from mutants import BY_MODULE, FAULTS
 from mutants.fault import DTYPES as FAULT_DTYPES
 from mutants.paths import held_out
 from mutants.right import RIGHT
@@ -38,6 +39,7 @@ from attnlab.race.probe import Probe
 
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
 _FIRST_RIGHT, _FIRST_HELD_OUT = 1000, 2000
+_BACK = ", on the way back"
 
 
 def backend_asked(name: str) -> Ask:
@@ -53,7 +55,7 @@ def backend_asked(name: str) -> Ask:
 
 
 def right_ones() -> dict[str, Callable[[], Ask]]:
-    """Backends that come with attnlab and run here, and the zoo's right variants."""
+    """Backends that come with attnlab and run here, and the right variants of `mutants`."""
     found: dict[str, Callable[[], Ask]] = {}
     for name in backends():
         try:
@@ -64,7 +66,7 @@ def right_ones() -> dict[str, Callable[[], Ask]]:
     return found | {name: partial(asked, one) for name, one in RIGHT.items()}
 
 
-def caught_at(seed: int) -> list[tuple[str, str, str | None]]:
+def faults_at(seed: int) -> list[tuple[str, str, str | None]]:
     """Fault, dtype and the question that caught it, or None."""
     found = []
     for dtype in FAULT_DTYPES:
@@ -108,92 +110,107 @@ def question_of(fault: str) -> str:
     return fault.partition(", ")[2].partition(" (")[0]
 
 
-def catch_table(seeds: int, pool: Executor) -> Iterable[str]:
-    """A row a fault."""
-    by: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for at_seed in pool.map(caught_at, range(seeds)):
-        for name, dtype, question in at_seed:
-            by[name, dtype].update([question] if question else [])
+def fault_lists(seeds: int, pool: Executor) -> Iterable[str]:
+    """What is caught, by what the faults are of; a fault of the way back beside its own of the way there."""
+    caught: Counter[tuple[str, str]] = Counter()
+    for at_seed in pool.map(faults_at, range(seeds)):
+        caught.update((name, dtype) for name, dtype, question in at_seed if question)
     due = [(name, dtype) for name, fault in FAULTS.items() for dtype in fault.dtypes]
-    missed = [f"{name} in {dtype}" for name, dtype in due if by[name, dtype].total() < seeds]
-    rate = f"{len(due) - len(missed)} of {len(due)}"
-    said = f"{rate} pairs of fault and dtype are caught with every one of {seeds} seeds."
-    yield said + (f" Not always: {'; '.join(missed)}." if missed else "")
-    yield ""
-    yield "| fault | " + " | ".join(FAULT_DTYPES) + " | first caught by |"
-    yield "|---|" + "---|" * (len(FAULT_DTYPES) + 1)
-    for name, fault in FAULTS.items():
-        rates = {dtype: f"{by[name, dtype].total()}/{seeds}" for dtype in FAULT_DTYPES}
-        cells = [rate if dtype in fault.dtypes else f"({rate})" for dtype, rate in rates.items()]
-        first = sum((by[name, dtype] for dtype in fault.dtypes), Counter[str]()).most_common(1)
-        yield f"| {name} | " + " | ".join(cells) + f" | {first[0][0] if first else ''} |"
+    missed = [f"{name} in {dtype}" for name, dtype in due if caught[name, dtype] < seeds]
+    yield (
+        f"{len(due) - len(missed)} of {len(due)} pairs of {len(FAULTS)} faults and the dtypes in which they are some "
+        f"are caught with every one of {seeds} seeds."
+        + (f" Not always: {'; '.join(missed)}." if missed else "")
+    )
+    for of, faults in BY_MODULE.items():
+        names = [fault.name for fault in faults]
+        twice = {name for name in names if f"{name}{_BACK}" in names}
+        shown = (
+            f"{name} †" if name in twice else name for name in names if name.removesuffix(_BACK) not in twice
+        )
+        yield f"\n**{of}**: " + "; ".join(shown) + "."
 
 
 def held_out_table(seeds: int, pool: Executor) -> Iterable[str]:
     """A row a kind of condition: caught in one dtype, and in any of them, as a whole check asks."""
     runs: dict[tuple[str, str], list[bool]] = defaultdict(list)
     whole: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    drawn = caught = 0
+    drawn = 0
     for at_seed in pool.map(held_out_at, range(_FIRST_HELD_OUT, _FIRST_HELD_OUT + seeds)):
         once: dict[tuple[str, str], bool] = defaultdict(bool)
         for kind, direction, _, question in at_seed:
             runs[kind, direction].append(question is not None)
             once[kind, direction] |= question is not None
-            caught += question is not None
             drawn += bool(question) and question.startswith("drawn ")
         for which, one in once.items():
             whole[which].append(one)
-    every, total = [one for ones in whole.values() for one in ones], sum(map(len, runs.values()))
+    every, each = ([one for ones in of.values() for one in ones] for of in (whole, runs))
     yield (
-        f"{sum(every)} of {len(every)} faults are caught in at least one dtype, {caught} of {total} pairs of fault and "
-        f"dtype; {drawn} of these by a condition that was drawn at random."
+        f"{sum(every)} of {len(every)} faults are caught in at least one dtype, {sum(each)} of {len(each)} pairs of "
+        f"fault and dtype; {drawn} of these by a condition that was drawn at random.\n"
     )
-    yield ""
-    yield "| condition | outputs: a dtype | outputs: three dtypes | gradients: a dtype | gradients: three dtypes |"
-    yield "|---|---|---|---|---|"
-    for kind in dict.fromkeys(kind for kind, _ in runs):
-        cells = [
-            one
-            for direction in (FORWARD, BACKWARD)
-            for one in (runs[kind, direction], whole[kind, direction])
+    headers = [
+        "condition",
+        *(f"{of}: {many}" for of in ("outputs", "gradients") for many in ("a dtype", "three")),
+    ]
+    cells = [
+        [
+            kind,
+            *(
+                f"{sum(of[kind, way])}/{len(of[kind, way])}"
+                for way in (FORWARD, BACKWARD)
+                for of in (runs, whole)
+            ),
         ]
-        yield f"| {kind} | " + " | ".join(f"{sum(one)}/{len(one)}" for one in cells) + " |"
+        for kind in dict.fromkeys(kind for kind, _ in runs)
+    ]
+    yield tabulate(cells, headers, tablefmt="github")
 
 
 def alarm_table(seeds: int, pool: Executor) -> Iterable[str]:
-    """A row a right implementation: alarms, and of outputs and gradients the class and the error in its budget."""
+    """A row a right implementation: of outputs and gradients the class and the error in its budget, and any alarms."""
     found: dict[tuple[str, str], list[GateResult]] = defaultdict(list)
     for at_seed in pool.map(alarms_at, range(_FIRST_RIGHT, _FIRST_RIGHT + seeds)):
         for name, dtype, one in at_seed:
             found[name, dtype].append(one)
     results = [one for ones in found.values() for one in ones]
     wrong, answers = sum(one.fault is not None for one in results), sum(one.asked for one in results)
-    yield f"{wrong} false alarms in {len(results)} examinations with {answers:,} answers."
-    yield ""
-    yield "| right | " + " | ".join(DTYPES) + " |"
-    yield "|---|" + "---|" * len(DTYPES)
-    for name in dict.fromkeys(name for name, _ in found):
-        cells = [_alarms(found[name, dtype]) if (name, dtype) in found else "declined" for dtype in DTYPES]
-        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield f"{wrong} false alarms in {len(results)} examinations with {answers:,} answers.\n"
+    names = dict.fromkeys(name for name, _ in found)
+    cells = [[name, *(_alarms(found.get((name, dtype), [])) for dtype in DTYPES)] for name in names]
+    yield tabulate(cells, ["right", *DTYPES], tablefmt="github")
 
 
 def _alarms(ones: list[GateResult]) -> str:
-    said = [f"{sum(one.fault is not None for one in ones)}/{len(ones)}"]
-    for precisions in ([one.precision for one in ones], [one.gradient_precision for one in ones]):
-        told = [one for one in precisions if one]
+    wrong = sum(one.fault is not None for one in ones)
+    said = []
+    for of in (FORWARD, BACKWARD):
+        told = [one.precision[of] for one in ones if of in one.precision]
         if told:
             kind = Counter(one.kind for one in told).most_common(1)[0][0]
-            said.append(f"{kind} {sorted(one.ratio for one in told)[len(told) // 2]:.2f}")
-    return ", ".join(said)
+            said.append(f"{str(kind)[0].upper()}{sorted(one.ratio for one in told)[len(told) // 2]:.2f}")
+    return (f"{wrong} alarms " if wrong else "") + "/".join(said)
 
 
 def excuses() -> Iterable[str]:
-    """What is no fault in a dtype, with the two numbers that say so."""
-    yield "| fault | dtype | its effect | a right one has | what that is |"
-    yield "|---|---|---|---|---|"
+    """What is no fault in a dtype, by what its effect is; with the effect that comes nearest to what is allowed."""
+    by: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    nearest: dict[str, float] = defaultdict(float)
     for name, fault in FAULTS.items():
         for dtype, one in fault.excuses:
-            yield f"| {name} | {dtype} | {one.effect:.2g} | {one.allowed:.2g} | {one.why} |"
+            by[one.why][name].append(dtype)
+            nearest[one.why] = max(nearest[one.why], one.effect / one.allowed if one.allowed else 0.0)
+    cells = [
+        [
+            why,
+            f"{nearest[why]:.2f}",
+            "; ".join(f"{name} ({', '.join(dtypes)})" for name, dtypes in faults.items()),
+        ]
+        for why, faults in by.items()
+    ]
+    yield tabulate(
+        cells, ["what it is", "of what is allowed, at most", "faults and dtypes"], tablefmt="github"
+    )
 
 
 _INTRODUCTION = f"""# What the gate catches, and what it cannot
@@ -201,7 +218,8 @@ _INTRODUCTION = f"""# What the gate catches, and what it cannot
 `attnlab check` puts some hundred questions a dtype to a backend and weighs each answer against float64 on the
 inputs as cast. No tolerance is chosen for a dtype, a shape or a distribution: what an honest error may be follows from
 its roundings (`attnlab/theory/error_budget.py`, `gradient_budget.py`), and the few constants that are left, named
-below, are the same everywhere. This page is made by `python benchmarks/faults.py`, from the zoo in `tests/gate/zoo/`.
+below, are the same everywhere. This page is made by `python benchmarks/faults.py`, from the faulty attentions in
+`tests/gate/mutants/`.
 
 A backend that can be differentiated answers with its output and the gradients of query, key and value, and each is
 weighed (`attnlab/gate/evidence.py`):
@@ -233,9 +251,9 @@ head_dim they have. Here the condition of each fault is drawn at random and take
 key that is lost. So many are found by fixed questions that happen to meet the condition, and by those that are drawn;
 what has one single head_dim or length is met by chance only."""
 
-_HOW_TO_READ = """Alarms; then, of the output and of the least exact gradient, the class most often told and the median
-error in units of its budget. A fused kernel that stores weights unnormalised lies between two classes: its largest
-weights are near 1, where less is lost."""
+_HOW_TO_READ = """Of the output / the least exact gradient the class most often told and the median error in units of
+its budget: F full precision inside, W weights rounded, P partial sums rounded, S scores rounded. Empty: declined. A
+fused kernel that stores weights unnormalised lies between two classes: its largest weights lose less, near 1."""
 
 
 def main() -> None:
@@ -254,14 +272,14 @@ def main() -> None:
             f"## Conditions held out: caught in how many of {chosen.held_out_seeds} draws\n",
             f"{_HELD_OUT}\n",
             *held_out_table(chosen.held_out_seeds, pool),
-            f"\n## Faults: caught in how many of {chosen.fault_seeds} seeds\n",
-            "In brackets: no fault in that dtype, or below any test's sight; see below.\n",
-            *catch_table(chosen.fault_seeds, pool),
+            "\n## Faults\n",
+            "† both forwards and, the output being right, on the way back. What is below sight stands last.\n",
+            *fault_lists(chosen.fault_seeds, pool),
             f"\n## Right implementations: false alarms in {chosen.right_seeds} seeds\n",
             f"{_HOW_TO_READ}\n",
             *alarm_table(chosen.right_seeds, pool),
-            "\n## Faults below sight, with the arithmetic\n",
-            "The relative effect of each is at most what the same dtype costs a right implementation.\n",
+            "\n## Faults below sight\n",
+            "The effect of each is at most what the same dtype costs a right implementation.\n",
             *excuses(),
             "",
         ]

@@ -49,6 +49,8 @@ IMMATERIAL_ANYWHERE = 1 / 2
 #: instead of rounded lose 1/(2 ln 2) = .72 u on average
 NO_CONSTANTS = 0.5
 
+#: a direction makes up most of an error whose rest is a smaller part of it
+_MOST = 0.5
 #: floor of a predicted error, so that its square is no zero in float64
 _LEAST = 1e-140
 
@@ -57,11 +59,24 @@ _LEAST = 1e-140
 class Direction:
     """The part of an error that lies along a known direction: error ≈ shift × direction.
 
-    z : shift in units of its standard error, from the scatter between independent errors.
+    z : shift in units of its standard error, from the scatter between independent errors. rest : the part of the error
+    that does not lie along the direction.
     """
 
     shift: float
     z: float
+    rest: float = 1.0
+
+    @property
+    def size(self) -> str:
+        """How large the shift is, in words."""
+        shift = abs(self.shift)
+        return f"{100 * shift:.2g} %" if shift >= 1e-4 else f"{shift:.2g}"
+
+    @property
+    def way(self) -> str:
+        """Too large, or too small."""
+        return "too large" if self.shift > 0 else "too small"
 
 
 @dataclass(frozen=True)
@@ -150,11 +165,9 @@ def weigh(
     statistical = exact or reference.first_order
     honest_shift = systematic(reference.dtype, None if exact else immaterial)
     fact = _broken_fact(reference, answer, error)
-    fault = fact and fact + _explained(found, reference, error)
+    fault = fact and fact + _looks_like_a_direction(found, reference)
     fault = fault or (
-        _broken_statistic(found, error, normalised, directions, honest_shift, reference)
-        if statistical
-        else None
+        _broken_statistic(found, normalised, directions, honest_shift, reference) if statistical else None
     )
     return replace(found, fault=fault)
 
@@ -184,7 +197,13 @@ def directed(error: Array, direction: Array, rms: Array, shared: tuple[int, ...]
     pulled, reach = error * direction * weight, direction * direction * weight
     pulled = pulled.sum(axis=shared)
     total, norm, scatter = float(pulled.sum()), float(reach.sum()), float(np.sqrt((pulled**2).sum()))
-    return Direction(total / norm if norm > 0 else 0.0, total / scatter if scatter > 0 else 0.0)
+    shift = total / norm if norm > 0 else 0.0
+    rest = (
+        float(np.linalg.norm(error - shift * direction) / np.linalg.norm(error))
+        if 0 < abs(shift) < 1
+        else 1.0
+    )
+    return Direction(shift, total / scatter if scatter > 0 else 0.0, rest)
 
 
 def max_ulp(error: Array, output: Array, dtype: str) -> float:
@@ -267,14 +286,13 @@ def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | Non
 
 def _broken_statistic(
     found: Evidence,
-    error: Array,
     normalised: Array,
     directions: float | None,
     honest_shift: float,
     reference: Reference,
 ) -> str | None:
     if directions is not None:
-        told = _told_direction(found, error, directions, honest_shift, reference)
+        told = _told_direction(found, directions, honest_shift, reference)
         if told:
             return told
     if found.relative_error > found.allowed:
@@ -298,56 +316,32 @@ def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
     return CONSTANTS * inner + immaterial * float_format(dtype).unit_roundoff
 
 
-def _told_direction(
-    found: Evidence, error: Array, least_z: float, honest_shift: float, reference: Reference
-) -> str | None:
+def _along(found: Evidence, reference: Reference) -> tuple[tuple[Direction, str, str], ...]:
+    """Each direction, with what it means where it makes up most of the error, and what the error is like else."""
+    scale, gain = found.scale, found.gain
+    return (
+        (scale, f"the scale looks {scale.way} by {scale.size}", "the derivative in the scale"),
+        (gain, reference.gained.format(f"{gain.way} by {gain.size}"), "the result itself"),
+    )
+
+
+def _told_direction(found: Evidence, least_z: float, honest_shift: float, reference: Reference) -> str | None:
     """The direction with which the error lines up, named by its cause only where it makes up most of the error.
 
     Faults of other kinds have a part along both directions too.
     """
-    along = _along(found, reference)
-    for name, direction, shape in sorted(along, key=lambda one: -abs(one[1].z)):
-        if abs(direction.shift) > honest_shift and abs(direction.z) > least_z:
-            if _makes_up(direction, shape, error):
-                return f"{_named(name, direction, reference)} (z = {direction.z:.0f})"
-            what = "the derivative in the scale" if name == "scale" else "the result itself"
-            return f"errors line up with {what}, as if it were {_size(direction)} (z = {direction.z:.0f})"
+    for one, cause, like in sorted(_along(found, reference), key=lambda each: -abs(each[0].z)):
+        if abs(one.shift) > honest_shift and abs(one.z) > least_z:
+            if one.rest < _MOST:
+                return f"{cause} (z = {one.z:.0f})"
+            return f"errors line up with {like}, as if it were {one.size} {one.way} (z = {one.z:.0f})"
     return None
 
 
-def _along(found: Evidence, reference: Reference) -> tuple[tuple[str, Direction, Array], ...]:
-    return ("scale", found.scale, reference.tilt), ("gain", found.gain, reference.output)
-
-
-def _size(direction: Direction) -> str:
-    shift = abs(direction.shift)
-    size = f"{100 * shift:.2g} %" if shift >= 1e-4 else f"{shift:.2g}"
-    return f"{size} too {'large' if direction.shift > 0 else 'small'}"
-
-
-def _named(name: str, direction: Direction, reference: Reference) -> str:
-    size, _, which = _size(direction).rpartition(" too ")
-    told = f"too {which} by {size}"
-    return f"the scale looks {told}" if name == "scale" else reference.gained.format(told)
-
-
-def _rest(direction: Direction, shape: Array, error: Array) -> float:
-    """The part of the error that does not lie along the direction."""
-    if not 0 < abs(direction.shift) < 1:
-        return 1.0
-    return float(np.linalg.norm(error - direction.shift * shape)) / float(np.linalg.norm(error))
-
-
-def _makes_up(direction: Direction, shape: Array, error: Array) -> bool:
-    """Whether at least half of the error lies along the direction."""
-    return _rest(direction, shape, error) < 0.5
-
-
-def _explained(found: Evidence, reference: Reference, error: Array) -> str:
+def _looks_like_a_direction(found: Evidence, reference: Reference) -> str:
     """What a fault looks like, where one direction makes up most of the error; else nothing."""
-    along = _along(found, reference)
-    name, direction, shape = min(along, key=lambda one: _rest(one[1], one[2], error))
-    return f"; {_named(name, direction, reference)}" if _makes_up(direction, shape, error) else ""
+    one, cause, _ = min(_along(found, reference), key=lambda each: each[0].rest)
+    return f"; {cause}" if one.rest < _MOST else ""
 
 
 # -- lower number formats

@@ -46,19 +46,14 @@ def _gives_again(model: nn.Module, inputs: Any) -> list[Problem]:
 
 def test_a_module_that_calls_sdpa() -> None:
     """Both layers, in order, with their paths; the model is afterwards as it was."""
-    model, x = Plain().train(), torch.randn(2, 5, 16)
+    model, x = Plain(causal=True).train(), torch.randn(2, 5, 16)
     before = functional.scaled_dot_product_attention
     problems = _gives_again(model, (x,))
     assert [one.query.shape for one in problems] == [(2, 2, 5, 8)] * 2
-    assert all(one.scale == 1 / math.sqrt(8) and one.mask == EVERYTHING for one in problems)
+    assert all(one.scale == 1 / math.sqrt(8) and one.mask == Mask((Causal(),)) for one in problems)
     assert functional.scaled_dot_product_attention is before
     assert model.training
     assert not model._forward_hooks
-
-
-def test_a_causal_flag() -> None:
-    (first, _) = _gives_again(Plain(causal=True), (torch.randn(1, 5, 16),))
-    assert first.mask == Mask((Causal(),))
 
 
 def test_the_encoder_of_pytorch_is_seen_without_its_fast_path() -> None:
@@ -181,21 +176,14 @@ def test_masks_get_their_names() -> None:
     assert np.array_equal(np.broadcast_to(part.array, (1, 1, 4, 6))[0, 0], odd.numpy())
 
 
-def test_what_is_added_stays_a_bias() -> None:
+def test_other_masks_and_numbers() -> None:
+    """What is added stays a bias; bfloat16 travels in float32; numbers that overflow are told."""
     q, k, v = _qkv()
     added = torch.randn(1, 2, 6, 6)
     problem = problem_of_call(q, k, v, mask=added.masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf))
     assert problem.mask == Mask((Causal(),))
     assert np.array_equal(np.asarray(problem.bias)[0, 0, 5], added[0, 0, 5].numpy())
-
-
-def test_bfloat16_travels_in_float32() -> None:
-    problem = problem_of_call(*(one.bfloat16() for one in _qkv()))
-    assert problem.dtype == "bfloat16"
-    assert problem.query.dtype == np.float32
-
-
-def test_numbers_that_overflow_are_told() -> None:
-    q, k, v = _qkv()
+    problem = problem_of_call(*(one.bfloat16() for one in (q, k, v)))
+    assert problem.dtype == "bfloat16" and problem.query.dtype == np.float32
     with pytest.raises(ValueError, match="a key of the model is not finite"):
         problem_of_call(q, k * 1e38 * 1e38, v)

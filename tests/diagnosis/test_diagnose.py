@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,7 @@ import attnlab
 from attnlab.__main__ import _status
 from attnlab.experiments.diagnosis import Diagnosis, diagnose
 from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
-from attnlab.experiments.trained_model import load
-from attnlab.problem import captured
+from attnlab.problem import distributions as captured
 from attnlab.problem.grid import workloads
 from attnlab.problem.inputs import problem_of
 from attnlab.report import diagnosis_page
@@ -65,8 +66,10 @@ def test_plain_data_and_back() -> None:
 
 
 def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
-    found = _plain()
+    """And no name becomes Markdown: what a model or a text is called is data."""
+    found = replace(_plain(), model="<b>`x`", text="![](http://x)\x1b[31m", race_sentences=("<script>",))
     page = diagnosis_page.write(found, tmp_path).read_text()
+    assert not any(one in page for one in ("<b>", "<script>", "\x1b"))
     high = found.most_frozen[0]
     assert f"{len(found.frozen)} of 4 heads" in page
     assert f"{high.beta:.3g} (layer {high.layer}, head {high.head})" in page
@@ -78,39 +81,6 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert stored["heads"][0]["beta"] == found.heads[0].beta
     (table,) = (part for part in page.split("\n\n") if part.startswith("|") and "H by chance" in part)
     assert len({line.count("|") for line in table.splitlines()}) == 1
-
-
-def test_the_name_of_a_head_covers_no_point_of_another() -> None:
-    """In either figure, where a point lies just where the name would stand first."""
-    from dataclasses import replace
-
-    from attnlab.experiments import diagnosis_figures as figures
-
-    one = _plain().heads[0]
-    beyond = replace(one, layer=0, head=0, beta=2 * one.critical, entropy=1.0, expected_entropy=2.0)
-    near = replace(beyond, head=1, entropy=1.07, expected_entropy=2.12, beta=0.9 * one.critical)
-    far = replace(near, head=2, entropy=4.0, expected_entropy=4.1)
-    figure, _ = figures.entropies([beyond, near, far])
-    figure.canvas.draw()
-    (panel,) = figure.axes
-    points = panel.transData.transform(
-        [(each.expected_entropy, each.entropy) for each in (beyond, near, far)]
-    )
-    names = [text for text in panel.texts if text.get_text() in ("0.0", "0.1", "0.2")]
-    assert len(names) == 3
-    assert not any(text.get_window_extent().count_contains(points) for text in names)
-
-
-def test_no_name_becomes_markdown(tmp_path: Path) -> None:
-    """What a model or a text is called is data."""
-    from dataclasses import replace
-
-    found = replace(_plain(), model="<b>`x`", text="![](http://x)\x1b[31m", race_sentences=("<script>",))
-    page = diagnosis_page.write(found, tmp_path).read_text()
-    assert "<b>" not in page
-    assert "<script>" not in page
-    assert "\x1b" not in page
-    assert page.count("![") == 2
 
 
 def test_inputs_that_were_kept_are_the_layers_own(tmp_path: Path) -> None:
@@ -127,8 +97,9 @@ def test_inputs_that_were_kept_are_the_layers_own(tmp_path: Path) -> None:
     assert np.array_equal(problem_of(one).query, q.numpy())
 
 
-def test_the_quickest_backends_race_on_the_inputs() -> None:
+def test_the_quickest_backends_race_on_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("safetensors", reason="safetensors is not installed")
+    monkeypatch.setattr("attnlab.experiments.diagnosis._PROCESSES", 1)
     found = _plain(race=True, backends=["torch_sdpa", "torch_sdpa"])
     assert found.no_race == ""
     outcomes = {one["outcome"] for one in found.race["contenders"]}
@@ -149,20 +120,12 @@ def test_a_model_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert found.tokens_there == 2 + len(TEXT.split())
     assert [one.module for one in found.layers] == [f"encoder.layer.{n}.attention.self" for n in range(2)]
     assert len(found.heads) == 4
-    assert all(0 < one.separators < 0.5 for one in found.heads)
-    assert str(tmp_path / "out" / "diagnosis.md") in said
-    assert "4 heads" in said
-
-
-@needs_transformers
-def test_untrained_weights_hardly_depart_from_chance(tmp_path: Path) -> None:
-    """Weights of a standard deviation of 0.02 spread no logits: all keys take part, as the null says."""
-    found = diagnose(bert_folder(tmp_path / "tiny"), TEXT, backends=[], race=False)
-    for one in found.heads:
-        assert not one.beyond
-        assert one.entropy == pytest.approx(math.log(found.tokens), abs=0.01)
+    for one in found.heads:  # weights with a standard deviation of 0.02 spread no logits: all keys take part
+        assert 0 < one.separators < 0.5 and not one.beyond
         assert one.departure == pytest.approx(0.0, abs=0.01)
         assert one.first == pytest.approx(1 / found.tokens, rel=0.1)
+    assert str(tmp_path / "out" / "diagnosis.md") in said
+    assert "4 heads" in said
 
 
 class _OwnKernel(nn.Module):
@@ -210,125 +173,75 @@ def test_modules_that_cannot_be_diagnosed(model: Any, inputs: Any, told: str) ->
     assert "\n" not in str(fault.value)
 
 
+def _change(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def _weights(folder: Path, dtype: torch.dtype) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(2, dtype=dtype)}, str(folder / "model.safetensors"))
+
+
+#: what is done to the folder, or to the text, or said on the command line; and what is told
+SLIPS: list[tuple[Any, Any, list[str], str]] = [
+    (
+        lambda at: (at / "model.safetensors").rename(at / "pytorch_model.bin"),
+        TEXT,
+        [],
+        "holds pickled weights",
+    ),
+    (lambda at: (at / "model.safetensors").unlink(), TEXT, [], "holds no weights"),
+    (lambda at: (at / "config.json").unlink(), TEXT, [], "has no config.json"),
+    (lambda at: (at / "vocab.txt").unlink(), TEXT, [], "has no tokenizer"),
+    (lambda at: _change(at, quantization_config={"quant_method": "gptq"}), TEXT, [], "is quantised"),
+    (
+        lambda at: _change(at, model_type="own", auto_map={"AutoModel": "x.Y"}),
+        TEXT,
+        [],
+        "'own', which transf",
+    ),
+    (lambda at: _change(at, hidden_size="wide"), TEXT, [], "cannot be loaded"),
+    (lambda at: _weights(at, torch.int8), TEXT, [], "is quantised (a in I8)"),
+    (lambda at: _weights(at, torch.float32), TEXT, [], "of its weights"),
+    (lambda at: (at / "model.safetensors").write_bytes(b"no"), TEXT, [], "is no safetensors file"),
+    (None, TEXT, ["--length", "33"], "--length 33: tiny takes at most 32 tokens"),
+    (None, "a b", ["--length", "20"], "--length 20: the text has 4 tokens"),
+    (None, TEXT, ["--length", "1"], "--length must be at least 2 tokens"),
+    (None, "", [], "is empty"),
+    (None, b"\xff\xfe", [], "it is not UTF-8"),
+    (None, None, [], "cannot be read: No such file"),
+    (None, TEXT, ["--backends", "torch_spda"], "did you mean"),
+    (None, TEXT, ["--save-inputs", "kept.bin"], "a file of inputs is written FILE.safetensors"),
+]
+
+
 @needs_transformers
-def test_more_tokens_than_a_module_takes() -> None:
+def test_a_slip_is_one_line_and_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folders, texts and options that do not fit: exit status 2."""
+    kept, file, out = bert_folder(tmp_path / "kept"), tmp_path / "text.txt", tmp_path / "out"
+    folder = tmp_path / "tiny"
+    for spoil, text, options, told in SLIPS:
+        shutil.copytree(kept, folder)
+        file.unlink(missing_ok=True)
+        if spoil is not None:
+            spoil(folder)
+        if text is not None:
+            file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        words = ["diagnose", str(folder), "--text", str(file), "--out", str(out), "--no-race", *options]
+        assert _status(words) == 2, told
+        said = capsys.readouterr().err
+        (line,) = (one for one in said.splitlines() if one.startswith("attnlab: "))
+        assert told in line and "Traceback" not in said
+        assert not (out / "diagnosis.md").exists()
+        shutil.rmtree(folder)
     with pytest.raises(ValueError, match="the model takes at most 32 tokens, got 33"):
         diagnose(bert(), {"input_ids": torch.ones(1, 33, dtype=torch.long)}, backends=[], race=False)
 
 
-def _weights(folder: Path, **arrays: Any) -> None:
-    from safetensors.torch import save_file
-
-    save_file(arrays, str(folder / "model.safetensors"))
-
-
-def _without(name: str) -> Any:
-    return lambda folder: (folder / name).unlink()
-
-
-def _config(**changes: Any) -> Any:
-    def change(folder: Path) -> None:
-        file = folder / "config.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-    return change
-
-
-def _pickled(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-@needs_transformers
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (_pickled, "holds pickled weights .pytorch_model.bin., which may run anything"),
-        (_without("model.safetensors"), "holds no weights"),
-        (_without("config.json"), "has no config.json"),
-        (_without("vocab.txt"), "has no tokenizer"),
-        (_config(quantization_config={"quant_method": "gptq"}), "is quantised"),
-        (_config(model_type="house_made", auto_map={"AutoModel": "x.Y"}), "'house_made', which transformers"),
-        (_config(hidden_size="wide"), "cannot be loaded"),
-        (lambda folder: _weights(folder, a=torch.ones(2, dtype=torch.int8)), "is quantised .a in I8."),
-        (lambda folder: _weights(folder, a=torch.ones(2)), "lacks .* of its weights"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"no"), "is no safetensors file"),
-    ],
-)
-def test_folders_that_cannot_be_diagnosed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Any, told: str
-) -> None:
-    """One line on standard error, exit status 2, and no page."""
-    import re
-
-    folder, text = bert_folder(tmp_path / "tiny"), tmp_path / "text.txt"
-    text.write_text(TEXT)
-    spoil(folder)
-    assert _status(["diagnose", str(folder), "--text", str(text), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    (line,) = (one for one in said.splitlines() if one.startswith("attnlab: "))
-    assert re.search(told, line)
-    assert "Traceback" not in said
-    assert not (tmp_path / "out" / "diagnosis.md").exists()
-
-
-@needs_transformers
-@pytest.mark.parametrize(
-    ("text", "options", "told"),
-    [
-        (TEXT, ["--length", "33"], "--length 33: tiny takes at most 32 tokens"),
-        ("a b", ["--length", "20"], "--length 20: the text has 4 tokens"),
-        (TEXT, ["--length", "1"], "--length must be at least 2 tokens"),
-        ("", [], "is empty"),
-        (b"\xff\xfe", [], "it is not UTF-8"),
-        (None, [], "cannot be read: No such file"),
-        (TEXT, ["--backends", "torch_spda"], "did you mean"),
-        (TEXT, ["--save-inputs", "kept.bin"], r"a file of inputs is written FILE\.safetensors"),
-    ],
-)
-def test_texts_and_options_that_do_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: Any, options: list[str], told: str
-) -> None:
-    import re
-
-    folder, file = bert_folder(tmp_path / "tiny"), tmp_path / "text.txt"
-    if text is not None:
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    words = ["diagnose", str(folder), "--text", str(file), "--out", str(tmp_path / "out"), "--no-race"]
-    assert _status([*words, *options]) == 2
-    said = capsys.readouterr().err
-    (line,) = (one for one in said.splitlines() if one.startswith("attnlab: "))
-    assert re.search(told, line)
-    assert not (tmp_path / "out" / "diagnosis.md").exists()
-
-
 def test_a_name_on_a_hub_is_not_fetched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(TEXT)
-    assert (
-        _status(["diagnose", "bert-base-uncased", "--text", str(text), "--out", str(tmp_path / "out")]) == 2
-    )
+    (tmp_path / "text.txt").write_text(TEXT)
+    words = ["bert-base-uncased", "--text", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out")]
+    assert _status(["diagnose", *words]) == 2
     assert "nothing is downloaded" in capsys.readouterr().err
-
-
-@needs_transformers
-def test_loading_opens_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise AssertionError("a connection was asked for")
-
-    monkeypatch.setattr(socket.socket, "connect", refused)
-    monkeypatch.setattr(socket, "getaddrinfo", refused)
-    assert load(bert_folder(tmp_path / "tiny")).limit == 32
-
-
-@needs_transformers
-def test_without_the_extra_it_says_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from attnlab.libraries import host
-
-    folder = bert_folder(tmp_path / "tiny")
-    monkeypatch.setattr(host, "_is_there", lambda module: module != "transformers")
-    with pytest.raises(
-        attnlab.Unavailable, match=r"transformers is not installed; pip install 'attnlab\[diagnose\]'"
-    ):
-        load(folder)

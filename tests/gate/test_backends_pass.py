@@ -14,7 +14,7 @@ from attnlab.problem.dtypes import DTYPES
 from attnlab.race.probe import Probe
 
 #: seconds a query-key pair by the clock of these tests: slow enough that large questions are left out
-PACE = 1e-6
+PACE = 1e-5
 #: libraries that compile for every shape, and seconds a question
 COMPILERS, COMPILING = ("jax", "keras", "mlx", "openvino"), 1.5
 #: each in one dtype, and without the questions that take it long

@@ -1,0 +1,203 @@
+"""Races inside pytest-benchmark: its figures are ours, every option of its own goes on working, who is wrong fails."""
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.pytest_plugin.harness import WorkloadResults
+from attnlab.pytest_plugin.plugin import ReplayClock
+from attnlab.race.worker_process import WorkerProcess
+
+SMALL = (
+    *("-p", "attnlab.pytest_plugin.plugin", "-p", "no:cacheprovider", "--no-ceilings", "--lengths", "16"),
+    *("--heads", "1", "--benchmark-max-time", "0.02", "-W", "error", "-rsf", "--implementations", "mine"),
+)
+SPEED = """
+import json
+
+def test_speed(interleaved, contender, workload):
+    result = interleaved(contender, workload)
+    if result is not None:
+        with open(contender + ".samples", "w") as file:
+            json.dump(result.latency.samples, file)
+"""
+OWN = {
+    "right": "return softmax(q, k) @ v",
+    "wrong": "return softmax(q, k) @ v * 1.001",
+    "misshapen": "return (softmax(q, k) @ v)[0]",
+    "raising": "raise RuntimeError('not today')",
+    "dying": "import os; os._exit(7)",
+}
+SOURCE = """
+import numpy as np
+LIBRARY = "numpy"
+def softmax(q, k):
+    s = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+def attend(q, k, v):
+    {body}
+"""
+SKEWED = """
+import torch
+LIBRARY = "torch"
+class Skewed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, v): return v * 1.0
+    @staticmethod
+    def backward(ctx, gradient): return gradient * 1.01
+def attend(q, k, v):
+    return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ Skewed.apply(v)
+"""
+SAID = (
+    "wrong wrong: *above the worst case of rounding*",
+    "misshapen wrong: misshapen returned shape (1, 16, 64), expected (1, 1, 16, 64)",
+    "raising crashed: raised RuntimeError: not today",
+    "SKIPPED *absent unavailable: absent needs no_such_library, which is not installed",
+)
+
+
+@pytest.fixture
+def speed(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A folder with one test that races, and notes down its samples; backends of a user's own lie in it."""
+    pytester.makepyfile(test_mine=SPEED)
+    folder = pytester.mkdir("mine")
+    for name, body in OWN.items():
+        (folder / f"{name}.py").write_text(SOURCE.format(body=body))
+    (folder / "absent.py").write_text("import no_such_library\n")
+    (folder / "skewed.py").write_text(SKEWED)
+    return pytester
+
+
+def benchmarks(file: Path) -> dict[str, dict[str, dict[str, object]]]:
+    return {one["params"]["contender"]: one for one in json.loads(file.read_text())["benchmarks"]}
+
+
+def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_speed(
+    speed: pytest.Pytester,
+) -> None:
+    chosen = ("--backends", ",".join(("numpy_blocked", *OWN, "absent")), "--baseline", "right")
+    result = speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-json", "out.json")
+    result.assert_outcomes(passed=2, failed=4, skipped=1)
+    result.stdout.fnmatch_lines_random([*SAID, "dying crashed: its process exited with status 7*"])
+    result.stdout.fnmatch_lines(["*benchmark 'b1 h1 n16 d64 float32 cpu': 2 tests*"])
+    result.stdout.fnmatch_lines(["*attention: time a call, as a ratio to right*"])
+    assert "Traceback" not in result.stdout.str()
+    found = benchmarks(speed.path / "out.json")
+    assert set(found) == {"numpy_blocked", "right"}
+    for name, one in found.items():
+        assert one["stats"]["data"] == json.loads((speed.path / f"{name}.samples").read_text())
+    base, other = (found[name]["extra_info"] for name in ("right", "numpy_blocked"))
+    assert (base["ratio"], base["verdict"], other["baseline"]) == (1, None, "right")
+    assert other["verdict"] in {"faster", "slower", "equivalent", "undecided"}
+    assert other["outcome"] == "measured" and str(other["kernel"]).startswith("openblas")
+    assert isinstance(other["peak_bytes"], int) and other["peak_bytes"] >= 16 * 64 * 4
+    assert isinstance(other["relative_error"], float) and 0 < other["relative_error"] < 4e-6
+
+
+def test_saved_runs_are_compared_and_a_mark_of_the_users_own_is_kept(speed: pytest.Pytester) -> None:
+    speed.makepyfile(
+        test_mine="import pytest\npytestmark = pytest.mark.benchmark(group='mine')\n" + SPEED,
+        test_other="def test_other(): pass",
+    )
+    one = (*SMALL, "--backends", "right", "--benchmark-only", "--benchmark-autosave")
+    speed.runpytest_inprocess(*one).assert_outcomes(passed=1, skipped=1)
+    result = speed.runpytest_inprocess(*one, "--benchmark-compare")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines_random(["*(NOW)*", "*(0001_*)*", "*benchmark 'mine': 2 tests*"])
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whoever starts one fails."""
+    started: list[object] = []
+    monkeypatch.setattr(WorkerProcess, "start", lambda *given, **named: started.append(given))
+    yield
+    assert not started
+
+
+@pytest.mark.usefixtures("no_process")
+def test_without_a_clock_no_process_starts_and_the_wrong_fail_too(speed: pytest.Pytester) -> None:
+    chosen = ("--backends", "right,wrong,misshapen,raising,absent,numpy_blocked")
+    result = speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-disable")
+    result.assert_outcomes(passed=2, failed=3, skipped=1)
+    result.stdout.fnmatch_lines_random(SAID)
+    speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-skip").assert_outcomes(skipped=6)
+    long = ("--lengths", "512", "--heads", "8", "--benchmark-max-time", "0.05", "--backends", "naive_loop")
+    result = speed.runpytest_inprocess(*SMALL, *long, "--benchmark-disable")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(
+        ["SKIPPED *naive_loop over budget: predicted *--benchmark-max-time raises it"]
+    )
+    result = speed.runpytest_inprocess(
+        *SMALL, "--backends", "right", "--dtypes", "bfloat16", "--benchmark-disable"
+    )
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED *right declined: NumPy has no bfloat16"])
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="differentiates with PyTorch")
+def test_without_a_clock_every_gradient_is_judged(speed: pytest.Pytester) -> None:
+    """In a process of its own: within this one PyTorch would be forgotten, and cannot be imported again."""
+    chosen = ("--backends", "skewed", "--direction", "training", "--benchmark-disable")
+    result = speed.runpytest_subprocess(*SMALL, *chosen)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["skewed wrong: value gradient: *"])
+
+
+def test_the_whole_gate_is_a_fixture(speed: pytest.Pytester) -> None:
+    """A wrong backend fails with its question, one that declines everything is skipped."""
+    speed.makepyfile(
+        test_mine="def test_gate(checked, contender): assert checked(contender).name == contender"
+    )
+    shy = SOURCE.format(body=OWN["right"]) + "def declines(workload): return 'not today'\n"
+    (speed.path / "mine" / "shy.py").write_text(shy)
+    chosen = ("--backends", "wrong,shy", "--dtypes", "float32")
+    result = speed.runpytest_inprocess(*SMALL, *chosen)
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["wrong: float32, normal*", "*shy: it declines every workload*"])
+    result = speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-disable")
+    result.assert_outcomes(skipped=2)
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_a_verdict_stands_beside_the_samples(disturbed: bool) -> None:
+    """Without an interval where no round was undisturbed."""
+    columns = {
+        "round": tuple(map(float, range(12))),
+        "process": tuple(float(at // 4) for at in range(12)),
+        "disturbed": (float(disturbed),) * 12,
+    }
+    results = {
+        name: Result(
+            name,
+            Workload(heads=1),
+            Outcome.MEASURED,
+            measurements=(Measurement("latency", "s", (seconds,) * 12, columns),),
+        )
+        for name, seconds in (("a", 1e-3), ("b", 2e-3))
+    }
+    found = WorkloadResults(results, "a")
+    told = found.extra_info("b", None)
+    interval = (told["ratio_low"], told["ratio_high"])
+    assert told["ratio"] == pytest.approx(2)
+    assert interval == ((None, None) if disturbed else pytest.approx((2, 2)))
+    assert told["verdict"] == ("undecided" if disturbed else "slower")
+    assert found.line("b", None).endswith(f"{told['verdict']}, {0 if disturbed else 12} rounds") or disturbed
+    assert found.line("a", None).endswith("the baseline")
+
+
+@pytest.mark.parametrize("samples", [[], [0.1, 0.2, 0.3], [1e-9, 1e3, 1e-9], [5e-324, 1.0]])
+def test_differences_of_the_clock_are_the_samples_exactly(samples: list[float]) -> None:
+    """And no time passes without a sample left."""
+    clock = ReplayClock()
+    clock.samples = iter(samples)
+    for sample in [*samples, 0.0]:
+        start = clock()
+        clock.replay()
+        assert clock() - start == sample
