@@ -10,7 +10,9 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
     try:
-        status = _status(arguments)
+        status, mistake = _ended(arguments)
+        if mistake:
+            print("attnlab: " + " ".join(mistake.split()), file=sys.stderr)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has had enough, as `| head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -18,40 +20,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status)
 
 
-def _status(arguments: Sequence[str] | None) -> int:
+def _ended(arguments: Sequence[str] | None) -> tuple[int, str]:
+    """The exit status of a command, and what there is to tell of its end."""
     import click
 
     from attnlab.cli.app import app
     from attnlab.errors import Declined, NotStored, Unavailable
 
+    given = None if arguments is None else list(arguments)
     try:
-        status = app.main(
-            args=None if arguments is None else list(arguments), prog_name="attnlab", standalone_mode=False
-        )
-        return int(status or 0)
+        return int(app.main(args=given, prog_name="attnlab", standalone_mode=False) or 0), ""
     except click.exceptions.Exit as end:
-        return int(end.exit_code)
+        return int(end.exit_code), ""
     except (click.Abort, KeyboardInterrupt):
-        print("attnlab: interrupted", file=sys.stderr)
-        return 130
+        return 130, "interrupted"
     except click.exceptions.NoArgsIsHelpError as help_:
         print(help_.format_message())
-        return 2
+        return 2, ""
     except click.UsageError as mistake:
         where = mistake.ctx.command_path if mistake.ctx else "attnlab"
-        return _mistake(f"{mistake.format_message().rstrip('.')}; see {where} --help")
+        return 2, f"{mistake.format_message().rstrip('.')}; see {where} --help"
     except click.ClickException as mistake:
-        return _mistake(mistake.format_message())
+        return 2, mistake.format_message()
     except (ValueError, Declined, Unavailable) as mistake:
-        return _mistake(str(mistake))
+        return 2, str(mistake)
     except NotStored as fault:
-        _mistake(str(fault))
-        return 1
-
-
-def _mistake(text: str) -> int:
-    print("attnlab: " + " ".join(text.split()), file=sys.stderr)
-    return 2
+        return 1, str(fault)
 
 
 if __name__ == "__main__":

@@ -123,9 +123,9 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def score(trials: Iterable[Trial], rule: Rule) -> Score:
-    """The score over `trials` of one tool in one condition; those whose truth is None count for nothing yet."""
+    """The score over `trials` of one tool in one condition."""
     trials = list(trials)
-    told = [one for one in trials if "failed" not in one and one["truth"] is not None]
+    told = [one for one in trials if "failed" not in one]
     aa, ab = [one for one in told if one["aa"]], [one for one in told if not one["aa"]]
     agree = [rule.claim(one) * _sign(1.0, one["truth"]) for one in ab]
     return Score(

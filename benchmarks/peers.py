@@ -15,16 +15,15 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from common import HOME, REPOSITORY, command_line, page, say, table
 from peer_scores import RULES, quantile, score
-from peer_tools import PATIENCE, TOOLS, Pair, child, pairs, version
+from peer_tools import PAIRS, PATIENCE, TOOLS, Pair, version
 
 from attnlab import figures
 from attnlab.environment import environment
@@ -63,28 +62,10 @@ def measured(trial: int, condition: str, pair: Pair, tool: str, seconds: float) 
     return {**one, "spent_s": round(time.monotonic() - started, 2), **told}
 
 
-def refer(store: Store, pair: Pair, processes: int) -> Iterator[None]:
-    """The long reference of a pair whose truth is not known: fresh bare processes, the sides alternating."""
-    told = store["references"].setdefault(pair.name, {"first": [], "second": []})
-    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-        while (done := len(told["second"])) < processes:
-            say(f"reference of {pair.name}: process {done + 1} of {processes} a side")
-            found = {
-                side: child("reference", Path(folder), pair, 0.2, side)["seconds"]
-                for side in ("first", "second")[:: -1 if done % 2 else 1]
-            }
-            for side, seconds in found.items():
-                told[side].append(seconds)
-            yield
-
-
 def measure(asked: argparse.Namespace, store: Store) -> Iterator[None]:
     """All that is missing, one after the other, so that a run that stops early has about as much of everything."""
-    for pair in pairs():
-        if pair.truth is None:
-            yield from refer(store, pair, asked.reference)
     done = {(one["trial"], one["condition"], one["pair"], one["tool"]) for one in store["trials"]}
-    for trial, pair, condition, tool in product(range(asked.trials), pairs(), CONDITIONS, asked.tools):
+    for trial, pair, condition, tool in product(range(asked.trials), PAIRS, CONDITIONS, asked.tools):
         if (trial, condition, pair.name, tool) not in done:
             store["trials"].append(measured(trial, condition, pair, tool, store["seconds"]))
             say(", ".join(f"{name} {value}" for name, value in store["trials"][-1].items()))
@@ -94,26 +75,10 @@ def measure(asked: argparse.Namespace, store: Store) -> Iterator[None]:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def reference_ratio(told: Mapping[str, Sequence[float]] | None) -> tuple[float, float] | None:
-    """The ratio of the geometric means of the processes' times, and its standard error; None where there is none."""
-    if not told or len(told["second"]) < 2:
-        return None
-    first, second = (np.log(told[side]) for side in ("first", "second"))
-    ratio = math.exp(second.mean() - first.mean())
-    return ratio, ratio * math.sqrt(sum(one.var(ddof=1) / len(one) for one in (first, second)))
-
-
 def judged(store: Store) -> Trials:
-    """The stored trials, each with its truth: by construction, or from the long reference."""
-    known = {pair.name: pair for pair in pairs()}
-    truths = {
-        pair.name: pair.truth or (reference_ratio(store["references"].get(pair.name)) or [None])[0]
-        for pair in pairs()
-    }
-    return [
-        {**one, "truth": truths[one["pair"]], "aa": known[one["pair"]].first == known[one["pair"]].second}
-        for one in store["trials"]
-    ]
+    """The stored trials of the pairs, each with its truth."""
+    true = {pair.name: {"truth": pair.truth, "aa": pair.first == pair.second} for pair in PAIRS}
+    return [one | true[one["pair"]] for one in store["trials"] if one["pair"] in true]
 
 
 def of(trials: Trials, **wanted: str) -> Trials:
@@ -139,16 +104,11 @@ def told(store: Store, tools: Sequence[str]) -> Iterator[str]:
         "All at b=1, d=64, float32. `slowed=P` waits after each call for P % of its time, which makes the truth known. "
         "Every tool but attnlab runs with malloc as the system sets it; attnlab keeps its workers' heap."
     )
-    rows = []
-    for pair in pairs():
-        how, known = "by construction", reference_ratio(store["references"].get(pair.name))
-        if pair.truth is None and known:
-            count = len(store["references"][pair.name]["second"])
-            how = f"{known[0]:.4f} ± {known[1]:.4f} (standard error): {count} fresh processes a side, idle"
-        rows.append(
-            (pair.name, f"`{pair.first}`", f"`{pair.second}`", f"h={pair.heads}, n={pair.length}", how)
-        )
-    yield table(("pair", "first", "second", "workload", "truth"), rows)
+    head = ("pair", "first", "second", "workload", "truth")
+    yield table(
+        head,
+        [(p.name, f"`{p.first}`", f"`{p.second}`", f"h={p.heads}, n={p.length}", p.truth) for p in PAIRS],
+    )
     yield "## How each tool was read"
     yield "\n".join(f"- **{tool}**, {rule.name}: {rule.says}." for tool in tools for rule in RULES[tool])
     yield (
@@ -178,15 +138,14 @@ def _condition_told(trials: Trials, tools: Sequence[str]) -> Iterator[str]:
     yield table(head, rows)
     yield "Ratios, second over first: median (range)."
     rows = []
-    for pair in pairs():
+    for pair in PAIRS:
         mine = of(trials, pair=pair.name)
         cells = []
         for tool in tools:
             ratios = [one["ratio"] for one in of(mine, tool=tool) if one.get("ratio") is not None]
             span = f"{quantile(ratios, 0.5):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "–"
             cells.append(span)
-        truth = mine[0]["truth"] if mine else None
-        rows.append((pair.name, "–" if truth is None else f"{truth:.3f}", *cells))
+        rows.append((pair.name, f"{pair.truth:.3f}", *cells))
     yield table(("pair", "truth", *tools), rows)
     told = [one for one in of(trials, tool="attnlab") if "failed" not in one]
     if none := sum(one["ratio_low"] is None for one in told):
@@ -236,9 +195,8 @@ def main() -> None:
     parser.add_argument("--trials", default=10, type=int, help="of each pair, tool and condition [10]")
     parser.add_argument("--seconds", default=10.0, type=float, help="that a tool is given for a pair [10]")
     parser.add_argument("--minutes", default=12.0, type=float, help="after which no comparison is begun [12]")
-    parser.add_argument("--reference", default=20, type=int, help="processes a side for the truth [20]")
     asked = parser.parse_args()
-    store: Store = {"seconds": asked.seconds, "references": {}, "versions": {}, "trials": []}
+    store: Store = {"seconds": asked.seconds, "versions": {}, "trials": []}
     if asked.out.exists():
         store |= json.loads(asked.out.read_text(encoding="utf-8"))
     until = time.monotonic() + 60 * asked.minutes

@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 from common import HOME, REPOSITORY, command_line, page, say, table
@@ -112,72 +113,49 @@ def store(asked: argparse.Namespace) -> Figures:
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
-
-def _matrix_told(found: Figures) -> Iterator[str]:
-    cells = [cell for row in found["rows"].values() for cell in row.values()]
-    wrong = sum("**" in cell for cell in cells)
-    phases = list(next(iter(found["rows"].values())))
-    yield "## A worker that fails, in every phase"
-    yield (
-        f"{len(cells)} cells, {len(cells) - wrong} with the outcome that is expected. Each phase is one race of all "
-        f"faults beside two good backends, whose results were whole in {'not ' if found['harmed'] else ''}all of them; "
-        f"{found['left']} processes were left. A fault while memory is measured leaves the speed, with a note. "
-        f"Deadline {found['deadline_s']:g} s."
-    )
-    rows = [[fault.replace("_", " "), *map(row.get, phases)] for fault, row in found["rows"].items()]
-    yield table(["fault", *phases], rows)
-
-
-def _soak_told(found: Figures) -> Iterator[str]:
-    kills = ", ".join(f"{count} of a {who}" for who, count in sorted(found["kills"].items()))
-    yield "## Killed at random, and gone on with"
-    yield (
-        f"{sum(found['kills'].values())} times SIGKILL ({kills}) at random moments of {found['runs']} runs of "
-        f"{found['cells']} results each, gone on with by `attnlab run --resume` until complete. Against an "
-        f"unbroken run: {found['lost']} results lost, {found['doubled']} doubled, {found['different']} that it does "
-        f"not have; {found['broken']} runs in which `attnlab doctor` found something broken; {found['left']} processes "
-        "left."
-    )
-
-
-def _fuzz_told(found: Figures) -> Iterator[str]:
-    told = found["told"]
-    crashes = sum(count for name, count in told.items() if name.startswith("crash"))
-    yield "## Malformed input"
-    yield (
-        f"{sum(told.values())} damaged result lines, workloads, run files, plan files and contenders: "
-        f"{told.get('taken', 0)} were still readable, {told.get('refused', 0)} were refused in a line, {crashes} "
-        f"crashed. The longest took {found['longest_s']:g} s; memory grew by {found['grown_mib']:g} MiB."
-    )
-
-
-def _leaks_told(found: Figures) -> Iterator[str]:
-    (memory, files, children), (late_memory, late_files, late_children) = found["early"], found["late"]
-    yield "## Many workloads in one run"
-    yield (
-        f"After {found['workloads'] // 10} of {found['workloads']} workloads the conductor held {memory:.1f} MiB, "
-        f"{files} open files and {children} processes; after all of them {late_memory:.1f} MiB, {late_files} and "
-        f"{late_children} ({found['seconds']} s)."
-    )
-
-
-def _store_told(found: Figures) -> Iterator[str]:
-    yield "## What keeping costs"
-    yield (
-        f"A run with {found['results']:,} results is locked, read, checked and told what is left of it in "
-        f"{found['resume_s']:g} s: so much later `--resume` starts. Appending the results of one workload, flushed to "
-        f"the disk, takes {found['append_ms']:.1f} ms; with the files that are replaced at the stages of a run that is "
-        f"{found['share']:.2%} of the {found['measuring_s']} s of the reference run."
-    )
-
-
-TOLD: dict[str, Callable[[Figures], Iterator[str]]] = {
-    "matrix": _matrix_told,
-    "soak": _soak_told,
-    "fuzz": _fuzz_told,
-    "leaks": _leaks_told,
-    "store": _store_told,
+TITLES = {
+    "matrix": "A worker that fails, in every phase",
+    "soak": "Killed at random, and gone on with by `attnlab run --resume` until complete",
+    "fuzz": "Damaged result lines, workloads, run files, plan files and contenders",
+    "leaks": "Many workloads in one run",
+    "store": "What keeping costs, in a run of many results",
 }
+#: what the figures are called where their names do not say it
+_SAID = {
+    "lost": "results lost, of those that an unbroken run has",
+    "doubled": "results doubled",
+    "different": "results that an unbroken run does not have",
+    "broken": "runs in which `attnlab doctor` found something broken",
+    "left": "left",
+    "told": "became of them",
+    "harmed": "good backends harmed by their neighbour",
+    "early": "MiB, open files and processes of the conductor after a tenth of the workloads",
+    "late": "the same after all of them",
+    "resume_s": "seconds that reading takes before `--resume` starts",
+    "append_ms": "milliseconds to append the results of one workload, flushed to the disk",
+    "share": "of the reference run's time, for all that is kept",
+}
+
+
+def told(name: str, found: Figures) -> Iterator[str]:
+    """A part's figures, as tables."""
+    yield f"## {TITLES[name]}"
+    if rows := found.get("rows"):
+        phases = list(next(iter(rows.values())))
+        yield "The outcome of every fault in every phase; in bold what is not as expected."
+        yield table(
+            ["fault", *phases], [[fault.replace("_", " "), *row.values()] for fault, row in rows.items()]
+        )
+    plain = {_SAID.get(key, key.replace("_", " ")): value for key, value in found.items() if key != "rows"}
+    yield table(["figure", "found"], [(key, _written(value)) for key, value in plain.items()])
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{one} {key}" for key, one in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_written, value)) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def keep(name: str, found: Figures) -> None:
@@ -186,15 +164,15 @@ def keep(name: str, found: Figures) -> None:
     figures[name] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
     STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     parts = ["`tests/robustness` holds the same faults as tests."]
-    for one in (one for one in TOLD if one in figures):
-        parts += [*TOLD[one](figures[one]), f"Measured {figures[one]['at']}."]
+    for one in (one for one in TITLES if one in figures):
+        parts += told(one, figures[one])
     PAGE.write_text(page("What survives", "robustness", *parts), encoding="utf-8")
 
 
 def main() -> None:
     """Measure the parts that are named, all by default, and write the page."""
     parser = command_line(__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*TOLD, []], metavar="PART", help=", ".join(TOLD))
+    parser.add_argument("parts", nargs="*", choices=[*TITLES, []], metavar="PART", help=", ".join(TITLES))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--lines", type=int, default=12_000)
     parser.add_argument("--workloads", type=int, default=2_000)
@@ -206,7 +184,7 @@ def main() -> None:
         "leaks": leaks,
         "store": store,
     }
-    for name in asked.parts or TOLD:
+    for name in asked.parts or TITLES:
         keep(name, measures[name](asked))
 
 

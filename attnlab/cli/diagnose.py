@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,17 +40,7 @@ from attnlab.cli import options
 @options.folders
 @options.out("A new folder; reports/diagnosis by default.")
 @options.as_json
-def diagnose(
-    model: Path,
-    text_file: Path,
-    length: int | None,
-    backends: tuple[str, ...] | None,
-    race: bool,
-    save_inputs: Path | None,
-    folders: tuple[str, ...],
-    out: Path | None,
-    as_json: bool,
-) -> int:
+def diagnose(model: Path, text_file: Path, out: Path | None, as_json: bool, **how: Any) -> int:
     """Say what attention does in MODEL, head by head, and what follows for number formats and backends.
 
     MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
@@ -66,18 +57,8 @@ def diagnose(
     text = read_text(text_file)
     place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), page.STORE)
     with note(quiet=as_json) as on_event:
-        found = examined(
-            model,
-            text,
-            length=length,
-            backends=backends,
-            folders=folders,
-            race=race,
-            save_inputs=save_inputs,
-            text_name=without_home(str(text_file)),
-            command=options.typed(),
-            on_event=on_event,
-        )
+        name = without_home(str(text_file))
+        found = examined(model, text, text_name=name, command=options.typed(), on_event=on_event, **how)
     written = None if place is None else page.write(found, place)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))

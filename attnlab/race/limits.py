@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from attnlab.judge.pairing import MARGIN
+
 #: rounds that a process has, however long they take, while there is time; a call before the first of them is not timed
 LEAST_ROUNDS = 2
 #: calls that one request may make of a worker: those that are checked, or that memory is read from, and some to spare
@@ -42,7 +44,7 @@ class Limits:
     settle_seconds: float = 0.005
     settle_below_seconds: float = 0.1
     run_delay: float = 0.02
-    noise_margin: float = 0.01
+    noise_margin: float = MARGIN
 
     @property
     def utmost_seconds(self) -> float:

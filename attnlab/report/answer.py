@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnlab import units
-from attnlab.judge.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
+from attnlab.judge.analysis import Cell, Choice, choose, largest_with_peaks, peaks_of
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Kind, Verdict
@@ -284,9 +284,9 @@ def _slow(analysis: Analysis) -> Iterator[str]:
 # -- those that compute in a lower precision ----------------------------------------------------------
 
 
-def lower_precision(analysis: Analysis, group: Group) -> Iterator[str]:
-    """A sentence for each of them: its speed and its error beside those of the fastest in the inputs' precision."""
-    for name in analysis.names:
+def lower_precision(analysis: Analysis) -> Iterator[str]:
+    """A sentence for each in each group: its speed and its error beside the fastest's in the inputs' precision."""
+    for group, name in itertools.product(analysis.groups, analysis.names):
         cells = [cell for cell in group.ordered if name in cell.lower]
         if not cells:
             continue

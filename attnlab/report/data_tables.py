@@ -13,7 +13,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -45,36 +45,34 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
     """Each with its name, one by one; those without a row are left out."""
     fits = fitting.found  # before the largest are made: who makes them holds memory too
     run = analysis.run
-    found: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
-        "winners": lambda: _winners(analysis),
-        "results": lambda: _results(analysis),
-        "measurements": lambda: _measurements(analysis),
-        "crossovers": lambda: _crossovers(analysis),
-        "growth": lambda: (
+    found: dict[str, Iterable[dict[str, Any]]] = {
+        "winners": _winners(analysis),
+        "results": _results(analysis),
+        "measurements": _measurements(analysis),
+        "crossovers": _crossovers(analysis),
+        "growth": (
             row for group, one in zip(analysis.groups, fits, strict=True) for row in _growth(group, one)
         ),
-        "block_projections": lambda: block_projections(analysis),
-        "block_heads": lambda: block_heads(analysis),
-        "block_parts": lambda: block_parts(analysis),
-        "storages": lambda: storages(analysis),
-        "contenders": lambda: as_ran.contenders(analysis),
-        "setup": lambda: as_ran.setups(analysis),
-        "same_bits": lambda: (
+        "block_projections": block_projections(analysis),
+        "block_heads": block_heads(analysis),
+        "block_parts": block_parts(analysis),
+        "storages": storages(analysis),
+        "contenders": as_ran.contenders(analysis),
+        "setup": as_ran.setups(analysis),
+        "same_bits": (
             {"contender": one.contender, "dtype": one.dtype, **one.same, "reason": one.reason}
             for one in as_ran.in_order(analysis)
         ),
-        "self_test": lambda: _self_test(analysis),
-        "ceilings": lambda: (
+        "self_test": _self_test(analysis),
+        "ceilings": (
             {"copy_bytes_per_s" if name == "copy_bytes" else name: value for name, value in vars(one).items()}
             for one in run.ceilings
         ),
-        "environment": lambda: (
-            {"name": name, "value": value} for name, value in as_ran.entries(run.environment)
-        ),
-        "account": lambda: ({"activity": name, "seconds": took} for name, took in run.account.items()),
+        "environment": ({"name": name, "value": value} for name, value in as_ran.entries(run.environment)),
+        "account": ({"activity": name, "seconds": took} for name, took in run.account.items()),
     }
     for name, made in found.items():
-        further = iter(made())
+        further = iter(made)
         if first := next(further, None):
             yield name, even([first, *further])  # held here by nobody, it goes when it is written
     for one in run.findings:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attnlab import figures, units
 from attnlab.errors import NotStored
 from attnlab.figures import Drawn
 from attnlab.judge import growth
 from attnlab.judge.growth import Fitting
+from attnlab.plain import finite
 from attnlab.report import (
     as_ran,
     data_tables,
@@ -188,46 +188,30 @@ def render(content: Content, pictures: Mapping[str, Picture], files: Sequence[st
             "name": group.name,
             "peaks": tables.peaks(analysis, group),
             "further": tables.further(analysis, group),
-            "growth_sentences": sentences.growth(group, fits),
+            "growth": sentences.growth(group, fits),
         }
         for group, fits in zip(analysis.groups, content.fitting.found, strict=True)
     ]
     shown = {name: picture_link(one.says, f"{FIGURES}/{one.file.name}") for name, one in pictures.items()}
     return layout.fill(
         "report.md.j2",
+        analysis=analysis,
+        run=run,
         answer=content.answer,
-        about=sentences.about(analysis),
-        models=sentences.models(analysis),
-        warnings=sentences.warnings(analysis),
-        verdict_figures=[link for name, link in shown.items() if name.startswith(("winners", "speedups"))],
-        time_figures=[shown[name] for name in ("trailing", "latency") if name in shown],
-        figures={name: shown.get(name) for name in ("memory", "ceiling")},
         groups=groups,
+        kinds=[[one.name, one.line] for one in content.answer.groups],
+        pictures=shown,
+        files=[linked(name, f"{TABLES}/{name}.csv") for name in files],
         most_groups=MOST_GROUPS,
-        kinds=layout.markdown(
-            ["workloads", "use"], [[one.name, one.line] for one in content.answer.groups], left=2, narrow=True
-        ),
         linked=lambda name: linked(name, f"{TABLES}/{name}.csv"),
-        any_speed=bool(analysis.won),
-        any_peaks=any(one["peaks"] for one in groups),
-        two_speeds=sentences.two_speeds(analysis),
-        growth_level=units.percent(growth.LEVEL),
-        growth_worst=units.percent(growth.WORST),
-        accuracy=tables.accuracy(analysis),
-        lower=[said for group in analysis.groups for said in lower_precision(analysis, group)],
-        ceilings=tables.ceilings(run.ceilings),
-        overview=as_ran.overview(analysis),
-        fallbacks=as_ran.fallbacks(analysis),
-        left_out=as_ran.left_out(analysis),
-        storages=tables.storages(analysis),
-        blocks=tables.blocks(analysis),
+        growth=growth,
+        lower_precision=lower_precision,
+        as_ran=as_ran,
+        sentences=sentences,
+        tables=tables,
+        percent=units.percent,
+        markdown=layout.markdown,
         findings=experiments.content(run.findings, shown, TABLES),
-        self_test=sentences.self_test_summary(analysis),
-        account=sentences.account(analysis),
-        environment=as_ran.environment(analysis),
-        margin=units.percent(analysis.margin),
-        command=run.command,
-        files=", ".join(linked(name, f"{TABLES}/{name}.csv") for name in files),
         parquet=data_tables.with_parquet(),
     )
 
@@ -252,18 +236,7 @@ def json_text(run: Run) -> str:
         "command": run.command,
         "tables": dict(content.tables()),
     }
-    return json.dumps(_finite(told), indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """A value as JSON has it: no infinity and no nan, which stand as None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
+    return json.dumps(finite(told, named=False), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def csv_text(run: Run) -> str:

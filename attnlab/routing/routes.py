@@ -23,7 +23,7 @@ from attnlab.backends.discovery import on_request
 from attnlab.backends.keywords import flag_and_array, given_nothing, told
 from attnlab.errors import Unavailable
 from attnlab.judge.analysis import MORE_MEMORY, Cell
-from attnlab.judge.pairing import Verdict
+from attnlab.judge.pairing import MARGIN, Verdict
 from attnlab.judge.ranking import Ranking, decidable, rank
 from attnlab.libraries.torch_sdpa import LEAST_SCALE
 from attnlab.problem.dtypes import DTYPES
@@ -207,7 +207,7 @@ class Route:
     why_own: str | None
     results: Mapping[str, Result] = field(repr=False)
     ranking: Ranking | None = field(repr=False)
-    margin: float = 0.01
+    margin: float = MARGIN
 
     def verdict(self, chosen: str, against: str) -> Verdict | None:
         """`against` compared with `chosen`: a ratio above 1 says how many times as fast the choice is."""

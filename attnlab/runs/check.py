@@ -77,7 +77,7 @@ def check(
     dtypes: Sequence[str] = _DTYPES,
     on_event: Event = lambda text: None,
     keep: bool = False,
-    lanes: int | None = None,
+    processes: int | None = None,
     invariance: bool = False,
     everything: bool = False,
     deadline: float = 60.0,
@@ -86,8 +86,8 @@ def check(
 
     In each dtype first those about its output, then those about the gradients of query, key and value, where its
     library differentiates. `contender` is its name, with settings where they are to hold:
-    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. lanes : so many
-    processes share the dtypes, each with the backend in a process of its own, and find what one would have found; by
+    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. processes : so
+    many share the dtypes, each with the backend in a process of its own, and find what one would have found; by
     default one a core on the CPU, and one alone on another device or with `keep`. invariance : does it, where it
     is right, give the same bits again? Asked afterwards, see `attnlab.race.invariance`. everything : it is spared no
     question, however slow it is. deadline : seconds after which a question that it has not answered ends it.
@@ -95,8 +95,8 @@ def check(
     """
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     asked.require(folders)
-    if lanes is None:
-        lanes = 1 if keep or device != "cpu" else cores()
+    if processes is None:
+        processes = 1 if keep or device != "cpu" else cores()
     ends: dict[str, _End] = {}
     process = WorkerProcess(_patient(asked), folders)
     other = with_other_threads(asked, cores(), folders) if invariance else None
@@ -112,8 +112,8 @@ def check(
             other.start()  # which imports its library while the last dtype is asked about
 
     work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
-    lanes = min(lanes, len(dtypes))
-    first, *rest = (dtypes[at::lanes] for at in range(lanes))
+    processes = min(processes, len(dtypes))
+    first, *rest = (dtypes[at::processes] for at in range(processes))
     try:
         work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
         counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
@@ -145,7 +145,7 @@ class _End:
 def _settled(ends: Mapping[str, _End], dtypes: Sequence[str]) -> list[str]:
     """The dtypes that count, up to the first with a fault, once all of them have ended; none before that.
 
-    What other lanes found in later ones is what nobody would have asked.
+    What other processes found in later ones is what nobody would have asked.
     """
     until = next(
         (at for at, dtype in enumerate(dtypes, 1) if dtype in ends and ends[dtype].reason), len(dtypes)

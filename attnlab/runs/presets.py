@@ -7,7 +7,7 @@ preset, ``llama3-8b/decode`` one phase, ``gemma2-9b/decode/local`` one kind of l
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,7 +21,6 @@ from attnlab.problem.workload import Workload
 
 #: what a part may be for
 PHASES = ("prefill", "training", "decode")
-_FILE = "presets.toml"
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,23 @@ class Preset:
 
 @cache
 def presets() -> dict[str, Preset]:
-    """All presets by name, in the order of their file. Raises ValueError where the file is malformed."""
-    data = tomllib.loads(files("attnlab.runs").joinpath(_FILE).read_text(encoding="utf-8"))
-    return {name: _preset(name, table) for name, table in data.items()}
+    """All presets by name, in the order of their file."""
+    several = {choice.name for choice in choices(grid=True) if choice.several}
+
+    def value(name: str, given: Any) -> Any:
+        """As `workloads` takes it: a list as a tuple, and one value of a plural as one of several."""
+        given = tuple(given) if isinstance(given, list) else given
+        return (given,) if name in several and not isinstance(given, tuple) else given
+
+    found = {}
+    data = tomllib.loads(files("attnlab.runs").joinpath("presets.toml").read_text(encoding="utf-8"))
+    for name, table in data.items():
+        parts = []
+        for part, own in table["parts"].items():
+            said = {key: value(key, one) for key, one in {**table.get("shape", {}), **own}.items()}
+            parts.append(Part(name, part, said, table.get("tokens")))
+        found[name] = Preset(name, table["title"], table["source"], table.get("note", ""), tuple(parts))
+    return found
 
 
 def chosen_parts(text: str) -> tuple[Part, ...]:
@@ -182,30 +195,4 @@ def _without_idle_window(said: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"window": None if causal else (OPEN, right)}
     if causal == "bottom_right" and said.get("queries") == 1:
         found["causal"] = False
-    return found
-
-
-def _preset(name: str, table: Mapping[str, Any]) -> Preset:
-    keys = {"title", "source", "note", "shape", "parts", "tokens"}
-    if unknown := set(table) - keys:
-        raise ValueError(f"{_FILE}: {name} has an unknown key {min(unknown)!r}")
-    parts = tuple(
-        Part(name, part, _said(f"{name}/{part}", {**table.get("shape", {}), **said}), table.get("tokens"))
-        for part, said in table["parts"].items()
-    )
-    return Preset(name, table["title"], table["source"], table.get("note", ""), parts)
-
-
-def _said(path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as `workloads` takes them: lists as tuples, and one value of a plural alone."""
-    known = {choice.name: choice for choice in choices(grid=True)}
-    found = {}
-    for name, value in given.items():
-        if name not in known:
-            raise ValueError(f"{_FILE}: {path} has an unknown key {name!r}")
-        if isinstance(value, list):
-            value = tuple(value)
-        found[name] = (value,) if known[name].several and not isinstance(value, tuple) else value
-    if path.split("/")[1] not in PHASES or not isinstance(found.get("lengths"), Sequence):
-        raise ValueError(f"{_FILE}: {path} must begin with one of {', '.join(PHASES)} and have lengths")
     return found

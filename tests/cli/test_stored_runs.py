@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -72,16 +69,3 @@ def test_a_run_is_shown_as_far_as_it_is(
     assert shown.strip()
     if count == 16:
         assert shown.endswith(verdict_text(found) + "\n") and "b1 h4 n1024 d64 float32 cpu" in shown
-
-
-def test_no_color_is_respected(stored: Path) -> None:
-    program = (
-        "from rich.table import Table; from attnlab.cli.tables import show\n"
-        "table = Table(); table.add_column('x', style='red'); table.add_row('y'); show(table)"
-    )
-    ours = {**os.environ, "TTY_COMPATIBLE": "1", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    shown = []
-    for variables in ({}, {"NO_COLOR": "1"}):
-        command = [sys.executable, "-c", program]
-        shown.append(subprocess.run(command, env=ours | variables, capture_output=True, check=True).stdout)
-    assert [b"\x1b[31m" in one for one in shown] == [True, False]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,19 +19,6 @@ def verdict(ratio: float, spread: float = 1.05) -> Verdict:
 
 def without_interval(ratio: float) -> Verdict:
     return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 7)
-
-
-def test_it_lies_where_the_ratio_passes_one_in_either_direction():
-    ratios = {64: 0.5, 128: 0.99, 256: 2.0}
-    (up,) = crossovers("base", "other", {n: verdict(r) for n, r in ratios.items()})
-    (down,) = crossovers("base", "other", {n: verdict(1 / r) for n, r in ratios.items()})
-    for one, names in ((up, ("other", "base")), (down, ("base", "other"))):
-        assert (one.below, one.above) == names
-        assert (one.last_below, one.first_above) == (64, 256)
-        straight = 128 * 2 ** (np.log(1 / 0.99) / np.log(2 / 0.99))
-        assert 128 < one.length < 140
-        assert 64 < one.low < min(straight, one.length)
-        assert max(straight, one.length) < one.high < 256
 
 
 @pytest.mark.parametrize("truth", [100.0, 180.0, 316.2, 632.5, 1000.0])

@@ -55,17 +55,6 @@ def test_the_coefficients_it_was_made_from_are_found():
     assert not found.kept
 
 
-def test_the_longest_length_is_predicted_from_the_others_alone():
-    samples = exact(law)
-    assert fitted(samples).forecast.error == pytest.approx(0, abs=1e-6)
-    samples[2048] = [[1.3 * law(2048)] * 5] * 3
-    forecast = fitted(samples).forecast
-    assert forecast.length == 2048
-    assert forecast.predicted == pytest.approx(law(2048))
-    assert forecast.error == pytest.approx(0.3)
-    assert fitted(exact(law, LENGTHS[:4])).forecast is None
-
-
 def test_a_cube_is_given_no_label():
     found = fitted(exact(lambda n: 1e-9 * n**3, LENGTHS[:5]))
     assert found.label is None
@@ -119,12 +108,6 @@ def test_a_kernel_that_skips_what_a_window_hides_follows_the_pairs_that_are_kept
 @pytest.mark.parametrize("kept", [lambda n: n, lambda n: n * (n + 1) / 2, lambda n: 0])
 def test_pairs_that_are_no_other_term_than_n_or_its_square_change_nothing(kept):
     assert fitted(exact(law), kept={n: kept(n) for n in LENGTHS}) == fitted(exact(law))
-
-
-def test_slow_spells_of_the_machine_do_not_bend_the_fit():
-    """Most rounds of the three shortest lengths take 1.7 times as long: medians would show a step down."""
-    slow = {n: [[1.7 * law(n)] * 8 + [law(n)] * 3] * 2 if n <= 256 else [[law(n)] * 11] * 2 for n in LENGTHS}
-    assert fitted(slow).coefficients == pytest.approx((A, B, C), rel=1e-6)
 
 
 def test_intervals_hold_the_scatter_between_processes():

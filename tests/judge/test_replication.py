@@ -37,20 +37,6 @@ def test_the_two_levels_of_scatter_are_recovered(within: float, between: float) 
     assert found.between**2 == pytest.approx(between**2, abs=3 * error_between)
 
 
-def test_processes_of_unequal_rounds_count_with_their_harmonic_mean() -> None:
-    """Two rounds and six are like three of each."""
-    found = components({0: [0.0, 2.0], 1: [9.0, 11.0] * 3})
-    assert found is not None
-    assert found.within**2 == pytest.approx((2 + 1.2) / 2)
-    assert found.between**2 == pytest.approx(81 / 2 - 1.6 / 3)
-
-
-@pytest.mark.parametrize("pairs", [{}, {0: [1.0, 2.0]}, {0: [1.0, 2.0], 1: [3.0]}])
-def test_too_few_processes_tell_nothing(pairs: dict[int, list[float]]) -> None:
-    """A process of one round shows no scatter of its own."""
-    assert components(pairs) is None
-
-
 @given(st.floats(0.001, 1), st.floats(0.001, 1), st.floats(0.01, 100), st.floats(0.01, 100))
 def test_no_other_number_of_rounds_reaches_a_width_in_less_time(
     within: float, between: float, process_cost: float, round_cost: float
@@ -113,12 +99,3 @@ def test_a_disturbed_turn_says_nothing_of_where_memory_lies() -> None:
     one = latency([samples], disturbed=[*lost, 4])
     assert placements(one) == {(0, 1): [1.0, 1.0]}
     assert speeds(latency([[1.0] * PLACED_FOR], disturbed=lost)) == ()
-
-
-def test_results_that_were_stored_without_placements_have_one_a_process() -> None:
-    """And without processes, one."""
-    columns = {"round": (0.0, 1.0, 2.0, 3.0)}
-    plain = Measurement("latency", "s", (1.0, 2.0, 3.0, 4.0), columns)
-    assert placements(plain) == {(0, 0): [1.0, 2.0, 3.0, 4.0]}
-    columns = {**columns, "process": (0.0, 0.0, 1.0, 1.0)}
-    assert len(placements(Measurement("latency", "s", (1.0, 2.0, 3.0, 4.0), columns))) == 2

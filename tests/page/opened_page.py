@@ -61,4 +61,4 @@ class Opened:
     def harmless(self) -> None:
         """Nothing was complained of and nothing refused."""
         assert not self.complaints
-        assert self.page.evaluate("seen.refused") == []
+        assert self.page.evaluate("refused") == []

@@ -52,7 +52,7 @@ def test_the_policy_is_in_force(made: Make, opened: Open) -> None:
 
 
 def test_a_browser_that_cannot_unpack_the_data_says_so(made: Make, opened: Open) -> None:
-    found = opened(made(heads=(1,)), without="DecompressionStream")
+    found = opened(made(heads=(1,)), lacking="DecompressionStream")
     assert found.text("body").startswith("This browser cannot unpack the data of this page")
 
 
@@ -130,12 +130,8 @@ def test_filters_and_axes_change_what_is_shown(made: Make, opened: Open) -> None
     run = made(variants=TWO_OF_EACH, contenders=(*PAIR, "numpy_vectorized"))
     found = opened(run)
     count = len(run.results)
-    for name, label, left in (
-        ("backend", "torch_sdpa", 2 / 3),
-        ("keys", "256", 2 / 3),
-        ("heads", "4", 1 / 2),
-        ("dtype", "bfloat16", 1 / 2),
-    ):
+    fields = {"backend": ("torch_sdpa", 2 / 3), "keys": ("256", 2 / 3), "dtype": ("bfloat16", 1 / 2)}
+    for name, (label, left) in fields.items():
         found.tick(name, label, on=False)
         assert f"{round(count * left)} results" in found.view("table"), name
         found.tick(name, label, on=True)
@@ -159,13 +155,11 @@ def test_filters_and_axes_change_what_is_shown(made: Make, opened: Open) -> None
 
 def test_rounds_are_shown_with_the_disturbed_marked(made: Make, opened: Open) -> None:
     """One point a round; every fifteen rounds of a made-up run hold one that was disturbed."""
-    run = made(lengths=(256,), heads=(1,), contenders=PAIR)
-    found = opened(run)
+    found = opened(made(lengths=(256,), heads=(1,), contenders=PAIR))
     assert found.view("rounds").count("15 rounds, 1 disturbed") == 2
     for scale in ("same", "relative", "own"):
         found.pick("y axis", scale)
         assert found.points() == 30
-    found.harmless()
 
 
 def test_two_runs_stand_side_by_side(made: Make, opened: Open) -> None:

@@ -14,7 +14,6 @@ from attnlab.problem.result import Measurement, Result
 from attnlab.problem.workload import STORAGES, Workload
 from attnlab.report import tables
 from attnlab.report.analysis import analyse
-from attnlab.report.data_tables import without_projection
 from attnlab.report.formats import content_of, render
 from attnlab.runs.store import Run
 
@@ -75,13 +74,6 @@ def test_a_block_tells_what_projections_heads_and_parts_cost(made: Make) -> None
     )
     assert "× 1." in heads and "50 % [" in parts
     assert not tables.blocks(analyse(made(heads=(1,), lengths=(64,))))
-
-
-def test_a_family_is_a_contender_without_its_projection() -> None:
-    """Wherever that stands among the settings."""
-    assert without_projection("a") == ("a", "fused")
-    assert without_projection("a[projection=loop,threads=1]") == ("a[threads=1]", "loop")
-    assert without_projection("a[threads=1,projection=packed]") == ("a[threads=1]", "packed")
 
 
 def test_an_estimate_covers_its_mean_as_often_as_it_says() -> None:

@@ -119,21 +119,6 @@ def test_a_batch_that_follows_from_the_length_parts_no_groups(made):
     assert analyse(run).shared.startswith("float32, CPU, batch 2048/n, head_dim 64")
 
 
-def test_what_only_some_can_afford_is_said(made):
-    """`b` is over budget from n = 256 on, both at n = 512: no crossover is claimed there; each has a peak."""
-    costs = {"a": lambda w: 3.0 if w.keys == 512 else 1e-3, "b": lambda w: 3.0 if w.keys > 128 else 2e-3}
-    run = made(costs=costs, baseline="b", noise=0.002, **{**GPT2, "preset": "gpt2/prefill"})
-    content = content_of(run)
-    (group,) = content.answer.groups
-    marks = [row.split("|")[2].strip()[:1] for row in group.table.splitlines()[2:]]
-    assert marks == ["●", "●", "·", "–"]
-    assert "crossovers" not in dict(content.tables())
-    text = render(content, {})
-    assert "| `b`         | over budget, not tried | 2 of 4 |" in text
-    peaks = text[text.index("## Memory") : text.index("## Accuracy")]
-    assert "(n = 256)" in peaks and "(n = 128)" in peaks
-
-
 @pytest.mark.parametrize("count", [14, 40])
 def test_a_run_of_many_groups_stays_short(made, count):
     """A table each for some, a line each for many; five sentences, and no more figures than a person looks at."""
