@@ -25,16 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.experiments.finding import (
-    STANDARD_ERRORS,
-    Experiment,
-    Finding,
-    Row,
-    Shown,
-    Where,
-    pick,
-    plot_by_backend,
-)
+from attnlab.experiments import panels
+from attnlab.experiments.finding import STANDARD_ERRORS, Experiment, Finding, Row, Shown, Where, pick
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.figures import BLACK, entitle, new_figure, powers_of_two
 from attnlab.problem.dtypes import round_to
@@ -291,24 +283,24 @@ def draw(finding: Finding) -> Figure:
     head dimension and the size of the logits; the truth is float64 on the inputs as cast. In 16 bits the three
     upper lines are predictions; in float32 one line bounds all classes. The naive loop, where it is shown,
     computes in float64 and rounds once."""
-    figure, panels = new_figure(3, len(NUMBER_FORMATS), width=14.0, height=10.5)
+    figure, axes = new_figure(3, len(NUMBER_FORMATS), width=14.0, height=10.5)
     errors = pick(finding.rows, ERROR)
     drawn: dict[str, Any] = {}
-    for index, panel in enumerate(panels):
+    for index, panel in enumerate(axes):
         dtype, (axis, (points, _, label, change)) = NUMBER_FORMATS[index // 3], list(AXES.items())[index % 3]
         for name, line in budget_lines(dtype, axis, int(finding.facts["seed"])).items():
             look: dict[str, Any] = {"linestyle": _DASHES[name], "color": BLACK, "linewidth": 1.1}
             (curve,) = panel.plot(points, line, **look)
             if index in (1, 4):
                 drawn[f"predicted: {name}" if name in CLASSES else name] = curve
-        plot_by_backend(panel, pick(errors, dtype=dtype, axis=axis), "value", named=index == 2)
+        panels.by_backend(panel, pick(errors, dtype=dtype, axis=axis), "value", named=index == 2)
         panel.set_yscale("log")
         powers_of_two(panel, points)
         entitle(panel, f"{dtype}: {change}", label, "relative error" if axis == "keys" else "")
     if errors:
         outside: dict[str, Any] = {"fontsize": 9, "frameon": False}
         figure.legend(drawn.values(), drawn, loc="outside upper center", ncols=5, **outside)
-        figure.legend(*panels[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **outside)
+        figure.legend(*axes[2].get_legend_handles_labels(), loc="outside lower center", ncols=7, **outside)
     return figure
 
 

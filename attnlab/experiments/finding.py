@@ -1,4 +1,4 @@
-"""What an experiment is and what it found: rows of predicted against measured, picked, drawn and stored."""
+"""What an experiment is and what it found: rows of predicted against measured, picked and stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab import figures
-
 # what a bar shows is what a row is judged by
 from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from attnlab.experiments.survey import Survey
@@ -187,57 +184,3 @@ def values(rows: Iterable[Row], condition: str) -> Array:
     return np.array(
         [float(row.where[condition] if condition in row.where else getattr(row, condition)) for row in rows]
     )
-
-
-def of_first_backend(rows: Sequence[Row]) -> list[Row]:
-    """Those of the first backend, by name: what theory predicts is the same for all."""
-    return pick(rows, backend=min(str(row.where["backend"]) for row in rows)) if rows else []
-
-
-def of_most_keys(rows: Iterable[Row]) -> list[Row]:
-    """Those of the longest rows: a slow backend was asked for short ones."""
-    rows = list(rows)
-    return pick(rows, keys=max((row.where["keys"] for row in rows), default=0))
-
-
-def plot_measured(
-    panel: Axes, rows: Sequence[Row], x: str, colour: str, unit: float | Array = 1.0, **options: Any
-) -> None:
-    """The measured values against the condition `x`, in units of `unit`, with their bars; `options` : of `points`."""
-    found, errors = values(rows, "measured") / unit, values(rows, "standard_error") / unit
-    figures.points(panel, values(rows, x), found, errors, colour, **options)
-
-
-def plot_predicted(
-    panel: Axes, rows: Sequence[Row], x: str, colour: str, unit: float | Array = 1.0, *, smooth: bool = False
-) -> None:
-    """The predicted values against the condition `x`, in units of `unit`: a line, or a curve where `smooth`."""
-    at, line = values(rows, x), values(rows, "predicted") / unit
-    panel.plot(*(figures.smooth(list(at), line) if smooth else (at, line)), color=colour, linewidth=1.8)
-
-
-def plot_by_backend(
-    panel: Axes,
-    rows: Sequence[Row],
-    x: str | float,
-    colour: str = "",
-    *,
-    form: Callable[[float], float] = float,
-    named: bool = True,
-) -> None:
-    """`form` of the measured values against the condition `x`, or at x: open marks a backend, nested so that all show.
-
-    Without a colour each backend has its own; `named` puts them into the legend.
-    """
-    styles = figures.backend_styles([str(row.where["backend"]) for row in rows])
-    for (name, style), size in zip(styles.items(), figures.nested_sizes(len(styles)), strict=True):
-        mine = pick(rows, backend=name)
-        at = values(mine, x) if isinstance(x, str) else [x] * len(mine)
-        look: dict[str, Any] = {"color": colour or style["color"], "mfc": "none", "ms": size, "mew": 0.8}
-        label = name if named else None
-        panel.plot(at, [form(row.measured) for row in mine], style["marker"], label=label, **look)
-
-
-def boundary(panel: Axes, x: float) -> None:
-    """A dashed line at `x`, where one behaviour ends and another begins."""
-    panel.axvline(x, color=figures.GREY, linestyle="--", linewidth=1.2)

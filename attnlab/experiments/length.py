@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnlab import theory
-from attnlab.experiments.finding import Experiment, Finding, Row, Shown, boundary, pick, plot_measured, values
+from attnlab.experiments import panels
+from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.observables import observe
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
 from attnlab.figures import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
@@ -153,9 +154,9 @@ def _by_rule(panel: Axes, rows: Sequence[Row]) -> None:
             unit = np.log(x) if mine[0].quantity == "entropy" else np.ones_like(x)
             exact = smooth(list(x), values(mine, "predicted") / unit)
             panel.plot(*exact, color=colour, linewidth=1.7, label=rule)
-            plot_measured(panel, mine, "keys", colour, unit, markersize=4)
+            panels.measured(panel, mine, "keys", colour, unit, markersize=4)
     powers_of_two(panel, LENGTHS[::2])
-    boundary(panel, theory.scalable_softmax_freezing_length(SLOPE))
+    panels.boundary(panel, theory.scalable_softmax_freezing_length(SLOPE))
 
 
 def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:

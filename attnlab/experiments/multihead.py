@@ -22,17 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.experiments.finding import (
-    Array,
-    Experiment,
-    Finding,
-    Row,
-    Shown,
-    of_first_backend,
-    pick,
-    plot_measured,
-    values,
-)
+from attnlab.experiments import panels
+from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.observables import read_logits
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
 from attnlab.figures import (
@@ -357,7 +348,7 @@ def _by_layer(panel: Axes, rows: Sequence[Row]) -> None:
                 look = {"linestyle": styles[at], "color": colour, "linewidth": 1.4}
                 name = f"{scaling}, {('no norm', 'pre-norm')[at]}"
                 panel.plot(values(mine, "layer"), values(mine, "measured"), label=name, **look)
-                plot_measured(panel, mine, "layer", colour, fmt="none")
+                panels.measured(panel, mine, "layer", colour, fmt="none")
     legend(panel, loc="upper left")
 
 
@@ -368,7 +359,7 @@ def _by_heads(panel: Axes, rows: Sequence[Row]) -> None:
         panel.plot(values(mine, "heads"), values(mine, "measured"), label=name, mfc="none", **style)
     look: dict[str, Any] = {"color": BLACK, "ms": 22, "mew": 2, "label": "FLOPs, all heads"}
     panel.plot(values(flops, "heads"), values(flops, "measured"), "_", **look)
-    alone = of_first_backend(pick(rows, FLOPS_ALONE))
+    alone = panels.of_first_backend(pick(rows, FLOPS_ALONE))
     x, share = values(alone, "heads"), values(alone, "measured")
     panel.plot(x, share, ":", color=BLACK, label="FLOPs, one of them")
     powers_of_two(panel, HEAD_COUNTS)

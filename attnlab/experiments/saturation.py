@@ -20,19 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab import figures, theory
-from attnlab.experiments.finding import (
-    Experiment,
-    Finding,
-    Row,
-    Shown,
-    boundary,
-    of_first_backend,
-    of_most_keys,
-    pick,
-    plot_by_backend,
-    plot_measured,
-    values,
-)
+from attnlab.experiments import panels
+from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.observables import Observables, observe
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
 from attnlab.figures import BLACK, BLUE, GREEN, GREY, ORANGE, entitle, note
@@ -147,7 +136,7 @@ def _rows_of(
 
 def conclusion(rows: Sequence[Row]) -> str:
     """The freezing point, and the largest weight at both ends with and without the scale."""
-    weights = of_most_keys(pick(rows, "largest_weight"))
+    weights = panels.of_most_keys(pick(rows, "largest_weight"))
     if not weights:
         return "No backend could be measured."
     keys, dims = int(weights[0].where["keys"]), values(weights, "head_dim")
@@ -170,18 +159,18 @@ def draw(finding: Finding) -> Figure:
     n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard deviation β,
     against the temperature T = 1/β in units of T_c = 1/β_c; dashed and dotted lines are the limits far below and
     far above freezing, bars five standard errors."""
-    figure, panels = figures.new_figure(3, 2, width=14.0, height=9.2)
-    _against_head_dim(panels[:3], of_most_keys(row for row in finding.rows if "scaling" in row.where))
-    _map(panels[3], pick(finding.rows, _ON_MAP))
-    _entropy(panels[4], pick(finding.rows, "entropy against temperature"))
-    _frozen(panels[5], finding.rows)
-    if panels[0].get_legend_handles_labels()[0]:  # as many backends as there are would cover the curves
+    figure, axes = figures.new_figure(3, 2, width=14.0, height=9.2)
+    _against_head_dim(axes[:3], panels.of_most_keys(row for row in finding.rows if "scaling" in row.where))
+    _map(axes[3], pick(finding.rows, _ON_MAP))
+    _entropy(axes[4], pick(finding.rows, "entropy against temperature"))
+    _frozen(axes[5], finding.rows)
+    if axes[0].get_legend_handles_labels()[0]:  # as many backends as there are would cover the curves
         beside: dict[str, Any] = {"loc": "outside lower center", "ncols": 9, "fontsize": 9, "frameon": False}
-        figure.legend(*panels[0].get_legend_handles_labels(), title="top row, measured through", **beside)
+        figure.legend(*axes[0].get_legend_handles_labels(), title="top row, measured through", **beside)
     return figure
 
 
-def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row]) -> None:
+def _against_head_dim(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
     keys = int(rows[0].where["keys"]) if rows else 2
     freezing = theory.freezing_head_dim(keys)
     # how high the note stands, and where the names of the two curves go: in points from the third mark before the end
@@ -192,17 +181,17 @@ def _against_head_dim(panels: Sequence[Axes], rows: Sequence[Row]) -> None:
         ("participation", "How many keys take part", "effective number of keys, 1 / mean Σp²",
          lambda s: 1 / s, 0.6, (4, 8), (4, -17)),
     )  # fmt: skip
-    for panel, (quantity, title, label, form, height, *offsets) in zip(panels, shown, strict=True):
+    for panel, (quantity, title, label, form, height, *offsets) in zip(axes, shown, strict=True):
         mine = pick(rows, quantity)
         for scaling, colour, offset in zip(("unscaled", "scaled"), (ORANGE, BLUE), offsets, strict=True):
             _by_scaling(panel, pick(mine, scaling=scaling), scaling, colour, form, offset)
         figures.powers_of_two(panel, sorted(set(values(mine, "head_dim"))) or [1.0])
         entitle(panel, title, f"head dimension d_k, at n = {keys}", label)
-        boundary(panel, freezing)
+        panels.boundary(panel, freezing)
         place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
         text = f"d_k = 2 ln n = {freezing:.1f}"
         panel.text(freezing * 1.1, height, text, fontsize=9, color=GREY, transform=place)
-    panels[2].set_yscale("log")
+    axes[2].set_yscale("log")
 
 
 def _by_scaling(
@@ -215,13 +204,13 @@ def _by_scaling(
 ) -> None:
     """The exact curve with its name, and the marks of the backends."""
     if rows:
-        first = of_first_backend(rows)
+        first = panels.of_first_backend(rows)
         x, exact = list(values(first, "head_dim")), [form(row.predicted) for row in first]
         panel.plot(*figures.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
         style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
         named = max(0, len(x) - 3)
         panel.annotate(scaling, (x[named], exact[named]), offset, **style)
-    plot_by_backend(panel, rows, "head_dim", colour, form=form, named=scaling == "scaled")
+    panels.by_backend(panel, rows, "head_dim", colour, form=form, named=scaling == "scaled")
 
 
 def _map(panel: Axes, rows: Sequence[Row]) -> None:
@@ -260,7 +249,7 @@ def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
     ):
         curve = [exact(keys, theory.critical_beta(keys) / t).entropy / math.log(keys) for t in fine]
         panel.plot(fine, curve, line, color=colour, linewidth=width)
-    plot_measured(panel, rows, _AT, BLUE, math.log(keys), linewidth=1.5, within=(0.0, 1.0))
+    panels.measured(panel, rows, _AT, BLUE, math.log(keys), linewidth=1.5, within=(0.0, 1.0))
     panel.set_ylim(-0.03, 1.03)
     _temperatures(panel)
     note(panel, 2.3, 0.62, "limit far above:\nln n − β²/2 + …", GREEN)
@@ -282,7 +271,7 @@ def _temperatures(panel: Axes) -> None:
     panel.set_xscale("log")
     panel.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["1/8", "1/4", "1/2", "1", "2", "4", "8"])
     panel.minorticks_off()
-    boundary(panel, 1.0)
+    panels.boundary(panel, 1.0)
 
 
 def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
@@ -298,7 +287,7 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
     cold = [t for t in fine if beta[t] > theory.extreme_level(keys) * 1.02]
     panel.plot(cold, [frozen_fraction(keys, beta[t]) for t in cold], "--", color=ORANGE, linewidth=1.8)
     for found, colour in ((weights, BLUE), (frozen, ORANGE)):
-        plot_measured(panel, found, _AT, colour, linewidth=1.5, within=(0.0, 1.0))
+        panels.measured(panel, found, _AT, colour, linewidth=1.5, within=(0.0, 1.0))
     _temperatures(panel)
     note(panel, 1.15, 0.45, "mean largest weight", BLUE)
     note(panel, 0.12, 0.2, "share of rows in which\none key has over half\n(frozen limit)", ORANGE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import time
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +26,6 @@ from attnlab.experiments.finding import Array, Row, Where
 from attnlab.experiments.observables import Attend, black_box, gradients
 from attnlab.problem.problem import Problem
 
-#: a backend slower than this a query-key pair (the fast ones need a few nanoseconds) gets the small sizes
-SLOW_SECONDS_PER_PAIR = 1e-6
 #: the row that stands for a backend which raised an error
 RAISED = "answered"
 
@@ -130,23 +128,30 @@ class Survey:
 
 
 def _is_slow(attend: Attend) -> bool:
-    """Whether `attend` needs more than `SLOW_SECONDS_PER_PAIR` a query-key pair, as a loop in Python does.
+    """Whether `attend` runs more than a line of Python for each query-key pair, as a loop in Python does.
 
-    The best of five calls on 64 queries and 64 keys, in processor time, so that neither start-up nor another
-    process's turn on the processor is counted. Raises Declined and Unavailable.
+    Counted in its second call on 64 queries and 64 keys, as the first may set up: a clock would make the sizes hang on
+    how fast or busy the machine is. Raises Declined and Unavailable.
     """
-    ones = np.ones((1, 1, 64, 64))
-    seconds = []
+    ones, lines, tracing = np.ones((1, 1, 64, 64)), 0, sys.gettrace()
+
+    def count(*event: Any) -> Any:
+        nonlocal lines
+        lines += event[1] == "line"
+        return count
+
     try:
-        for _ in range(5):
-            start = time.process_time()
+        for _ in range(2):
+            lines = 0
+            sys.settrace(count)
             attend(ones, ones, ones, causal=False, scale=1.0)
-            seconds.append(time.process_time() - start)
     except (Declined, Unavailable):
         raise
     except Exception:  # other people's code: what it does wrong is found and shown where it is measured
         return True
-    return min(seconds) / 64**2 > SLOW_SECONDS_PER_PAIR
+    finally:
+        sys.settrace(tracing)
+    return lines > ones.shape[2] ** 2
 
 
 def agreement(rows: Sequence[Row], prediction: str) -> str:

@@ -19,17 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnlab import theory
-from attnlab.experiments.finding import (
-    Array,
-    Experiment,
-    Finding,
-    Row,
-    Shown,
-    boundary,
-    pick,
-    plot_measured,
-    plot_predicted,
-)
+from attnlab.experiments import panels
+from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick
 from attnlab.experiments.observables import (
     Attend,
     Observables,
@@ -275,8 +266,8 @@ def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
         ("entropy", "H", GREEN, (-8, 9)),
     ):
         if mine := pick(rows, quantity):
-            plot_predicted(panel, mine, _AT, colour, unit, smooth=True)
-            plot_measured(panel, mine, _AT, colour, unit)
+            panels.predicted(panel, mine, _AT, colour, unit, smooth=True)
+            panels.measured(panel, mine, _AT, colour, unit)
             at = float(mine[-3].where[_AT]), mine[-3].predicted / unit
             style: dict[str, Any] = {
                 "textcoords": "offset points",
@@ -285,15 +276,15 @@ def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
                 "ha": "right",
             }
             panel.annotate(label, at, offset, **style)
-    boundary(panel, 1.0)
+    panels.boundary(panel, 1.0)
 
 
 def _capacity(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "The heat capacity peaks near freezing", _BETA, "β² Var_p(s)")
     if rows:
-        plot_predicted(panel, rows, _AT, RED, smooth=True)
-        plot_measured(panel, rows, _AT, RED)
-        boundary(panel, 1.0)
+        panels.predicted(panel, rows, _AT, RED, smooth=True)
+        panels.measured(panel, rows, _AT, RED)
+        panels.boundary(panel, 1.0)
         last, top = float(rows[-1].where[_AT]), max(row.measured for row in rows)
         text = f"exact, n = {rows[0].where['keys']}\nbars: 5 standard errors"
         note(panel, last, top, text, RED, ha="right", va="top")

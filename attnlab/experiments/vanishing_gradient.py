@@ -21,21 +21,8 @@ import numpy as np
 
 from attnlab import figures
 from attnlab.errors import Declined
-from attnlab.experiments.finding import (
-    Array,
-    Experiment,
-    Finding,
-    Row,
-    Shown,
-    boundary,
-    of_first_backend,
-    of_most_keys,
-    pick,
-    plot_by_backend,
-    plot_measured,
-    plot_predicted,
-    values,
-)
+from attnlab.experiments import panels
+from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.jacobian_sampling import (
     STATISTICS,
     Estimate,
@@ -310,7 +297,7 @@ def draw(finding: Finding) -> Figure:
     figure, (average, spread, tail, size, longer, whole) = figures.new_figure(3, 2, width=16.5, height=9.0)
     _average(average, pick(finding.rows, AGAINST_BETA))
     shown = (SQUARE, *QUANTILES, BELOW)
-    compared = of_most_keys(row for row in finding.rows if row.quantity in shown)
+    compared = panels.of_most_keys(row for row in finding.rows if row.quantity in shown)
     _spread(spread, compared)
     _tail(tail, pick(compared, BELOW))
     _against_dims(size, pick(finding.rows, BELOW_AGAINST_DIM))
@@ -345,7 +332,7 @@ def _average(panel: Axes, rows: Sequence[Row]) -> None:
         if beta < critical:  # beyond the dashed line, which it would cross
             look["arrowprops"] = {"arrowstyle": "-", "color": ORANGE, "shrinkB": 5}
         panel.annotate(label, at, offset, textcoords="offset points", **look)
-    boundary(panel, 1.0)
+    panels.boundary(panel, 1.0)
     note(panel, 0.6 * x[-1], 0.75 * max(curve), f"exact, n = {keys}", BLUE)
 
 
@@ -354,8 +341,10 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     for scaling, colour, shift in (("scaled", BLUE, -0.12), ("unscaled", ORANGE, 0.12)):
         for place, (quantity, power) in enumerate(((SQUARE, 0.5), *((one, 1.0) for one in QUANTILES))):
             mine, x = pick(rows, quantity, scaling=scaling), place + shift
-            plot_by_backend(panel, mine, x, colour, form=partial(_power, power), named=False)
-            for row in of_first_backend(mine):  # all are given the same rows: one error bar stands for all
+            panels.by_backend(panel, mine, x, colour, form=partial(_power, power), named=False)
+            for row in panels.of_first_backend(
+                mine
+            ):  # all are given the same rows: one error bar stands for all
                 error = power * row.measured ** (power - 1) * row.standard_error
                 points(panel, [x], [row.measured**power], [error], colour, fmt="none")
                 panel.plot([x - 0.1, x + 0.1], [row.predicted**power] * 2, color=colour, lw=1.6)
@@ -376,14 +365,14 @@ def _tail(panel: Axes, rows: Sequence[Row]) -> None:
         return
     for scaling, colour in (("scaled", BLUE), ("unscaled", ORANGE)):
         mine = pick(rows, scaling=scaling)
-        first = of_first_backend(mine)
+        first = panels.of_first_backend(mine)
         panel.plot(values(first, "norm"), values(first, "predicted"), color=colour, linewidth=1.0)
-        plot_measured(panel, first, "norm", colour, fmt="none")
-        plot_by_backend(panel, mine, "norm", colour, named=scaling == "scaled")
+        panels.measured(panel, first, "norm", colour, fmt="none")
+        panels.by_backend(panel, mine, "norm", colour, named=scaling == "scaled")
     panel.set_xscale("log")
     panel.set_yscale("symlog", linthresh=1e-3)
     panel.set_yticks([0, 1e-3, 1e-2, 1e-1, 1], ["0", "0.1 %", "1 %", "10 %", "100 %"])
-    boundary(panel, 1e-3)
+    panels.boundary(panel, 1e-3)
     note(panel, 1.4e-3, 6e-3, "unscaled", ORANGE)
     note(panel, 2e-3, 1.5e-4, "scaled", BLUE)
     panel.set_ylim(-2e-4, 1.3)
@@ -399,8 +388,8 @@ def _against_dims(panel: Axes, rows: Sequence[Row]) -> None:
     if not rows:
         return
     x = values(rows, "head_dim")
-    plot_predicted(panel, rows, "head_dim", ORANGE, smooth=True)
-    plot_measured(panel, rows, "head_dim", ORANGE)
+    panels.predicted(panel, rows, "head_dim", ORANGE, smooth=True)
+    panels.measured(panel, rows, "head_dim", ORANGE)
     panel.axhline(0.5, color=GREY, linestyle="--", linewidth=1.2)
     note(panel, x[0], 0.515, "above this line the median row is among them", GREY)
     note(panel, 1.3 * x[2], 0.15, f"unscaled, n = {_KEYS}", ORANGE)
@@ -416,8 +405,8 @@ def _against_lengths(panel: Axes, rows: Sequence[Row]) -> None:
         return
     x = values(rows, "keys")
     panel.plot(x, np.sqrt(math.e / x), "--", color=GREY, linewidth=1.2)
-    plot_predicted(panel, rows, "keys", BLUE)
-    plot_measured(panel, rows, "keys", BLUE)
+    panels.predicted(panel, rows, "keys", BLUE)
+    panels.measured(panel, rows, "keys", BLUE)
     note(panel, x[1], 1.25 * math.sqrt(math.e / x[1]), "√(e/n)", GREY)
     note(panel, x[0], 0.4 * rows[1].predicted, f"scaled, d_k = {_HEAD_DIM}", BLUE)
 
@@ -434,8 +423,8 @@ def _whole(panel: Axes, rows: Sequence[Row]) -> None:
         ("median", ORANGE, "median row", 0.4),
     ):
         if mine := pick(rows, whole_quantity(name)):
-            plot_predicted(panel, mine, "head_dim", colour)
-            plot_measured(panel, mine, "head_dim", colour)
+            panels.predicted(panel, mine, "head_dim", colour)
+            panels.measured(panel, mine, "head_dim", colour)
             x, y = float(mine[1].where["head_dim"]), above * mine[1].predicted
             note(panel, x, y, text, colour, ha="center")
 

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnlab import figures
-from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, plot_by_backend, values
+from attnlab.experiments import panels
+from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.observables import read_logits, weights_of
 from attnlab.experiments.score_sampling import DOT_PRODUCTS, FAMILIES, HEAD_DIMS, sampled_rows
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, log_log_slope
@@ -169,7 +170,7 @@ def _variances(panel: Axes, rows: Sequence[Row]) -> None:
     for scaling, colour, power, label, lift in _LINES:
         panel.plot(dims, dims**power, color=colour, linewidth=1.6, zorder=2)
         note(panel, dims[-1], dims[-1] ** power * lift, label, colour, ha="right", va="bottom")
-        plot_by_backend(panel, pick(rows, scaling=scaling), "head_dim", colour, named=scaling == "scaled")
+        panels.by_backend(panel, pick(rows, scaling=scaling), "head_dim", colour, named=scaling == "scaled")
     panel.set_yscale("log", base=2)
     figures.powers_of_two(panel, list(dims))
     legend(panel, fontsize=8, title="read through", title_fontsize=8, loc="lower left", ncols=2)

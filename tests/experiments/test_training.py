@@ -17,7 +17,7 @@ from attnlab.experiments.claim import ClaimVerdict
 from attnlab.experiments.claims import CLAIMS
 from attnlab.experiments.finding import Finding, pick
 from attnlab.experiments.recall import Attention
-from attnlab.experiments.survey import Survey
+from attnlab.experiments.survey import Survey, one_thread
 
 SMALL = training.Grid((16, 64), (1e-2,), (0.1,), seeds=2, steps=60)
 
@@ -25,7 +25,8 @@ SMALL = training.Grid((16, 64), (1e-2,), (0.1,), seeds=2, steps=60)
 @pytest.fixture(scope="module")
 def finding() -> Finding:
     survey = Survey((), seed=3)
-    training.measure(survey, SMALL)
+    with one_thread():
+        training.measure(survey, SMALL)
     said = training.conclusion(survey.rows)
     return Finding("training", "title", "question?", said, tuple(survey.rows), survey.facts)
 
@@ -75,7 +76,8 @@ def test_ways_to_make_scores() -> None:
 @pytest.mark.parametrize("optimiser", [recall.ADAM, recall.MOMENTUM])
 def test_the_runs_of_one_program_are_those_of_torch_one_by_one(optimiser: str) -> None:
     attention, rates, seeds = Attention(8, 8**-0.5), (1e-3, 1e-2), (3, 4)
-    runs = recall.train(attention, rates, seeds, 6, optimiser)
+    with one_thread():
+        runs = recall.train(attention, rates, seeds, 6, optimiser)
     for i, rate in enumerate(rates):
         for j, seed in enumerate(seeds):
             parameters = {name: one.requires_grad_() for name, one in recall.start(attention, seed).items()}
