@@ -8,7 +8,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from attnlab.runs.dataset_query import VIEWS
-from attnlab.runs.dataset_schema import PARTITIONS, TABLES, VERSION, VERSION_KEY, arrow
+from attnlab.runs.dataset_schema import PARTITIONS, TABLES, VERSION, VERSION_KEY, WORKLOAD, arrow
 
 PAGE = Path(__file__).with_suffix(".md")
 
@@ -21,8 +21,13 @@ def written_again(page: str) -> str:
     for table, columns in TABLES.items():
         rows = [(f"`{name}`", "in the folder's name", text) for name, text in PARTITIONS.items()]
         kinds = {one.name: re.sub(r"(?<=<)(item|element): ", "", str(one.type)) for one in arrow(table)}
-        rows += [(f"`{one.name}`", f"`{kinds[one.name]}`", one.text.replace("|", "\\|")) for one in columns]
+        told = [one for one in columns if one not in WORKLOAD]
+        rows += [(f"`{one.name}`", f"`{kinds[one.name]}`", one.text.replace("|", "\\|")) for one in told]
         parts.append(f"### Table `{table}`\n{tabulate(rows, ('column', 'type', 'what it holds'), 'pipe')}")
+    fields = ", ".join(f"`{one.name}`" for one in WORKLOAD)
+    parts.append(
+        f"Beside these, `results` has a column for each field of a workload, named as its option: {fields}."
+    )
     views = [(f"`{name}`", text) for name, (text, _) in VIEWS.items()]
     parts.append(f"### Views of `attnlab query`\n{tabulate(views, ('view', 'what it holds'), 'pipe')}")
     text = re.sub(r" {2,}\|", " |", re.sub(r"-{4,}", "---", "\n\n".join(parts)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnlab.runs.plan import Plan
     from attnlab.runs.sweep_estimate import Costs
     from attnlab.runs.sweep_folder import Sweep
-    from attnlab.runs.sweep_jobs import Asked, Jobs
+    from attnlab.runs.sweep_jobs import Asked
 
 _DEFAULT = Path("reports/sweep")
 #: lines of progress that go to a log come this often, in seconds
@@ -117,6 +117,8 @@ def sweep(
     for one in further:
         if "=" not in one:
             raise ValueError(f"--sbatch takes NAME=VALUE, as in --sbatch qos=low, got {one!r}")
+    if detach and cluster != "slurm":
+        raise ValueError("--detach is for Slurm: give --cluster slurm too")
     asked = Asked(
         cluster=cluster,
         partition=partition,
@@ -256,17 +258,16 @@ def _kept(out: Path) -> Iterator[None]:
 
 def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     """Jobs for all shards, seen through; then the report. Returns the exit status."""
-    from attnlab.runs.sweep_jobs import Jobs
-
     with _kept(found.folder):
-        return _seen_through(Jobs(found, asked), detach)
+        return _seen_through(found, asked, detach)
 
 
-def _seen_through(jobs: Jobs, detach: bool) -> int:
+def _seen_through(found: Sweep, asked: Asked, detach: bool) -> int:
     from attnlab.cli.progress import sweep_progress
+    from attnlab.runs.sweep_jobs import Jobs, on_this_host
 
-    found, asked = jobs.sweep, jobs.asked
-    if detach:
+    jobs = Jobs(found, asked) if asked.cluster == "slurm" else None
+    if detach and jobs is not None:
         jobs.submit()
         click.echo(
             f"Submitted. How far it is: attnlab sweep --status --out {found.folder}; "
@@ -276,7 +277,10 @@ def _seen_through(jobs: Jobs, detach: bool) -> int:
         return 0
     try:
         with sweep_progress(_TOLD_EVERY) as tell:
-            jobs.see_through(tell)
+            if jobs is not None:
+                jobs.see_through(tell)
+            else:
+                on_this_host(found, tell)
     except KeyboardInterrupt:
         _told(found, as_json=False)
         click.echo(

@@ -1,18 +1,16 @@
-"""Jobs through submitit, an array of Slurm's or one process after the other on this host, and a sweep seen through."""
+"""A sweep seen through: shard after shard on this host, or by jobs of Slurm's through submitit."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,14 @@ from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.runs.interrupts import terminable
 from attnlab.runs.sweep_folder import Shard, Sweep, append_line, read_lines
-from attnlab.runs.sweep_progress import Status, status, worked_on
+from attnlab.runs.sweep_progress import Status, status
 from attnlab.runs.sweep_work import MOST_DEATHS, end, judge, refuse, stop, work
 from attnlab.text import one_line
 
 JOBS, SUBMITTED = "jobs", "submitted.jsonl"
-#: how often jobs are looked at, in seconds: seldom, because on this host somebody measures meanwhile
-_LOOKS = {"slurm": 10.0, "local": 2.0}
+CLUSTERS = ("slurm", "local")
+#: how often jobs are looked at, in seconds
+_LOOKS = 10.0
 #: Slurm may be away for so many looks
 _PATIENCE = 30
 #: Slurm takes arrays of 1,001 tasks unless it is set otherwise (MaxArraySize)
@@ -38,31 +37,37 @@ _TIMEOUTS = 1000
 _ENDING_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
 class Job:
-    """What submitit pickles and a job calls. On Slurm's signal before the time is over it stops and is requeued.
-
-    What a person must mend, another version of attnlab on that host before all, is the shard's outcome at once.
-
-    variables : to be set, or for None unset: on this host submitit hides graphics cards that were not asked of it.
-    """
-
-    variables: Mapping[str, str | None] = field(default_factory=dict)
+    """What submitit pickles and a job calls. On Slurm's signal before the time is over it stops and is requeued."""
 
     def __call__(self, folder: str, number: int) -> str:
-        for name, value in self.variables.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-        try:
-            return work(folder, number)
-        except ValueError as fault:
-            return refuse(folder, number, str(fault))
+        return worked(folder, number)
 
     def checkpoint(self, folder: str, number: int) -> Any:
         """What is to be begun again: the same, which goes on where it stopped."""
         stop(folder, number)
         return required("submitit", extra="sweep").helpers.DelayedSubmission(self, folder, number)
+
+
+def worked(folder: Path | str, number: int) -> str:
+    """As `work`; what a person must mend, another version of attnlab before all, is the shard's outcome at once."""
+    try:
+        return work(folder, number)
+    except ValueError as fault:
+        return refuse(folder, number, str(fault))
+
+
+def on_this_host(sweep: Sweep, tell: Callable[[Status], None]) -> None:
+    """Do one shard after the other, because one measures at a time; `tell` is given the status before each and after.
+
+    An interrupt, SIGTERM too, ends the run in order: what it has done is kept. Raises KeyboardInterrupt then.
+    """
+    with terminable():
+        for shard in sweep.shards:
+            tell(status(sweep))
+            if worked(sweep.folder, shard.number) == "interrupted":
+                raise KeyboardInterrupt
+        tell(status(sweep))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +82,8 @@ class Asked:
     further: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.cluster not in _LOOKS:
-            raise ValueError(f"--cluster must be one of {', '.join(_LOOKS)}, got {self.cluster!r}")
+        if self.cluster not in CLUSTERS:
+            raise ValueError(f"--cluster must be one of {', '.join(CLUSTERS)}, got {self.cluster!r}")
         slurm = {"--partition": self.partition, "--constraint": self.constraint, "--sbatch": self.further}
         for name, value in slurm.items():
             if value and self.cluster != "slurm":
@@ -106,27 +111,25 @@ class Asked:
 
 @dataclass
 class Jobs:
-    """The jobs of one sweep, watched by one process.
+    """The jobs of one sweep in Slurm, watched by one process.
 
-    Raises ValueError where Slurm is asked for and not here, Unavailable without submitit.
+    Raises ValueError where there is no Slurm, Unavailable without submitit.
     """
 
     sweep: Sweep
     asked: Asked
-    #: jobs on this host that this process started, by shard
-    _local: dict[int, Any] = field(default_factory=dict)
     #: by shard: how many results it had when its last job was submitted, and jobs submitted since there are so many
     _tries: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._submitit = required("submitit", extra="sweep")
-        for program in ("sbatch", "srun", "squeue", "scancel") if self.asked.cluster == "slurm" else ():
+        for program in ("sbatch", "srun", "squeue", "scancel"):
             if shutil.which(program) is None:
                 raise ValueError(
                     f"no Slurm here: there is no {program}; run this where sbatch works, or give --cluster local"
                 )
 
-    def see_through(self, tell: Callable[[Status], None], looks: float | None = None) -> Status:
+    def see_through(self, tell: Callable[[Status], None], looks: float = _LOOKS) -> Status:
         """Jobs for what has none, until every shard is complete or has another outcome.
 
         tell : is given the status at every look; looks : seconds between two. An interrupt, SIGTERM too, asks the jobs
@@ -148,24 +151,19 @@ class Jobs:
                     tell(found)
                     if found.over:
                         return found
-                    time.sleep(_LOOKS[self.asked.cluster] if looks is None else looks)
+                    time.sleep(looks)
             except KeyboardInterrupt:
                 self.end()
                 raise
 
     def submit(self) -> None:
-        """Jobs for all shards that have none and no outcome: in Slurm arrays; on this host for the first.
-
-        There one measures at a time. Raises ValueError with what Slurm said where it refuses them.
-        """
+        """Arrays of jobs for all shards that have none and no outcome. Raises ValueError with why Slurm refuses."""
         series, there = self.sweep.told.series, self.alive()
         idle = [
             one.number
             for one in self.sweep.shards
             if one.number not in there and one.outcome(series) is None and not self._given_up(one, series)
         ]
-        if self.asked.cluster == "local":
-            idle = idle[:1] if not self._local else []
         for at in range(0, len(idle), _ARRAY):
             self._start(idle[at : at + _ARRAY])
         for number in idle:
@@ -173,10 +171,7 @@ class Jobs:
             self._tries[number] = shard.lines(), self._tries_of(shard) + 1
 
     def alive(self) -> set[int]:
-        """The shards that a job runs for or waits for. Of this host those that anybody works on."""
-        if self.asked.cluster == "local":
-            self._local = {one: job for one, job in self._local.items() if not job.done()}
-            return set(self._local) | {one.number for one in self.sweep.shards if worked_on(one)}
+        """The shards that a job runs for or waits for."""
         last = self.submitted()
         there = _in_queue({one.partition("_")[0] for one in last.values()})
         return {shard for shard, job in last.items() if job in there}
@@ -187,13 +182,10 @@ class Jobs:
 
     def end(self) -> None:
         """Ask all jobs of the sweep to end, and wait for those that run: they keep what they have done."""
-        if self.asked.cluster == "slurm":
-            there = self.alive()
-            ids = [job for shard, job in self.submitted().items() if shard in there]
-            for at in range(0, len(ids), _ARRAY):
-                subprocess.run(["scancel", *ids[at : at + _ARRAY]], capture_output=True, check=False)
-        for job in self._local.values():
-            job._process.terminate()
+        there = self.alive()
+        ids = [job for shard, job in self.submitted().items() if shard in there]
+        for at in range(0, len(ids), _ARRAY):
+            subprocess.run(["scancel", *ids[at : at + _ARRAY]], capture_output=True, check=False)
         until = time.monotonic() + _ENDING_SECONDS
         while self.alive() and time.monotonic() < until:
             time.sleep(0.2)
@@ -216,38 +208,32 @@ class Jobs:
         return tries if lines == shard.lines() else 0
 
     def _start(self, numbers: Sequence[int]) -> None:
-        folder, slurm = str(self.sweep.folder.resolve()), self.asked.cluster == "slurm"
+        folder = str(self.sweep.folder.resolve())
         executor = self._submitit.AutoExecutor(
-            folder=f"{folder}/{JOBS}/%j", cluster=self.asked.cluster, slurm_max_num_timeout=_TIMEOUTS
+            folder=f"{folder}/{JOBS}/%j", cluster="slurm", slurm_max_num_timeout=_TIMEOUTS
         )
-        name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"attnlab-{self.sweep.folder.name}")
-        executor.update_parameters(name=name, timeout_min=max(1, round(60 * self.asked.hours)))
-        if slurm:
-            chosen = {"slurm_partition": self.asked.partition, "slurm_constraint": self.asked.constraint}
-            executor.update_parameters(
-                **{name: one for name, one in chosen.items() if one is not None},
-                slurm_exclusive=True,
-                slurm_array_parallelism=max(1, min(len(numbers), self.asked.at_once)),
-                slurm_srun_args=["--cpu-bind=none"],
-                # the whole node and all of its memory; a node that fails gives its shard to another one
-                slurm_additional_parameters={"requeue": True, "mem": 0, **self.asked.further},
-            )
-        hidden = "CUDA_VISIBLE_DEVICES"
-        job = Job({} if slurm else {hidden: os.environ.get(hidden)})
+        chosen = {"slurm_partition": self.asked.partition, "slurm_constraint": self.asked.constraint}
+        executor.update_parameters(
+            name=re.sub(r"[^A-Za-z0-9_.-]", "_", f"attnlab-{self.sweep.folder.name}"),
+            timeout_min=max(1, round(60 * self.asked.hours)),
+            slurm_exclusive=True,
+            slurm_array_parallelism=max(1, min(len(numbers), self.asked.at_once)),
+            slurm_srun_args=["--cpu-bind=none"],
+            # the whole node and all of its memory; a node that fails gives its shard to another one
+            slurm_additional_parameters={"requeue": True, "mem": 0, **self.asked.further},
+            **{name: one for name, one in chosen.items() if one is not None},
+        )
         try:
-            # what sbatch says is in the fault too, which is told in one line
-            with _deaf_to_the_terminal(), contextlib.redirect_stderr(io.StringIO()):
-                jobs = executor.map_array(job, [folder] * len(numbers), numbers)
+            with contextlib.redirect_stderr(io.StringIO()):  # what sbatch says is in the fault too
+                jobs = executor.map_array(Job(), [folder] * len(numbers), numbers)
         except (self._submitit.core.utils.FailedJobError, RuntimeError) as fault:
             said = [line for line in str(fault).splitlines() if "error" in line] or str(fault).splitlines()
             raise ValueError(
                 f"Slurm takes no such job: {one_line('; '.join(dict.fromkeys(said)))}; nothing is lost, "
-                f"go on with: {Asked(cluster=self.asked.cluster).resume(self.sweep.folder)}"
+                f"go on with: {Asked(cluster='slurm').resume(self.sweep.folder)}"
             ) from None
         lines = [json.dumps([number, job.job_id]) for number, job in zip(numbers, jobs, strict=True)]
         append_line(self.sweep.folder / SUBMITTED, "\n".join(lines))
-        if not slurm:
-            self._local = dict(zip(numbers, jobs, strict=True))
 
 
 def _in_queue(jobs: set[str]) -> set[str]:
@@ -262,17 +248,3 @@ def _in_queue(jobs: set[str]) -> set[str]:
     if found.returncode and "Invalid job id" not in found.stderr:  # which it says of one that ended long ago
         raise Unavailable(f"Slurm does not answer: {one_line(found.stderr)}")
     return set(found.stdout.split())
-
-
-@contextlib.contextmanager
-def _deaf_to_the_terminal() -> Iterator[None]:
-    """What is started within does not hear Ctrl-C: this process does, and asks it to end in order."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread, which alone hears it
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
