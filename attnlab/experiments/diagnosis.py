@@ -23,7 +23,7 @@ from attnlab.experiments.heads import Head, beyond, heads_of
 from attnlab.experiments.survey import one_thread
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.plain import finite
-from attnlab.problem import captured as files
+from attnlab.problem import distributions as files
 from attnlab.problem.grid import workloads
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
@@ -181,7 +181,7 @@ def diagnose(
 
 
 def save(file: Path, problems: Mapping[int, Problem], model: str) -> None:
-    """Write every layer's inputs into `file`, as `layer0`, `layer1`, ... Errors as `attnlab.problem.captured.save`."""
+    """Write every layer's inputs into `file`, as `layer0`, `layer1`, ...; errors as `problem.distributions.save`."""
     files.save(
         file, {f"layer{number}": one for number, one in problems.items()}, {"model": one_line(model, 80)}
     )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from attnlab.problem.captured import SUFFIX, Captured, named
+from attnlab.problem.distributions import SUFFIX, Captured, named
 from attnlab.problem.fields import declaration, option, reader
 from attnlab.problem.workload import GIVEN, Workload
 
@@ -133,7 +133,7 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
     """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
 
     Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
-    (`attnlab.problem.captured`) one for each of its layers, with its sizes and conditions where nothing else is said.
+    (`attnlab.problem.distributions`) one for each of its layers, with its sizes and conditions where nothing is said.
     Raises ValueError as `Workload` does.
     """
     files = _files(said.get("distribution"), grid=grid)

@@ -26,6 +26,7 @@ Positions = NDArray[np.intp]
 ALIGNMENTS = ("top_left", "bottom_right")
 #: an open side of a window, as it is written
 OPEN = -1
+_WINDOW = f"a window is two whole numbers, keys before and after, {OPEN} for no limit"
 
 
 class Shape(NamedTuple):
@@ -68,7 +69,8 @@ class Part(ABC):
     kinds: ClassVar[dict[str, type[Part]]] = {}
 
     def __init_subclass__(cls) -> None:
-        Part.kinds[cls.kind] = cls
+        if "kind" in cls.__dict__:
+            Part.kinds[cls.kind] = cls
 
     @abstractmethod
     def visible(self, place: Place) -> NDArray[np.bool_]:
@@ -79,7 +81,7 @@ class Part(ABC):
         """How it is written: its kind and its fields, ``window(256,0,top_left)``."""
         values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
         flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
-        return f"{self.kind}({','.join(str(OPEN if one is None else one) for one in flat)})"
+        return f"{self.kind}({','.join(map(str, flat))})"
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """Keywords by which a library can be told of it, each enough by itself; none: it has to see the array."""
@@ -115,32 +117,56 @@ class Part(ABC):
         return None
 
 
+class _Band(Part):
+    """The keys from so many before to so many after a query's own place; -1: no limit on that side.
+
+    Its own place is key i (``top_left``) or key i + keys − queries (``bottom_right``).
+    """
+
+    alignment: str
+
+    @property
+    @abstractmethod
+    def sides(self) -> tuple[int, int]:
+        """Keys before and after, -1 for no limit."""
+
+    def _check_alignment(self) -> None:
+        if self.alignment not in ALIGNMENTS:
+            raise ValueError(
+                f"{self.kind} must be one of {', '.join(ALIGNMENTS)} or false, got {self.alignment!r}"
+            )
+
+    def visible(self, place: Place) -> NDArray[np.bool_]:
+        """Columns near the diagonal."""
+        distance = place.columns - place.diagonal(self.alignment)
+        left, right = self.sides
+        seen = np.ones(distance.shape, bool) if left < 0 else distance >= -left
+        return np.asarray(seen if right < 0 else seen & (distance <= right))
+
+    def flag(self, shape: Shape) -> dict[str, Any]:
+        """The keyword of its alignment, or of both where queries and keys are as many and they mean the same."""
+        square, value = shape.queries == shape.keys, True if isinstance(self, Causal) else self.sides
+        both = zip(ALIGNMENTS, self.keywords, strict=True)
+        return {keyword: value for side, keyword in both if square or side == self.alignment}
+
+    def spans(self, shape: Shape) -> tuple[Positions, Positions]:
+        """Around the diagonal."""
+        own, (left, right) = Place.whole(shape).diagonal(self.alignment).T, self.sides
+        first = np.zeros_like(own) if left < 0 else own - left
+        return first, np.full_like(own, shape.keys) if right < 0 else own + right + 1
+
+
 @dataclass(frozen=True)
-class Causal(Part):
+class Causal(_Band):
     """Query i sees keys up to i (``top_left``) or up to i + keys − queries (``bottom_right``)."""
 
     kind: ClassVar[str] = "causal"
     keywords: ClassVar[tuple[str, ...]] = ("causal", "causal_bottom_right")
+    sides: ClassVar[tuple[int, int]] = (OPEN, 0)
     alignment: str = "top_left"
 
     def __post_init__(self) -> None:
-        if self.alignment not in ALIGNMENTS:
-            raise ValueError(
-                f"causal must be one of {', '.join(ALIGNMENTS)} or false, got {self.alignment!r}"
-            )
-
-    def visible(self, place: Place) -> NDArray[np.bool_]:
-        """Columns up to the diagonal."""
-        return np.asarray(place.columns <= place.diagonal(self.alignment))
-
-    def flag(self, shape: Shape) -> dict[str, Any]:
-        """``causal`` for top-left, ``causal_bottom_right``, and both where queries and keys are as many."""
-        return _aligned(self, shape, True)
-
-    def spans(self, shape: Shape) -> tuple[Positions, Positions]:
-        """From the first key to the diagonal."""
-        last = Place.whole(shape).diagonal(self.alignment).T
-        return np.zeros_like(last), last + 1
+        self._check_alignment()
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Causal:
@@ -149,54 +175,24 @@ class Causal(Part):
 
 
 @dataclass(frozen=True)
-class Window(Part):
-    """Query i sees the keys from `left` before to `right` after its own place, both included; None: no limit there.
-
-    Its own place is key i (``top_left``) or key i + keys − queries (``bottom_right``).
-    """
+class Window(_Band):
+    """Query i sees the keys from `left` before to `right` after its own place, both included; -1: no limit there."""
 
     kind: ClassVar[str] = "window"
     keywords: ClassVar[tuple[str, ...]] = ("window", "window_bottom_right")
-    left: int | None
-    right: int | None
+    left: int
+    right: int
     alignment: str = "top_left"
 
     def __post_init__(self) -> None:
-        for side in (self.left, self.right):
-            if side is not None and (isinstance(side, bool) or not isinstance(side, int) or side < 0):
-                raise ValueError(
-                    f"a window is two whole numbers, keys before and after, {OPEN} for no limit, "
-                    f"got {(self.left, self.right)}"
-                )
-        if self.alignment not in ALIGNMENTS:
-            raise ValueError(
-                f"a window's alignment must be one of {', '.join(ALIGNMENTS)}, got {self.alignment!r}"
-            )
-
-    def visible(self, place: Place) -> NDArray[np.bool_]:
-        """Columns near the diagonal."""
-        distance = place.columns - place.diagonal(self.alignment)
-        seen = np.ones(distance.shape, bool)
-        if self.left is not None:
-            seen &= distance >= -self.left
-        if self.right is not None:
-            seen &= distance <= self.right
-        return seen
+        self._check_alignment()
+        if min(self.sides) < OPEN:
+            raise ValueError(f"{_WINDOW}, got {self.sides}")
 
     @property
     def sides(self) -> tuple[int, int]:
         """Keys before and after, -1 for no limit."""
-        return (OPEN if self.left is None else self.left, OPEN if self.right is None else self.right)
-
-    def flag(self, shape: Shape) -> dict[str, Any]:
-        """``window`` for top-left, ``window_bottom_right``, and both where queries and keys are as many."""
-        return _aligned(self, shape, self.sides)
-
-    def spans(self, shape: Shape) -> tuple[Positions, Positions]:
-        """Around the diagonal."""
-        own = Place.whole(shape).diagonal(self.alignment).T
-        first = np.zeros_like(own) if self.left is None else own - self.left
-        return first, np.full_like(own, shape.keys) if self.right is None else own + self.right + 1
+        return self.left, self.right
 
     def check(self, shape: Shape) -> None:
         """No side reaches further than there are keys."""
@@ -218,21 +214,18 @@ class Window(Part):
         if len(given) == 3:
             alignment = str(given.pop()).strip()
         try:
-            sides = [
-                None if one is None else int(one) if isinstance(one, str) else operator.index(one)
+            left, right = (
+                OPEN if one is None else int(one) if isinstance(one, str) else operator.index(one)
                 for one in given
-            ]
-            left, right = (None if one == OPEN else one for one in sides)
+            )
         except (TypeError, ValueError):
-            raise ValueError(
-                f"a window is two whole numbers, keys before and after, {OPEN} for no limit, got {told!r}"
-            ) from None
+            raise ValueError(f"{_WINDOW}, got {told!r}") from None
         return cls(left, right, alignment)
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Window:
         """Any that fits, open on a side now and then."""
-        sides = [None if rng.random() < 0.2 else int(rng.integers(0, shape.keys + 1)) for _ in range(2)]
+        sides = [OPEN if rng.random() < 0.2 else int(rng.integers(0, shape.keys + 1)) for _ in range(2)]
         return cls(sides[0], sides[1], ALIGNMENTS[int(rng.integers(2))])
 
 
@@ -264,10 +257,7 @@ class KeyLengths(Part):
             raise ValueError(
                 f"key_lengths needs one length a batch element, {shape.batch}, got {len(self.lengths)}: {self.lengths}"
             )
-        if any(
-            isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= shape.keys
-            for one in self.lengths
-        ):
+        if not all(type(one) is int and 0 <= one <= shape.keys for one in self.lengths):
             raise ValueError(
                 f"key_lengths must be whole numbers from 0 to the {shape.keys} keys, got {self.lengths}"
             )
@@ -368,13 +358,6 @@ class Given(Part):
     def check(self, shape: Shape) -> None:
         """It can be broadcast."""
         broadcastable("mask", self.array, shape)
-
-
-def _aligned(part: Causal | Window, shape: Shape, value: Any) -> dict[str, Any]:
-    """The keyword of a part's alignment, or of both where queries and keys are as many and they mean the same."""
-    square = shape.queries == shape.keys
-    both = zip(ALIGNMENTS, part.keywords, strict=True)
-    return {keyword: value for side, keyword in both if square or side == part.alignment}
 
 
 @lru_cache(maxsize=2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.mask_parts import Given, Part, Place, Positions, Shape
+from attnlab.problem.mask_parts import Causal, Given, KeyLengths, Part, Place, Positions, Shape, Window
 
 #: elements of the largest tile that is looked at at once, where pairs are counted one by one
 _TILE = 1 << 22
@@ -174,3 +174,42 @@ class Mask:
 
 #: every query sees every key
 EVERYTHING = Mask()
+
+
+def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: Any = None) -> Mask:
+    """The mask of the three conditions that have a keyword of their own. Raises ValueError for what they are not."""
+    parts: list[Any] = []
+    alignment = "top_left"
+    if causal is not False and causal is not None:
+        alignment = "top_left" if causal is True else str(causal)
+        parts.append(Causal(alignment))
+    if window is not None:
+        parts.append(Window.of(window, alignment))
+    if key_lengths is not None:
+        lengths = np.asarray(key_lengths)
+        if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+            raise ValueError(f"key_lengths must be whole numbers, one a batch element, got {key_lengths!r}")
+        parts.append(KeyLengths(tuple(int(one) for one in lengths)))
+    return Mask(tuple(parts))
+
+
+def fields_of(mask: Mask) -> dict[str, Any]:
+    """The fields of a workload that say `mask`: of their own for one condition of each kind, the rest as text."""
+    found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
+    further: list[Part] = []
+    for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
+        if isinstance(part, Causal) and not found["causal"]:
+            found["causal"] = part.alignment
+        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
+            found["key_lengths"] = part.lengths
+        elif (
+            isinstance(part, Window)
+            and found["window"] is None
+            and part.alignment
+            == (found["causal"] or "top_left")  # the field's lies along the causal diagonal
+        ):
+            found["window"] = part.sides
+        else:
+            further.append(part)
+    given = any(part.kind == Given.kind for part in further)
+    return {**found, "mask": Given.kind if given else Mask(tuple(further)).text}

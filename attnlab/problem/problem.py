@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.problem.block import PARAMETERS, Block, floating
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.mask_parts import Causal, Given, KeyLengths, Part, Place, Shape, Window, broadcastable
-from attnlab.problem.masks import EVERYTHING, Mask
+from attnlab.problem.mask_parts import Given, KeyLengths, Part, Place, Shape, broadcastable
+from attnlab.problem.masks import EVERYTHING, Mask, masked_by
 
 _INPUTS = ("query", "key", "value")
 _FURTHER = ("bias", "sinks", "output_gradient")
@@ -297,23 +297,6 @@ def digest(problem: Problem) -> str:
 
 
 # -- what may be asked -------------------------------------------------------------------------------
-
-
-def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: Any = None) -> Mask:
-    """The mask of the three conditions that have a keyword of their own. Raises ValueError for what they are not."""
-    parts: list[Any] = []
-    alignment = "top_left"
-    if causal is not False and causal is not None:
-        alignment = "top_left" if causal is True else str(causal)
-        parts.append(Causal(alignment))
-    if window is not None:
-        parts.append(Window.of(window, alignment))
-    if key_lengths is not None:
-        lengths = np.asarray(key_lengths)
-        if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-            raise ValueError(f"key_lengths must be whole numbers, one a batch element, got {key_lengths!r}")
-        parts.append(KeyLengths(tuple(int(one) for one in lengths)))
-    return Mask(tuple(parts))
 
 
 def checked_number(name: str, value: Any, *, above: float = -math.inf) -> float:

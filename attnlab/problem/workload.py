@@ -17,9 +17,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.problem.block import head_dim_of, projected, shapes
-from attnlab.problem.captured import Captured, is_captured
 from attnlab.problem.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
-from attnlab.problem.distributions import DISTRIBUTIONS
+from attnlab.problem.distributions import DISTRIBUTIONS, Captured, is_captured
 from attnlab.problem.dtypes import DTYPES, ITEM_BYTES
 from attnlab.problem.fields import (
     declaration,
@@ -29,9 +28,9 @@ from attnlab.problem.fields import (
     spoken,
     whole,
 )
-from attnlab.problem.mask_parts import ALIGNMENTS, Causal, KeyLengths, Part, Shape, Window
-from attnlab.problem.masks import Counts, Mask
-from attnlab.problem.problem import Alibi, Problem, checked_number, masked_by
+from attnlab.problem.mask_parts import ALIGNMENTS, Shape, Window
+from attnlab.problem.masks import Counts, Mask, fields_of, masked_by
+from attnlab.problem.problem import Alibi, Problem, checked_number
 
 DEVICES = ("cpu", "cuda")
 #: how keys and values lie between calls, and what a reader calls it; see `attnlab.backends.storage`
@@ -195,7 +194,7 @@ class Workload:
         masked = self.masked
         masked.check(self.shape)
         if self.mask != GIVEN:  # a mask has one way to be written
-            written = _mask_fields(masked)
+            written = fields_of(masked)
         elif self.window is not None:
             written = {"window": Window.of(self.window).sides}
         for name, value in written.items():
@@ -257,14 +256,14 @@ class Workload:
     def captured(self) -> Captured | None:
         """The file that the inputs are read from, None where they are drawn.
 
-        Raises ValueError where its digest is not told: `attnlab.problem.captured.named` finds it.
+        Raises ValueError where its digest is not told: `attnlab.problem.distributions.named` finds it.
         """
         if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
             return None
         found = Captured.parse(self.distribution)
         if not found.digest:
             raise ValueError(
-                f"distribution must name the digest of {found.text}, got none: see captured.named"
+                f"distribution must name the digest of {found.text}, got none: see distributions.named"
             )
         return found
 
@@ -295,21 +294,8 @@ class Workload:
             scale=problem.scale,
             direction=direction,
             layout=layout,
-            **_mask_fields(problem.mask),
+            **fields_of(problem.mask),
         )
-
-    @classmethod
-    def of_arrays(
-        cls,
-        query: NDArray[Any],
-        key: NDArray[Any],
-        value: NDArray[Any],
-        *,
-        device: str = "cpu",
-        **rest: Any,
-    ) -> Workload:
-        """The workload that these arrays pose, `rest` as for `Problem.of`. Raises ValueError where they do not fit."""
-        return cls.of_problem(Problem.of(query, key, value, **rest), device=device)
 
     @property
     def backward(self) -> bool:
@@ -475,25 +461,3 @@ def _is_whole(value: Any) -> bool:
 def _counts(mask: Mask, shape: Shape) -> Counts:
     """What a mask leaves: contenders of one race, and workloads of many directions, ask again and again."""
     return mask.counts(shape)
-
-
-def _mask_fields(mask: Mask) -> dict[str, Any]:
-    """The fields that say `mask`: of their own for one condition of each kind, the rest as text."""
-    found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
-    further: list[Part] = []
-    for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
-        if isinstance(part, Causal) and not found["causal"]:
-            found["causal"] = part.alignment
-        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
-            found["key_lengths"] = part.lengths
-        elif (
-            isinstance(part, Window)
-            and found["window"] is None
-            and part.alignment
-            == (found["causal"] or "top_left")  # the field's lies along the causal diagonal
-        ):
-            found["window"] = part.sides
-        else:
-            further.append(part)
-    given = any(part.kind == GIVEN for part in further)
-    return {**found, "mask": GIVEN if given else Mask(tuple(further)).text}

@@ -13,7 +13,7 @@ import msgspec
 from attnlab.backends.contender import parse_all
 from attnlab.experiments.catalogue import CHAPTER, chosen_experiments
 from attnlab.plain import decode
-from attnlab.problem.captured import is_captured
+from attnlab.problem.distributions import is_captured
 from attnlab.problem.grid import GRID, choices, workloads
 from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits

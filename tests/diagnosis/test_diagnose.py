@@ -20,7 +20,7 @@ import attnlab
 from attnlab.__main__ import _status
 from attnlab.experiments.diagnosis import Diagnosis, diagnose
 from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
-from attnlab.problem import captured
+from attnlab.problem import distributions as captured
 from attnlab.problem.grid import workloads
 from attnlab.problem.inputs import problem_of
 from attnlab.report import diagnosis_page

@@ -15,7 +15,7 @@ from attnlab.errors import Declined
 from attnlab.problem.directions import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import ITEM_BYTES
 from attnlab.problem.inputs import inputs, problem_of
-from attnlab.problem.problem import digest, pack, unpack
+from attnlab.problem.problem import Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
 
 workloads = strategies.workloads()
@@ -211,11 +211,13 @@ ARRAY = np.zeros((2, 3, 5, 8), np.float32)
 def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: Any, message: str) -> None:
     """By the first thing that does not fit."""
     with pytest.raises(ValueError, match=message):
-        Workload.of_arrays(query, key, value)
+        Problem.of(query, key, value)
 
 
 def test_arrays_pose_the_workload_of_their_shapes() -> None:
     """Every size is read off the array that has it."""
-    posed = Workload.of_arrays(np.zeros((2, 3, 5, 8)), np.zeros((2, 3, 7, 8)), np.zeros((2, 3, 7, 4)))
+    posed = Workload.of_problem(
+        Problem.of(np.zeros((2, 3, 5, 8)), np.zeros((2, 3, 7, 8)), np.zeros((2, 3, 7, 4)))
+    )
     wanted = Workload(batch=2, heads=3, queries=5, keys=7, head_dim=8, value_dim=4, dtype="float64")
     assert posed == wanted
