@@ -13,8 +13,8 @@ from typing import Any
 
 from attnlab.backends.contender import Contender
 from attnlab.errors import Declined, Misbehaved
-from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine
-from attnlab.gate.questions import Question, forget, forget_all
+from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
+from attnlab.gate.questions import Question
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Invariance
@@ -25,8 +25,6 @@ from attnlab.system import cores
 
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
-#: what a dtype costs to ask about, in float32's cost: measured; float64 has only the first of the questions
-_COST = {"float64": 0.5}
 
 Event = Callable[[str], None]
 
@@ -79,7 +77,7 @@ def check(
     dtypes: Sequence[str] = _DTYPES,
     on_event: Event = lambda text: None,
     keep: bool = False,
-    lanes: int | None = None,
+    processes: int | None = None,
     invariance: bool = False,
     everything: bool = False,
     deadline: float = 60.0,
@@ -88,8 +86,8 @@ def check(
 
     In each dtype first those about its output, then those about the gradients of query, key and value, where its
     library differentiates. `contender` is its name, with settings where they are to hold:
-    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. lanes : so many
-    processes share the dtypes, each with the backend in a process of its own, and find what one would have found; by
+    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. processes : so
+    many share the dtypes, each with the backend in a process of its own, and find what one would have found; by
     default one a core on the CPU, and one alone on another device or with `keep`. invariance : does it, where it
     is right, give the same bits again? Asked afterwards, see `attnlab.race.invariance`. everything : it is spared no
     question, however slow it is. deadline : seconds after which a question that it has not answered ends it.
@@ -97,8 +95,8 @@ def check(
     """
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     asked.require(folders)
-    if lanes is None:
-        lanes = 1 if keep or device != "cpu" else cores()
+    if processes is None:
+        processes = 1 if keep or device != "cpu" else cores()
     ends: dict[str, _End] = {}
     process = WorkerProcess(_patient(asked), folders)
     other = with_other_threads(asked, cores(), folders) if invariance else None
@@ -114,7 +112,8 @@ def check(
             other.start()  # which imports its library while the last dtype is asked about
 
     work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
-    first, *rest = _shared_out(dtypes, lanes)
+    processes = min(processes, len(dtypes))
+    first, *rest = (dtypes[at::processes] for at in range(processes))
     try:
         work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
         counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
@@ -146,20 +145,12 @@ class _End:
 def _settled(ends: Mapping[str, _End], dtypes: Sequence[str]) -> list[str]:
     """The dtypes that count, up to the first with a fault, once all of them have ended; none before that.
 
-    What other lanes found in later ones is what nobody would have asked.
+    What other processes found in later ones is what nobody would have asked.
     """
     until = next(
         (at for at, dtype in enumerate(dtypes, 1) if dtype in ends and ends[dtype].reason), len(dtypes)
     )
     return list(dtypes[:until]) if all(dtype in ends for dtype in dtypes[:until]) else []
-
-
-def _shared_out(dtypes: Sequence[str], lanes: int) -> list[list[str]]:
-    """The dtypes of each lane, in order: each goes to the lane that has least to do so far."""
-    shares: list[list[str]] = [[] for _ in range(min(lanes, len(dtypes)))]
-    for dtype in dtypes:
-        min(shares, key=lambda share: sum(_COST.get(one, 1.0) for one in share)).append(dtype)
-    return shares
 
 
 def _ask(
@@ -217,7 +208,7 @@ def _ask(
         if lasting is None:
             process.end()
         if not keep:
-            forget_all()
+            forget(inputs=True)
 
 
 def _patient(contender: Contender) -> Contender:

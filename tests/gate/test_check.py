@@ -45,19 +45,31 @@ HALVES = ("float16", "bfloat16")
 
 
 def held(
-    folder: Path, *, scale: str = "scale", extra: str = "pass", more: str = "", lanes: int = 1, **options: Any
+    folder: Path,
+    *,
+    scale: str = "scale",
+    extra: str = "pass",
+    more: str = "",
+    processes: int = 1,
+    **options: Any,
 ) -> Checked:
     """`check` of a NumPy backend with one thing changed; however slow it is, it is asked everything."""
     (folder / "mine.py").write_text(NUMPY.format(scale=scale, extra=extra) + more)
-    return check("mine", [str(folder)], lanes=lanes, everything=True, **options)
+    return check("mine", [str(folder)], processes=processes, everything=True, **options)
 
 
 def test_a_right_file_passes_with_its_precision_in_one_process_and_in_two(tmp_path: Path) -> None:
     """NumPy has no bfloat16: that is declined, and not held against it. The result is plain JSON."""
     told: list[list[str]] = [[], []]
     found, together = (
-        held(tmp_path, lanes=lanes, more=LOG_SUM.format(log="np.log"), on_event=texts.append, dtypes=HALVES)
-        for lanes, texts in enumerate(told, 1)
+        held(
+            tmp_path,
+            processes=processes,
+            more=LOG_SUM.format(log="np.log"),
+            on_event=texts.append,
+            dtypes=HALVES,
+        )
+        for processes, texts in enumerate(told, 1)
     )
     assert found == together and sorted(told[0]) == sorted(told[1])
     assert found.passed is True and found.reason is None
@@ -94,7 +106,8 @@ def test_of_faults_in_several_dtypes_the_first_is_told(tmp_path: Path) -> None:
     """In the order of the dtypes, whichever process is done first; and a process that dies is one."""
     extra = "os._exit(3) if query.dtype == np.float64 else None"
     alone, together = (
-        held(tmp_path, extra=extra, lanes=lanes, dtypes=("float32", "float64")) for lanes in (1, 2)
+        held(tmp_path, extra=extra, processes=processes, dtypes=("float32", "float64"))
+        for processes in (1, 2)
     )
     assert alone == together and alone.passed is False and "float64" in (alone.reason or "")
 
@@ -109,7 +122,7 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        held(tmp_path, lanes=2, on_event=interrupt, dtypes=("float32", "float64", "bfloat16"))
+        held(tmp_path, processes=2, on_event=interrupt, dtypes=("float32", "float64", "bfloat16"))
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in alive)
 
@@ -128,7 +141,7 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
     """Right all the same, and the table says what it lacks."""
     text = NUMPY.replace("np.float64", "np.float32").format(scale="np.float32(scale)", extra="pass")
     (tmp_path / "mine.py").write_text(text)
-    found = check("mine", [str(tmp_path)], dtypes=("float32", "float64"), lanes=1, everything=True)
+    found = check("mine", [str(tmp_path)], dtypes=("float32", "float64"), processes=1, everything=True)
     assert found.passed is True and "float64" not in found.precision
     assert found.no_dtypes["float64"] == "its answers have the precision of float32"
     shown = [str(cell) for column in check_table([found]).columns for cell in column.cells]

@@ -19,7 +19,6 @@ from attnlab.problem.result import Outcome
 from attnlab.problem.workload import Workload
 from attnlab.race import admission
 from attnlab.race.admission import REACH, predicted_seconds, rungs, shortened, sort_of
-from attnlab.race.limits import Limits
 from attnlab.race.worker_process import Refused
 
 GIB = 2**30
@@ -97,17 +96,6 @@ def test_a_prediction_made_beside_a_neighbour_refuses_only_what_is_far_over(
     assert result.outcome == outcome
 
 
-def test_a_workload_near_one_that_was_raced_is_predicted_from_it(clock: Clock) -> None:
-    """Nothing smaller is called once a call of a sixteenth of the work was seen, in FLOPs and in scores."""
-    worker = FakeWorker("a", clock, by_flops(1e11))
-    with conductor_of([worker]) as conductor:
-        conductor.race(BIG)
-        for near, tried in ((BIG.with_(keys=4096), False), (BIG.with_(queries=2**15, keys=2**15), True)):
-            before = len(worker.tried)
-            conductor.race(near)
-            assert any(one not in (BIG, near) for one in worker.tried[before:]) is tried
-
-
 @given(workloads)
 def test_rungs_end_can_be_drawn_and_have_work(workload: Workload) -> None:
     """One head of keys each, and its query heads. What does not fit a smaller length is cut or left out."""
@@ -162,16 +150,6 @@ def test_overhead_and_growth_are_told_apart(overhead: float, rate: float) -> Non
     assert found == pytest.approx(cost(BIG), rel=1e-3, abs=1e-3)
     assert predicted_seconds(Workload(key_lengths=(0,)), cost, limit=1.0) is None
     assert REACH == 16
-
-
-def test_more_time_allows_longer_calls() -> None:
-    """So many seconds as a refusal tells, which leave every process of every contender two rounds."""
-    limits = Limits()
-    assert limits.longest_call(4) == limits.call_seconds
-    allowed = Limits(workload_seconds=limits.seconds_for(6.0, contenders=4))
-    assert 6.0 <= allowed.longest_call(4) < 6.1
-    assert allowed.utmost_seconds >= 4 * 5 * 2 * 6.0
-    assert allowed.deadline(4) >= 4 * 6.0
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from fake_workers import QUICK, SMALL, Clock, FakeWorker, race
 
 from attnlab.backends.contender import parse_all
@@ -52,24 +51,6 @@ def test_a_fallback_is_said_in_the_row_and_what_forced_nothing_has_none() -> Non
     assert results[0].reason == "it asked for _flash, but _math ran"
     assert [one.reason for one in results[1:]] == [None, None]
     assert Result.from_json(results[0].to_json()) == results[0]
-
-
-@pytest.mark.parametrize(
-    ("said", "dtype", "filed"),
-    [
-        ("bfloat16", "float32", "bfloat16"),
-        ("float32", "float32", None),
-        ("bfloat16", "bfloat16", None),
-        (None, "float32", None),
-    ],
-)
-def test_a_lower_format_is_filed_with_the_result(said: str | None, dtype: str, filed: str | None) -> None:
-    """Where it is lower than that of the inputs."""
-    clock = Clock()
-    workload = SMALL.with_(dtype=dtype)
-    results, _ = race([FakeWorker("one", clock, computes_in=said), FakeWorker("other", clock)], workload)
-    assert [one.outcome for one in results] == [Outcome.MEASURED] * 2, results[0].reason
-    assert [one.computes_in for one in results] == [filed, None]
 
 
 def test_a_real_one_is_measured_where_it_says_it_and_wrong_where_not(tmp_path: Path) -> None:

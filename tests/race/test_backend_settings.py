@@ -57,22 +57,6 @@ def test_they_are_read_without_importing_the_file(tmp_path: Path) -> None:
         settings_of("yours", folders)
 
 
-def test_the_file_is_configured_with_all_of_them_before_the_rest_is_read(tmp_path: Path) -> None:
-    """Those that were not given have their defaults."""
-    folders = written(tmp_path)
-    plain, one = load("mine", folders), load("mine", folders, {"more": "1", "format": "half"})
-    assert (plain.settings, plain.kernel, plain.computes_in) == (
-        {"more": "0", "format": "own"},
-        "more 0",
-        None,
-    )
-    assert (one.settings, one.kernel, one.computes_in) == (
-        {"more": "1", "format": "half"},
-        "more 1",
-        "float16",
-    )
-
-
 @pytest.mark.parametrize(
     ("source", "given", "message"),
     [

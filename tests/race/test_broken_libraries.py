@@ -123,16 +123,3 @@ def test_the_list_of_backends_survives_it(install: Install, monkeypatch: pytest.
     assert found["numpy_vectorized"].library == "numpy" and found["numpy_vectorized"].summary
     assert (found["numba_fused"].reason or "").endswith("pip install --force-reinstall 'attnlab[numba]'")
     assert "no licence found" in (found["onnxruntime"].reason or "")
-
-
-def test_one_that_fails_beside_another_library_alone_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two of them in one process may be too many: a race has a process for each."""
-    plain = "LIBRARY = 'numpy'\ndef attend(q, k, v): return v\n"
-    (tmp_path / "first.py").write_text("import builtins; builtins.loaded = True\n" + plain)
-    (tmp_path / "second.py").write_text(
-        "import builtins, os\nif hasattr(builtins, 'loaded'): os.abort()\n" + plain
-    )
-    monkeypatch.setattr(support, "backends", lambda folders: ["first", "second"])
-    assert [one.reason for one in listed("cpu", [str(tmp_path)])] == [None, None]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.backends import contender
-from attnlab.backends.contender import Contender, parse_all, with_huge_pages
-from attnlab.backends.library import huge_page_variables
-from attnlab.race.worker_process import Refused, WorkerProcess
+from attnlab.backends.contender import Contender, parse_all
 
 #: of OpenMP, and of the BLAS libraries that NumPy and PyTorch are built with
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -23,13 +18,6 @@ def test_variables_and_threads_are_taken_apart() -> None:
     assert one.backend == "torch_sdpa"
     assert one.threads == 2
     assert one.variables == (("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1:b=[2]"), ("_X1", "a b"))
-
-
-def test_other_names_in_small_letters_are_the_backends_own_settings() -> None:
-    """Whether the backend has them is for its file to say."""
-    one = Contender.parse("a[precision=bf16,threads=2,X=1,tile_rows=64]")
-    assert one.settings == (("precision", "bf16"), ("tile_rows", "64"))
-    assert (one.threads, one.variables) == (2, (("X", "1"),))
 
 
 def test_a_setting_is_held_against_the_backends_file() -> None:
@@ -52,62 +40,6 @@ def test_threads_set_every_librarys_variable_and_an_explicit_one_wins() -> None:
     environment = Contender.parse("a[threads=3]").environment({"MKL_NUM_THREADS": "9"})
     assert {name: environment[name] for name in THREADS} == dict.fromkeys(THREADS, "3")
     assert Contender.parse("a[threads=3,MKL_NUM_THREADS=1]").environment({})["MKL_NUM_THREADS"] == "1"
-
-
-def test_huge_pages_set_what_the_libraries_read_and_an_explicit_variable_wins() -> None:
-    """The default leaves them as they are."""
-    one = Contender.parse("a[pages=huge]")
-    plain = Contender.parse("a").environment({})
-    assert one.pages == "huge"
-    assert one.environment({}) == {**plain, **huge_page_variables()}
-    assert huge_page_variables() == {"THP_MEM_ALLOC_ENABLE": "1"}
-    assert Contender.parse("a[pages=default]").environment({}) == plain
-    own = Contender.parse("a[pages=huge,THP_MEM_ALLOC_ENABLE=0]").environment({"THP_MEM_ALLOC_ENABLE": "2"})
-    assert own["THP_MEM_ALLOC_ENABLE"] == "0"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a", "a[pages=huge]"),
-        ("a#2", "a[pages=huge]"),
-        ("a[threads=2]", "a[threads=2,pages=huge]"),
-        ("a[pages=default]", "a[pages=huge]"),
-        ("a[threads=2, pages=default]#3", "a[threads=2,pages=huge]"),
-        ("a[X=b:[2]]", "a[X=b:[2],pages=huge]"),
-        ("a[X=#1]#2", "a[X=#1,pages=huge]"),
-    ],
-)
-def test_the_same_contender_on_huge_pages_is_written_with_its_other_settings(
-    text: str, expected: str
-) -> None:
-    """What is written is read again, whatever a value may hold."""
-    assert with_huge_pages(text) == expected
-    assert Contender.parse(expected).pages == "huge"
-
-
-@pytest.mark.parametrize(
-    ("shown", "refused"),
-    [
-        ("always [madvise] never\n", None),
-        ("[always] madvise never\n", None),
-        ("always madvise [never]\n", "transparent huge pages are switched off (never)"),
-        (None, "this system has no transparent huge pages, or does not show them"),
-    ],
-)
-def test_why_a_system_gives_no_huge_pages_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str | None, refused: str | None
-) -> None:
-    """And a contender that asks for them there is not started."""
-    monkeypatch.setattr(contender, "_HUGE_PAGES", tmp_path / "enabled")
-    if shown is not None:
-        (tmp_path / "enabled").write_text(shown, encoding="utf-8")
-    assert contender.huge_pages_refused() == refused
-    if refused:
-        process = WorkerProcess(Contender.parse("a[pages=huge]"))
-        with pytest.raises(Refused) as refusal:
-            process.start()
-        assert (str(refusal.value), refusal.value.kind, process.alive) == (refused, "unavailable", False)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import namedtuple
@@ -50,31 +49,6 @@ def test_the_run_delay_is_summed_over_all_threads(tasks: Path) -> None:
     thread(tasks, 1, "5000000 1500000000 30\n")
     thread(tasks, 2, "7 250000000 1\n")
     assert system.run_delay_seconds() == pytest.approx(1.75)
-
-
-@pytest.mark.parametrize(
-    "schedstat",
-    [
-        pytest.param(None, id="no such figure"),
-        pytest.param("", id="empty"),
-        pytest.param("12\n", id="one figure"),
-        pytest.param("a b c\n", id="no figures"),
-        pytest.param("0 0 0\n", id="scheduler statistics are compiled in and switched off"),
-    ],
-)
-def test_a_kernel_that_does_not_tell_run_delay_gives_no_number(tasks: Path, schedstat: str | None) -> None:
-    """Not 0, which would say that nobody ever waited."""
-    thread(tasks, 1, schedstat)
-    assert math.isnan(system.run_delay_seconds())
-
-
-def test_the_pressure_is_that_of_some_tasks_in_all(pressure: Path) -> None:
-    """In microseconds, and the first line of two."""
-    pressure.write_text(
-        "some avg10=0.00 avg60=1.25 avg300=0.30 total=2500000\nfull avg10=0.00 avg60=0.00 total=7\n",
-        encoding="ascii",
-    )
-    assert system.pressure_seconds() == pytest.approx(2.5)
 
 
 def test_what_a_system_hides_is_named(tasks: Path, pressure: Path) -> None:
@@ -157,14 +131,4 @@ def test_what_our_processes_start_is_ours(machine: Machine) -> None:
     machine.processes |= {(12, 11, "pool"): 0.0, (13, 12, "deeper"): 0.0}
     watch = Watch()
     machine.passes(10.0, worker=1.0, pool=5.0, deeper=4.0)
-    assert watch.others([11]) == Others(0.0)
-
-
-def test_a_worker_that_ended_in_between_was_ours(machine: Machine) -> None:
-    """One that was killed for not answering took a core to the end; what it took before is not counted again."""
-    machine.processes |= {(12, 10, "worker"): 3.0, (40, 1, "gone"): 3.0}
-    watch = Watch()
-    machine.passes(10.0, worker=8.0)
-    del machine.processes[12, 10, "worker"], machine.processes[40, 1, "gone"]
-    machine.ended += 3.0 + 8.0
     assert watch.others([11]) == Others(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_workers import QUICK, SMALL, Clock, FakeWorker, conductor_of
+from fake_workers import QUICK, SMALL
 from toy_instruments import CpuTime, Failing
 
 from attnlab.backends.contender import parse_all
@@ -30,12 +30,3 @@ def test_a_new_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.reason == "its spin could not be measured: raised RuntimeError: no such counter here"
     assert Result.from_json(result.to_json()) == result
     assert conductor.account["instruments"] > 0
-
-
-def test_memory_is_left_out_where_it_is_not_wanted(clock: Clock) -> None:
-    """Latency is not: a race without it has no result; nor is set-up, which costs nothing to measure."""
-    conductor = conductor_of([FakeWorker("a", clock)])
-    conductor.memory = False
-    with conductor:
-        (result,) = conductor.race(SMALL)
-    assert [one.quantity for one in result.measurements] == ["latency", "setup"]

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, processes_of, race
 
-from attnlab import system
 from attnlab import system as memory
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome
 from attnlab.race import conductor, disturbance
-from attnlab.race import race as racing
 from attnlab.race.worker_process import Died, Hung, Refused
 
 
@@ -29,13 +27,6 @@ def test_every_turn_tells_its_process_and_its_placement(clock: Clock) -> None:
     assert columns["round"] == tuple(range(30))
     assert columns["process"] == tuple(index // 6 for index in range(30))
     assert columns["placement"] == tuple(index % 6 // 4 for index in range(30))
-
-
-def test_arrays_are_placed_anew_every_four_rounds_but_not_after_the_last(clock: Clock) -> None:
-    """A process that starts has them somewhere new anyway."""
-    worker = FakeWorker("a", clock)
-    race([worker], min_rounds=60, max_rounds=60)
-    assert worker.asked["place"] == 2 * 5  # twelve rounds a process
 
 
 def test_what_cannot_be_placed_is_noted_and_not_asked_again(clock: Clock) -> None:
@@ -166,16 +157,6 @@ def beside(monkeypatch: pytest.MonkeyPatch, cores: float = 1.0) -> None:
     monkeypatch.setattr(conductor, "Watch", Busy)
 
 
-@pytest.mark.parametrize(("part", "disturbed"), [(0.019, False), (0.021, True)])
-def test_a_turn_may_wait_for_two_per_cent_of_its_time(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, part: float, disturbed: bool
-) -> None:
-    """Every system takes a little."""
-    beside(monkeypatch)
-    (result,), _ = race([FakeWorker("a", clock, delay=lambda turn: part)])
-    assert set(columns(result, "disturbed")[0]) == {float(disturbed)}
-
-
 def test_a_neighbour_that_stays_is_not_waited_for(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half the workload's time goes into turns that are taken again, and no more: the race then ends as any other."""
     beside(monkeypatch)
@@ -186,30 +167,6 @@ def test_a_neighbour_that_stays_is_not_waited_for(clock: Clock, monkeypatch: pyt
     again = sum(retaken) * 0.1  # a turn and its settling
     assert 1.0 <= again <= 1.0 + 0.1
     assert retaken[0] == 2.0 and retaken[-1] == 0.0
-
-
-def test_a_disturbed_turn_never_pairs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it showed of the other's speed decides nothing."""
-    monkeypatch.setattr(racing, "_RETAKES", 0)
-    noise, delay = (lambda turn, process: 1.0 + 4 * (turn % 2)), (lambda turn: 0.5 * (turn % 2))
-    results, _ = race([FakeWorker("a", clock), FakeWorker("b", clock, 0.001, noise, delay=delay)])
-    verdict = verdicts_against(results, "a")["b"]
-    assert (verdict.ratio, verdict.low, verdict.high) == pytest.approx((1.0,) * 3)
-    assert (verdict.rounds, verdict.disturbed, verdict.processes) == (15, 15, 5)
-
-
-def test_where_threads_do_not_tell_the_pressure_on_the_whole_system_does(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It includes what others waited, and the settling: here tasks wait for a tenth of all time."""
-    beside(monkeypatch)
-    worker = FakeWorker("a", clock, delay=lambda turn: float("nan"))
-    monkeypatch.setattr(system, "pressure_seconds", lambda: clock.now / 10)
-    (result,), _ = race([worker])
-    waited, disturbed, run_delay = columns(result, "waited", "disturbed", "run_delay_s")
-    assert waited == pytest.approx([0.1] * 30)
-    assert all(disturbed)
-    assert all(one != one for one in run_delay)
 
 
 def test_what_others_took_of_the_machine_stands_beside_every_result(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-from fake_workers import SMALL, Clock, FakeWorker, race
+from fake_workers import Clock, FakeWorker, race
 
-from attnlab.judge.verdicts import pay_off
 from attnlab.problem.result import Result
 
 
@@ -35,31 +33,3 @@ def test_every_process_has_a_sample_binding_and_what_the_first_call_took_more() 
     assert math.isclose(of(results, "costly").setup_seconds or 0, 3.0 + 0.010)
     plain = of(results, "plain")
     assert plain.setup_seconds == 0.0, "a first call that is no longer than the others costs nothing"
-
-
-def test_where_binding_computes_the_forward_pass_there_is_none() -> None:
-    clock = Clock()
-    workload = SMALL.with_(direction="backward")
-    results, _ = race([FakeWorker("one", clock), FakeWorker("other", clock)], workload)
-    assert [one.measurement("setup") for one in results] == [None, None]
-    assert all(one.setup_seconds is None for one in results)
-
-
-@pytest.mark.parametrize(("binding", "calls"), [(0.5, 500), (0.0014, 2), (0.0, None)])
-def test_it_pays_off_after_so_many_calls(binding: float, calls: int | None) -> None:
-    """Against the fastest that needs less: a call saves a millisecond here."""
-    clock = Clock()
-    results, _ = race(
-        [
-            FakeWorker("slowest", clock, 0.004),
-            FakeWorker("slow", clock, 0.002),
-            FakeWorker("fast", clock, 0.001, binding=lambda process: binding),
-        ]
-    )
-    found = pay_off(results, "fast")
-    if calls is None:
-        assert found is None
-    else:
-        assert found is not None and (found.against, found.calls) == ("slow", calls)
-    assert pay_off(results, "slow") is None
-    assert pay_off(results, "nobody") is None

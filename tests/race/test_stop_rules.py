@@ -107,31 +107,6 @@ def test_verdicts_are_looked_at_twice_and_not_in_between(clock: Clock) -> None:
     assert processes_of(other) == TEN
 
 
-def test_the_error_is_shared_among_all_that_are_compared(clock: Clock) -> None:
-    """What five processes decide between two they leave open among four: the interval is then 1.4 times as wide."""
-
-    def slower(turn: int, process: int) -> float:
-        return math.exp(0.06 + 0.03 * (-1, 1, -1, 1, 0)[process % 5])
-
-    alone, _ = race(entered(clock, 0.001, (0.001, slower)))
-    among, _ = race(entered(clock, 0.001, (0.001, slower), 0.001, 0.001))
-    assert (processes_of(alone[1]), processes_of(among[1])) == (FIVE, TEN)
-
-
-def test_the_planned_processes_share_the_time_equally_and_each_further_one_has_as_much(clock: Clock) -> None:
-    """Within a round of it, which takes 0.2 s."""
-    workers = entered(clock, 0.05, (0.05, uneven))
-    results, _ = race(
-        workers, workload_seconds=6.0, settle_below_seconds=1.0, min_rounds=1000, max_rounds=1000
-    )
-    seconds = dict.fromkeys(range(10), 0.0)
-    for one in results:
-        for number, rounds in processes_of(one).items():
-            seconds[number] += rounds * 0.1
-    assert sum(list(seconds.values())[:5]) == pytest.approx(6.0, abs=0.2 + 1e-9)
-    assert all(spent == pytest.approx(1.2, abs=0.2 + 1e-9) for spent in seconds.values())
-
-
 def test_a_slow_contender_does_not_starve_the_others(clock: Clock) -> None:
     """It leaves with its verdict after its third process, and the time that it took is given back to them."""
     results, _ = race(entered(clock, 0.001, (0.001, uneven), 0.9), workload_seconds=4.0)
@@ -198,17 +173,6 @@ def test_from_the_third_process_on_there_are_as_many_rounds_as_pay(
         rounds = math.ceil(aim)
         assert 6 < rounds < 20
     assert counted[2] == rounds
-
-
-def test_a_turn_is_sized_by_the_least_call_seen_so_far(clock: Clock) -> None:
-    """Neither a calibration in a bad moment nor a slow turn shortens those that follow, in whichever process."""
-
-    def seconds(workload: Any, calls: int) -> float:
-        return 0.02 if calls <= 2 else 0.001  # the gate and the calibration
-
-    worker = FakeWorker("a", clock, seconds, lambda turn, process: 2.0 if turn % 3 == 0 else 1.0)
-    race([worker], turn_seconds=0.004)
-    assert [iterations for iterations, _ in worker.turns] == [1, *[4] * 29]
 
 
 def test_every_turn_is_settled_but_those_of_a_long_call_in_pages_that_it_has_touched(clock: Clock) -> None:

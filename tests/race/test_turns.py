@@ -12,6 +12,7 @@ from fake_workers import SMALL
 
 from attnlab.backends.backend import Backend
 from attnlab.race.instruments import LATENCY
+from attnlab.race.probe import Pace
 from attnlab.race.worker import Worker, slowed
 
 
@@ -122,14 +123,30 @@ def test_arrays_that_are_placed_anew_lie_elsewhere_and_hold_the_same(worker: Mak
     assert one.call is one.problem is one.padding is None
 
 
-def test_large_inputs_are_not_placed_anew(worker: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice of them might not fit; the call stays as it is."""
-    of_inputs = 3 * 4 * 4 * 4  # query, key and value, each of 4 by 4 numbers of 4 bytes
-    for limit, placed in ((of_inputs, True), (of_inputs - 1, False)):
-        monkeypatch.setattr("attnlab.race.worker.PLACED_BYTES", limit)
-        one = worker(Counting())
-        call = one.call
-        reason = one.place()
-        assert (reason is None) is placed
-        assert (one.call is call) is not placed
-    assert reason == "its inputs take over 191 B"
+# -- answers of the gate: what is set-up, and what is pace ------------------------------------------
+
+
+class Box:
+    """Takes `compiling` seconds the first time that a shape comes, and `seconds` every time."""
+
+    def __init__(self, seconds: float, compiling: float = 0.0) -> None:
+        self.seconds, self.compiling = seconds, compiling
+        self.now, self.calls, self.compiled = 0.0, 0, set[str]()
+        self.pace = Pace(lambda: self.now)
+
+    def ask(self, shape: str) -> int:
+        return self.pace.timed(lambda: self._answer(shape))
+
+    def _answer(self, shape: str) -> int:
+        self.calls += 1
+        self.now += self.seconds + (0.0 if shape in self.compiled else self.compiling)
+        self.compiled.add(shape)
+        return self.calls
+
+
+def test_compiling_is_no_pace() -> None:
+    """Every shape is compiled for once, and answered twice then; the first answer is the one that counts."""
+    box = Box(seconds=0.001, compiling=0.2)
+    assert [box.ask(shape) for shape in ("a", "b", "a", "c")] == [1, 3, 5, 6]
+    assert box.pace.seconds == pytest.approx(4 * 0.001)
+    assert box.pace.setup == pytest.approx(3 * 0.2)

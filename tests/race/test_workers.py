@@ -142,23 +142,6 @@ def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_no
     assert starts == [f"starting {name}" for workload in sets for one in workload for name in one]
 
 
-def test_samples_carry_all_that_was_noted_beside_them(folder: Path) -> None:
-    """Round, process and placement, calls, faults, and what disturbed the turn; and the state of the cache."""
-    (result,) = race(folder, "good")
-    assert result.latency is not None
-    where = {"round", "process", "placement", "iterations"}
-    disturbances = {"run_delay_s", "waited", "retaken", "disturbed", "steal_s", "calibration_s"}
-    assert set(result.latency.columns) == where | disturbances | {"minor_faults", "involuntary_switches"}
-    assert result.latency.columns["process"] == (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
-    facts = {**result.latency.facts, "others": ""}
-    assert len(facts.pop("inputs")) == 16
-    assert facts == {"cache": "warm", "others": ""}
-    assert all(sample > 0 for sample in result.latency.samples)
-    assert result.accuracy is not None and result.accuracy.rows_checked == 8
-    assert result.kernel
-    assert result.library == "numpy"
-
-
 # -- only one is runnable -------------------------------------------------------------------------------
 
 

@@ -74,10 +74,10 @@ def test_a_contender_told_apart_from_itself_is_a_failure(
     ("found", "condition", "percent", "passed"),
     [
         pytest.param(1.03, IDLE, 3.0, True, id="found"),
-        pytest.param(0.9, "cpu", 3.0, False, id="wrong sign, also beside a hog"),
+        pytest.param(0.9, "cpu", 3.0, False, id="wrong sign, also beside background load"),
         pytest.param(1.0, IDLE, 2.0, None, id="too small to be found for certain"),
         pytest.param(1.0, IDLE, 10.0, False, id="missed"),
-        pytest.param(1.0, "cpu", 10.0, None, id="missed beside a hog"),
+        pytest.param(1.0, "cpu", 10.0, None, id="missed beside background load"),
     ],
 )
 def test_a_slow_down_must_be_found_where_it_can_and_never_have_the_wrong_sign(
@@ -123,7 +123,7 @@ def test_an_unknown_condition_is_refused_before_anything_is_measured() -> None:
 
 
 @pytest.mark.parametrize("kind", LOADS)
-def test_a_hog_ends_with_its_block(kind: str) -> None:
+def test_background_load_ends_with_its_block(kind: str) -> None:
     """Whatever happens in it."""
     before = set(psutil.Process().children())
     with pytest.raises(RuntimeError, match="enough"), background_load(kind, 60.0):
