@@ -2,7 +2,7 @@
 
 Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
 multi-head block, ``projection=fused|packed|loop``; any other name in small letters is a setting of the backend's own
-(`attnlab.backends.settings`). They are fixed when the contender's process starts, because libraries read them once, on
+(`attnlab.backends.discovery`). They are fixed when the contender's process starts, because libraries read them once, on
 import.
 """
 

@@ -34,6 +34,8 @@ from numpy.typing import NDArray
 
 from attnlab.errors import Declined, Unavailable
 from attnlab.problem.dtypes import FORMATS
+from attnlab.problem.mask_parts import Given
+from attnlab.problem.masks import fields_of
 from attnlab.problem.problem import Alibi, Problem
 
 Array = NDArray[np.float64]
@@ -279,12 +281,10 @@ def save(file: Path, problems: Mapping[str, Problem], about: Mapping[str, str] |
 
 def asked_of(problem: Problem) -> tuple[dict[str, Any], NDArray[Any] | None]:
     """Scale, soft cap and mask of a problem as fields of a workload, and the mask that has no text as an array."""
-    from attnlab.problem.workload import GIVEN, Workload  # which knows this module
-
-    workload = Workload.of_problem(problem)
-    given = workload.mask == GIVEN
+    asked = {"scale": problem.scale, "softcap": problem.softcap, **fields_of(problem.mask)}
+    given = asked["mask"] == Given.kind
     names = _CONDITIONS[:2] if given else _CONDITIONS
-    found = {name: value for name in names if (value := getattr(workload, name)) not in (None, False, "")}
+    found = {name: one for name in names if (one := asked[name]) is not False and one not in (None, "")}
     array = problem.mask.array(problem.shape) if given else None
     return found, None if array is None else array.reshape((1,) * (4 - array.ndim) + array.shape)
 
