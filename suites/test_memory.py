@@ -48,7 +48,7 @@ def test_growth(peak: Measured, contender: str, workload: Workload, pytestconfig
     """Peak memory of those that declare no score matrix grows no faster than the length."""
     settings = pytestconfig.stash[SETTINGS]
     peak(contender, workload)  # one that does not load is told here: its import may end a process
-    memory = load(settings.contender(contender).backend, settings.folders).memory
+    memory = load(settings.contenders[contender].backend, settings.folders).memory
     if not memory or memory["scores"]:
         pytest.skip(f"{contender} does not promise linear memory")
     at = [workload.with_(queries=length, keys=length) for length in _LENGTHS]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import _lru_cache_wrapper, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,31 +31,6 @@ _LARGEST_PRODUCT = 60000.0
 _MASK, _BIAS, _SINKS, _UPSTREAM = 1, 2, 3, 4
 
 Array = NDArray[np.float64]
-T = TypeVar("T", bound=Callable[..., Any])
-_CACHES: list[_lru_cache_wrapper[Any]] = []
-
-
-def cached(maxsize: int) -> Callable[[T], T]:
-    """A cache that `forget` empties: questions and their references serve all backends that are asked in a process."""
-
-    def wrap(function: T) -> T:
-        wrapped = lru_cache(maxsize)(function)
-        _CACHES.append(wrapped)
-        return wrapped  # type: ignore[return-value]
-
-    return wrap
-
-
-def forget() -> None:
-    """Free what has been posed so far: the references of one dtype take some 300 MB."""
-    for one in _CACHES:
-        one.cache_clear()
-
-
-def forget_all() -> None:
-    """Free the drawn inputs too, which all dtypes share: some 100 MB."""
-    forget()
-    _drawn.cache_clear()
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +136,7 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         )
         forward = posed(plain, dtype, seed)
         return None if forward is None else _with_gradient(forward, form, seed)
-    exact = _drawn(form, seed)
+    exact = drawn(form, seed)
     q, k, v = (round_to(array, dtype) for array in exact)
     if not all(_held(*one) for one in zip(exact, (q, k, v), strict=True)):
         return None
@@ -181,14 +156,16 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
     return Question(form, problem)
 
 
-@cached(4096)  # more than there are in all dtypes: asked in a circle, a smaller one would hold none of them
+@lru_cache(
+    maxsize=4096
+)  # more than there are in all dtypes: asked in a circle, a smaller one would hold none of them
 def posed(form: Form, dtype: str, seed: int) -> Question | None:
     """`pose`, cached with its references."""
     return pose(form, dtype, seed)
 
 
 @lru_cache(maxsize=4096)
-def _drawn(form: Form, seed: int) -> tuple[Array, Array, Array]:
+def drawn(form: Form, seed: int) -> tuple[Array, Array, Array]:
     """Query, key and value of `form` before they are cast: the same for all dtypes."""
     rng = _stream(form, seed)
     kv_heads = form.heads if form.kv_heads is None else form.kv_heads

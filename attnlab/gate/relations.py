@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from attnlab.gate.conditions import Form
 from attnlab.gate.evidence import allowance
-from attnlab.gate.questions import Question, cached, posed
+from attnlab.gate.questions import Question, posed
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.workload import Workload
 
@@ -50,7 +51,7 @@ class Relation:
         return f"two answers differ by {off / norm:.3g} relative, at most {allowed / norm:.3g} is rounding"
 
 
-@cached(8)
+@lru_cache(maxsize=8)
 def relations(dtype: str, seed: int) -> tuple[Relation, ...]:
     """Every relation, on inputs drawn from `seed`; kept, with its references, for the next backend."""
     return tuple(_relations(dtype, seed))

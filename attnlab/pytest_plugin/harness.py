@@ -131,7 +131,7 @@ class Harness:
 
     def _answer_here(self, name: str, workload: Workload) -> Accuracy | Result:
         """Call the backend once, in this process; of its settings only the backend's own apply here."""
-        one = self.settings.contender(name)
+        one = self.settings.contenders[name]
         try:
             backend = load(one.backend, self.settings.folders, dict(one.settings))
             reason = backend.declines(workload)
@@ -184,7 +184,7 @@ class Harness:
         if self._conductor is None:
             settings = self.settings
             self._conductor = Conductor(
-                settings.contenders, baseline=settings.baseline, folders=settings.folders
+                tuple(settings.contenders.values()), baseline=settings.baseline, folders=settings.folders
             )
         self._conductor.limits, self._conductor.memory = limits, memory
         return {result.contender: result for result in self._conductor.race(workload)}

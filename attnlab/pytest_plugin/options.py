@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,35 +25,22 @@ _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
 class Settings:
     """The options, checked. `said` is what they say of workloads, by `Choice.name`.
 
-    `dtypes_given` tells a user's own choice of dtypes from the default. `part` is that of a preset, where one is named.
+    contenders : by name, in the order they were given. formats : the number formats in which accuracy is judged, all
+    unless the user chose. part : that of a preset, where one is named.
     """
 
-    contenders: tuple[Contender, ...]
+    contenders: Mapping[str, Contender]
     baseline: str
     folders: tuple[str, ...]
     said: Mapping[str, Any]
-    dtypes_given: bool
+    formats: Sequence[str]
     ceilings: bool
     part: Part | None = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """What the contenders are called, in the order they were given."""
-        return tuple(contender.name for contender in self.contenders)
-
-    @property
     def backends(self) -> tuple[str, ...]:
         """The contenders' backends, each once."""
-        return tuple(dict.fromkeys(contender.backend for contender in self.contenders))
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """The number formats in which accuracy is judged: all, unless the user chose."""
-        return tuple(self.said["dtypes"]) if self.dtypes_given else DTYPES
-
-    def contender(self, name: str) -> Contender:
-        """The contender of that name."""
-        return next(one for one in self.contenders if one.name == name)
+        return tuple(dict.fromkeys(one.backend for one in self.contenders.values()))
 
     def workload(self, **axes: int | str) -> Workload:
         """The first workload of the options' grid, or the one at `lengths`, `heads` and `dtypes`."""
@@ -85,13 +72,14 @@ class Settings:
             )
         except ValueError as fault:
             raise by_option(fault, said, grid=True) from None
-        known = [contender.name for contender in contenders]
+        known = {contender.name: contender for contender in contenders}
         if plan.baseline not in known:
             raise ValueError(
                 f"--baseline must be one of the contenders {', '.join(known)}, got {plan.baseline!r}"
             )
+        formats = DTYPES if "dtypes" in defaults else said["dtypes"]
         ceilings = not option("--no-ceilings")
-        return cls(contenders, plan.baseline, plan.folders, said, "dtypes" not in defaults, ceilings, part)
+        return cls(known, plan.baseline, plan.folders, said, formats, ceilings, part)
 
 
 def _after_bare(config: pytest.Config) -> dict[str, str]:

@@ -101,7 +101,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "length": (settings.said["lengths"], "n{}"),
         "heads": (settings.said["heads"], "h{}"),
         "dtype": (settings.said["dtypes"], "{}"),
-        "contender": (settings.names, "{}"),
+        "contender": (list(settings.contenders), "{}"),
         "backend": (settings.backends, "{}"),
     }
     own = {
@@ -176,7 +176,7 @@ def checked(pytestconfig: pytest.Config, harness: Harness) -> Examined:
             pytest.skip("the gate asks in a process of its own; --benchmark-disable starts none")
         settings = pytestconfig.stash[SETTINGS]
         found = check(
-            settings.contender(contender),
+            settings.contenders[contender],
             settings.folders,
             settings.workload().device,
             dtypes=settings.formats,
@@ -255,7 +255,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if harness is None or not harness.races or config.getoption("--benchmark-quiet"):
         return
     terminalreporter.section(f"attention: time a call, as a ratio to {harness.settings.baseline}")
-    width = max(map(len, harness.settings.names))
+    width = max(map(len, harness.settings.contenders))
     for workload, race in harness.races.items():
         terminalreporter.write_line(workload.label)
         medians = {one.contender: one.latency.median for one in race.results.values() if one.latency}

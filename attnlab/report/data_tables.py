@@ -47,7 +47,7 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
     run = analysis.run
     found: dict[str, Iterable[dict[str, Any]]] = {
         "winners": _winners(analysis),
-        "results": _results(analysis),
+        "results": results(analysis),
         "measurements": _measurements(analysis),
         "crossovers": _crossovers(analysis),
         "growth": (
@@ -78,11 +78,6 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
     for one in run.findings:
         if one.rows:
             yield f"finding-{one.experiment}", finding_rows(one.rows)
-
-
-def results(analysis: Analysis) -> Table:
-    """A row a contender and workload, whatever became of it."""
-    return list(_results(analysis))
 
 
 def even(rows: Table) -> Table:
@@ -125,59 +120,54 @@ def _winners(analysis: Analysis) -> Rows:
             "sure": str(one.won.sure),
             "first": ", ".join(one.won.first),
             "seconds": one.won.seconds,
-            **_lead("next", one.won.ahead),
-            **_lead("baseline", one.won.over_baseline),
+            "next": one.won.ahead.over if one.won.ahead else None,
+            **_ends("over_next", one.won.ahead),
+            "baseline": one.won.over_baseline.over if one.won.over_baseline else None,
+            **_ends("over_baseline", one.won.over_baseline),
             "not_compared": ", ".join(one.won.not_compared),
         }
 
 
-def _lead(name: str, lead: Lead | None) -> dict[str, Any]:
-    told = (None,) * 4 if lead is None else (lead.over, lead.ratio, lead.low, lead.high)
-    return dict(zip((name, f"over_{name}", f"over_{name}_low", f"over_{name}_high"), told, strict=True))
-
-
-def _results(analysis: Analysis) -> Rows:
+def results(analysis: Analysis) -> Rows:
     """A row a contender and workload, whatever became of it."""
     for cell in analysis.cells:
         first = {one.contender for one in cell.ranking.first} if cell.ranking else set()
-        for name in analysis.names:
-            if name in cell.answers:
-                yield {
-                    **_place(cell),
-                    **_result(cell, name, cell.answers[name]),
-                    "first": name in first,
-                }
+        for name in filter(cell.answers.__contains__, analysis.names):
+            one, believed = cell.answers[name], name in cell.measured
+            standing, rate = cell.standing(name), cell.rates.get(name) if believed else None
+            yield {
+                **_place(cell),
+                "contender": name,
+                "dtype": cell.workload.dtype,
+                "computes_in": one.computes_in,
+                "outcome": "failed measurement" if name in cell.faults else str(one.outcome),
+                "reason": cell.faults.get(name, one.reason),
+                "kernel": one.kernel,
+                "median_s": standing.seconds if standing else None,
+                "rounds": standing.rounds if standing else None,
+                **_verdict("over_fastest", standing.against_best if standing else None),
+                **_verdict("over_baseline", standing.against_baseline if standing else None),
+                "peak_bytes": one.peak_bytes if believed else None,
+                "score_bytes": cell.workload.score_bytes,
+                "output_bytes": cell.workload.output_bytes,
+                "flops_per_s": rate.flops if rate else None,
+                "share_of_matmul": rate.compute if rate else None,
+                "share_of_copy": rate.bandwidth if rate else None,
+                "limited_by": rate.limited_by if rate else None,
+                "relative_error": one.accuracy.relative_error if one.accuracy else None,
+                "error_budget": one.accuracy.budget if one.accuracy else None,
+                "first": name in first,
+            }
 
 
-def _result(cell: Cell, name: str, one: Result) -> dict[str, Any]:
-    standing, rate, believed = cell.standing(name), cell.rates.get(name), name in cell.measured
-    accuracy = one.accuracy
-    return {
-        "contender": name,
-        "dtype": cell.workload.dtype,
-        "computes_in": one.computes_in,
-        "outcome": "failed measurement" if name in cell.faults else str(one.outcome),
-        "reason": cell.faults.get(name, one.reason),
-        "kernel": one.kernel,
-        "median_s": standing.seconds if standing else None,
-        "rounds": standing.rounds if standing else None,
-        **_verdict("over_fastest", standing.against_best if standing else None),
-        **_verdict("over_baseline", standing.against_baseline if standing else None),
-        "peak_bytes": one.peak_bytes if believed else None,
-        "score_bytes": cell.workload.score_bytes,
-        "output_bytes": cell.workload.output_bytes,
-        "flops_per_s": rate.flops if rate and believed else None,
-        "share_of_matmul": rate.compute if rate and believed else None,
-        "share_of_copy": rate.bandwidth if rate and believed else None,
-        "limited_by": rate.limited_by if rate and believed else None,
-        "relative_error": accuracy.relative_error if accuracy else None,
-        "error_budget": accuracy.budget if accuracy else None,
-    }
+def _ends(name: str, found: Verdict | Lead | None) -> dict[str, float | None]:
+    """A ratio and its interval, as columns."""
+    told = (None,) * 3 if found is None else (found.ratio, found.low, found.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), told, strict=True))
 
 
 def _verdict(name: str, found: Verdict | None) -> dict[str, Any]:
-    told = (None,) * 4 if found is None else (found.ratio, found.low, found.high, str(found.kind))
-    return dict(zip((name, f"{name}_low", f"{name}_high", f"{name}_verdict"), told, strict=True))
+    return {**_ends(name, found), f"{name}_verdict": None if found is None else str(found.kind)}
 
 
 def _measurements(analysis: Analysis) -> Rows:

@@ -241,7 +241,7 @@ def json_text(run: Run) -> str:
 
 def csv_text(run: Run) -> str:
     """The table ``results``: a row a contender and workload, whatever became of it."""
-    return data_tables.csv_text(data_tables.results(analyse(run)))
+    return data_tables.csv_text(list(data_tables.results(analyse(run))))
 
 
 def summary(run: Run) -> str:

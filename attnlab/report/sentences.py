@@ -321,23 +321,19 @@ def _steps(group: Group, found: Fits) -> list[str]:
     return said
 
 
-def _slowed(group: Group) -> list[str]:
-    """A warning where the calibration loop itself took longer at some lengths than at others."""
-    worst: tuple[float, str] = (_SLOWED, "")
+def _slowed(group: Group) -> Iterator[str]:
+    """A warning where the calibration loop itself took longer at some lengths than at others, at most."""
+    apart = []
     for count in group.heads:
-        known = {n: group.cells[count, n].pace for n in group.grid[count]}
-        paces = {n: one for n, one in known.items() if one is not None}
-        if len(paces) < 2:
-            continue
-        slow, fast = max(paces, key=lambda n: paces[n]), min(paces, key=lambda n: paces[n])
-        if (ratio := paces[slow] / paces[fast]) > worst[0]:
-            worst = (
-                ratio,
-                (
-                    f"The machine's own speed changed: at {counted(count, 'head')} its calibration loop took "
-                    f"{units.seconds_text(paces[slow])} beside n = {slow} and {units.seconds_text(paces[fast])} beside "
-                    f"n = {fast} (medians). A fit cannot tell that from growth: where it matters, repeat the run when "
-                    "nothing else runs."
-                ),
-            )
-    return [worst[1]] if worst[1] else []
+        paces = {n: pace for n in group.grid[count] if (pace := group.cells[count, n].pace) is not None}
+        if len(paces) > 1:
+            slow, fast = max(paces, key=paces.__getitem__), min(paces, key=paces.__getitem__)
+            apart.append((paces[slow] / paces[fast], count, (slow, paces[slow]), (fast, paces[fast])))
+    ratio, count, *ends = max(apart, key=lambda one: one[0], default=(0.0, 0))
+    if ratio > _SLOWED:
+        slower, faster = (f"{units.seconds_text(pace)} beside n = {n}" for n, pace in ends)
+        yield (
+            f"The machine's own speed changed: at {counted(count, 'head')} its calibration loop took {slower} and "
+            f"{faster} (medians). A fit cannot tell that from growth: where it matters, repeat the run when nothing "
+            "else runs."
+        )

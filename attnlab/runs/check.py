@@ -13,8 +13,8 @@ from typing import Any
 
 from attnlab.backends.contender import Contender
 from attnlab.errors import Declined, Misbehaved
-from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine
-from attnlab.gate.questions import Question, forget, forget_all
+from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
+from attnlab.gate.questions import Question
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Invariance
@@ -25,8 +25,6 @@ from attnlab.system import cores
 
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
-#: what a dtype costs to ask about, in float32's cost: measured; float64 has only the first of the questions
-_COST = {"float64": 0.5}
 
 Event = Callable[[str], None]
 
@@ -114,7 +112,8 @@ def check(
             other.start()  # which imports its library while the last dtype is asked about
 
     work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
-    first, *rest = _shared_out(dtypes, processes)
+    processes = min(processes, len(dtypes))
+    first, *rest = (dtypes[at::processes] for at in range(processes))
     try:
         work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
         counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
@@ -152,14 +151,6 @@ def _settled(ends: Mapping[str, _End], dtypes: Sequence[str]) -> list[str]:
         (at for at, dtype in enumerate(dtypes, 1) if dtype in ends and ends[dtype].reason), len(dtypes)
     )
     return list(dtypes[:until]) if all(dtype in ends for dtype in dtypes[:until]) else []
-
-
-def _shared_out(dtypes: Sequence[str], processes: int) -> list[list[str]]:
-    """The dtypes of each process, in order: each goes to the process that has least to do so far."""
-    shares: list[list[str]] = [[] for _ in range(min(processes, len(dtypes)))]
-    for dtype in dtypes:
-        min(shares, key=lambda share: sum(_COST.get(one, 1.0) for one in share)).append(dtype)
-    return shares
 
 
 def _ask(
@@ -217,7 +208,7 @@ def _ask(
         if lasting is None:
             process.end()
         if not keep:
-            forget_all()
+            forget(inputs=True)
 
 
 def _patient(contender: Contender) -> Contender:

@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from types import FrameType
 
 
 @contextlib.contextmanager
@@ -19,15 +18,12 @@ def terminable() -> Iterator[None]:
         yield
         return
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    wanted = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
     # who was told to ignore a signal (nohup) goes on ignoring it
-    before = {one: signal.getsignal(one) for one in wanted if signal.getsignal(one) is not signal.SIG_IGN}
+    before = {one: handler for one, handler in handlers.items() if handler is not signal.SIG_IGN}
     try:
         for one in before:
-            signal.signal(one, interrupt)
+            signal.signal(one, signal.default_int_handler)
         yield
     finally:
         for one, handler in before.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -74,3 +75,16 @@ def test_a_step_is_said_with_the_score_matrix_on_both_sides(made):
     assert "(score matrix 16.0 MiB) as up to n = 512 (4.00 MiB)" in said
     row = next(row for row in rows(run) if row["contender"] == "b")
     assert row["step_from"] == 1024 and 1.8 < row["c"] / row["c_below_step"] < 2.2
+
+
+def test_a_machine_that_changed_its_speed_is_named(made):
+    run = made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES)
+    assert not any("own speed" in one for one in sentences(run))
+
+    def slowed(result):
+        columns = {**result.latency.columns, "calibration_s": (8e-4,) * len(result.latency.samples)}
+        return replace(result, measurements=(replace(result.latency, columns=columns),))
+
+    run.results = [slowed(one) if one.workload.keys == 128 else one for one in run.results]
+    (said,) = [one for one in sentences(run) if "own speed" in one]
+    assert "took 800 µs beside n = 128 and 500 µs beside n = " in said
