@@ -68,14 +68,8 @@ class Calling:
 
     def _completed(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
         """A call that returns once its result is computed."""
-        completed = self.library.completed
-        if len(arrays) == 1:
-            (query,) = arrays
-            return (lambda: attend(query)) if completed is None else lambda: completed(attend(query))
-        query, key, value = arrays
-        if completed is None:
-            return lambda: attend(query, key, value)
-        return lambda: completed(attend(query, key, value))
+        call, completed = partial(attend, *arrays), self.library.completed
+        return call if completed is None else lambda: completed(call())
 
     def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
         """The gradients that are asked for, with the output where that is timed too."""

@@ -207,21 +207,14 @@ def expected(n: Array, beta: Array) -> Expected:
     Beyond 24 β_c the entropy, 1 − max p, 1 − Σ p² and ‖J‖_F² fall as 1/β, as they do in the frozen phase.
     """
     n, beta = np.broadcast_arrays(np.asarray(n, np.float64), np.asarray(beta, np.float64))
-    logs = np.log(n)
-    nodes = _nodes(n)
-    found = np.empty((len(_NAMES), n.size))
-    place = np.clip(np.searchsorted(np.log(nodes), logs.ravel(), side="right") - 1, 0, max(0, len(nodes) - 2))
-    for at in np.unique(place):
-        mine = place == at
-        low, high = nodes[at], nodes[min(at + 1, len(nodes) - 1)]
-        share = (logs.ravel()[mine] - math.log(low)) / math.log(high / low) if high > low else 0.0
-        # in units of each n's own freezing β, in which the curves lie close together
-        ratios = beta.ravel()[mine] / np.sqrt(2 * logs.ravel()[mine])
-        found[:, mine] = np.log(_at(low, ratios)) * (1 - share)
-        if high > low:
-            found[:, mine] += np.log(_at(high, ratios)) * share
-    found = np.exp(found)
-    found[0] *= logs.ravel()
+    nodes, logs = _nodes(n), np.log(n).ravel()
+    # in units of each n's own freezing β, in which the curves lie close together: (nodes, numbers, rows)
+    tables = np.log([_at(node, beta.ravel() / np.sqrt(2 * logs)) for node in nodes])
+    place = np.interp(logs, np.log(nodes), np.arange(len(nodes)))
+    low, rows = place.astype(int), np.arange(n.size)
+    high, share = np.minimum(low + 1, len(nodes) - 1), (place - low)[:, None]
+    found = np.exp(tables[low, :, rows] * (1 - share) + tables[high, :, rows] * share).T
+    found[0] *= logs
     return Expected(*(one.reshape(n.shape) for one in found))
 
 

@@ -16,10 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from attnlab.problem.workload import Workload
 
 #: the parameters, by their names in a state dict
 PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
@@ -29,25 +32,12 @@ _BASE = 10000.0
 _WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
 
 
-class Widths(Protocol):
-    """What of a workload, or of a block, decides the shapes of the parameters."""
-
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def value_dim(self) -> int: ...
-
-
-def projected(of: Widths) -> tuple[int, int, int]:
+def projected(of: Block | Workload) -> tuple[int, int, int]:
     """Components of queries, keys and values, all heads together: the rows of W_Q, W_K and W_V."""
     return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
 
 
-def shapes(of: Widths, d_model: int) -> dict[str, tuple[int, ...]]:
+def shapes(of: Block | Workload, d_model: int) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter, by its name."""
     rows, columns = sum(projected(of)), of.heads * of.value_dim
     return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))

@@ -26,7 +26,7 @@ from attnlab.problem.result import Measurement, Result
 from attnlab.report import layout, sentences
 from attnlab.report.analysis import Analysis, analyse
 from attnlab.report.answer import answer_of
-from attnlab.report.as_ran import AsRan, as_ran
+from attnlab.report.as_ran import as_ran
 from attnlab.runs.store import Run
 from attnlab.text import one_line
 
@@ -37,6 +37,7 @@ _MACHINE = (
     *("cpu", "gpu", "cores", "affinity", "memory_bytes", "system", "libc", "python", "attnlab", "governor"),
     *("turbo", "huge_pages", "variables", "load_at_start"),
 )
+Rows = list[dict[str, Any]]
 _DASHES = {"-": "", "--": "6 4", "-.": "8 3 2 3", ":": "2 3"}
 
 
@@ -51,9 +52,9 @@ def page_data(
     titles = [one_line(run.folder.resolve().name) for run in runs]
     if len(runs) > 1:
         titles = [f"{ascii_uppercase[at % 26]}: {title}" for at, title in enumerate(titles)]
-    workloads: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    fields: list[dict[str, Any]] = []
+    workloads: Rows = []
+    results: Rows = []
+    fields: Rows = []
     latencies: list[Measurement] = []
     for number, analysis in enumerate(analyses):
         for cell in analysis.cells:
@@ -91,9 +92,14 @@ def _analysed(run: Run, known: Sequence[Analysis]) -> Analysis:
 def _run(title: str, run: Run, analysis: Analysis) -> dict[str, Any]:
     answer = answer_of(analysis)
     machine = {name: _text(name, run.environment.get(name)) for name in _MACHINE}
-    ran = as_ran(analysis)
-    for library, version in sorted({pair for one in ran for pair in _entries(one.facts, "versions")}):
-        machine[library] = ", ".join(filter(None, [machine.get(library), version]))
+    settings = {}
+    for one in as_ran(analysis):
+        modes, versions = (_entries(one.facts.get(name)) for name in ("modes", "versions"))
+        settings[one.name] = one_line("; ".join([f"threads: {one.threads}", *modes, *versions]))
+        for library, _, version in (each.rpartition(" ") for each in versions):
+            known = machine.setdefault(one_line(library), one_line(version))
+            if version not in known.split(", "):
+                machine[one_line(library)] = one_line(f"{known}, {version}")
     return {
         "title": title,
         "started": one_line(run.started).replace("T", " ").replace("+00:00", " UTC"),
@@ -104,23 +110,14 @@ def _run(title: str, run: Run, analysis: Analysis) -> dict[str, Any]:
         "answer": [layout.plain(one_line(one, 1000)) for one in (answer.line, *answer.sentences)],
         "machine": one_line(sentences.machine(run.environment)),
         "about": [
-            [one_line(name).removesuffix("_bytes").replace("_", " "), one_line(said)]
-            for name, said in machine.items()
-            if said
+            [name.removesuffix("_bytes").replace("_", " "), said] for name, said in machine.items() if said
         ],
-        "settings": {one.name: one_line("; ".join(_settings(one))) for one in ran},
+        "settings": settings,
     }
 
 
-def _settings(ran: AsRan) -> list[str]:
-    """Threads, modes of its library, and the versions that a contender ran with."""
-    known = [*_entries(ran.facts, "modes"), *_entries(ran.facts, "versions")]
-    return [f"threads: {ran.threads}", *(f"{name} {value}" for name, value in known)]
-
-
-def _entries(facts: Mapping[str, Any], name: str) -> list[tuple[str, str]]:
-    found = facts.get(name)
-    return [(str(key), str(one)) for key, one in found.items()] if isinstance(found, Mapping) else []
+def _entries(found: Any) -> list[str]:
+    return [f"{key} {one}" for key, one in found.items()] if isinstance(found, Mapping) else []
 
 
 def _text(name: str, value: Any) -> str:
@@ -128,7 +125,7 @@ def _text(name: str, value: Any) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
         return units.bytes_text(value)
     if isinstance(value, Mapping):
-        value = [f"{key} {one}" for key, one in value.items() if one is not None]
+        value = _entries({key: one for key, one in value.items() if one is not None})
     return one_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value or ""))
 
 
@@ -299,23 +296,18 @@ def _rounds(latencies: Sequence[Measurement], step: int) -> dict[str, Any]:
     ``times`` are whole numbers of 10^``exponent`` seconds, of four digits or more; ``disturbed`` are places among them.
     ``schedule`` is a place in ``schedules``, lists of rounds and of their processes: many results share one.
     """
-    exponents, times, disturbed = [], [], []
+    rows: Rows = []
     schedules: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    schedule = []
     for latency in latencies:
         samples, left_out = latency.by_round(), latency.disturbed_rounds
         numbers = tuple(sorted(samples)[::step])
-        shortest = min((samples[one] for one in numbers if samples[one] > 0), default=1.0)
-        exponents.append(math.floor(math.log10(shortest)) - 3)
-        times.append([round(samples[one] / 10.0 ** exponents[-1]) for one in numbers])
-        disturbed.append([at for at, one in enumerate(numbers) if one in left_out])
+        exponent = math.floor(math.log10(min((one for one in samples.values() if one > 0), default=1.0))) - 3
         taken = (numbers, tuple(latency.processes[one] for one in numbers))
-        schedule.append(schedules.setdefault(taken, len(schedules)))
-    return {
-        "shown": sum(map(len, times)),
-        "exponent": exponents,
-        "times": times,
-        "disturbed": disturbed,
-        "schedule": schedule,
-        "schedules": list(schedules),
-    }
+        row = {
+            "exponent": exponent,
+            "times": [round(samples[one] / 10.0**exponent) for one in numbers],
+            "disturbed": [at for at, one in enumerate(numbers) if one in left_out],
+            "schedule": schedules.setdefault(taken, len(schedules)),
+        }
+        rows.append(row)
+    return {"shown": sum(len(row["times"]) for row in rows), "schedules": list(schedules), **_columns(rows)}

@@ -307,7 +307,7 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
     """What the form of keys and values costs: a token against the length of a cache, one form beside another."""
     rows = sorted(
         data_tables.storages(analysis),
-        key=lambda row: (row["heads"], row["n"], list(STORAGES).index(row["storage"])),
+        key=lambda row: (row["conditions"], row["heads"], row["n"], list(STORAGES).index(row["storage"])),
     )
 
     def beside(row: Row) -> str:
@@ -323,7 +323,7 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
     families = data_tables.families(analysis)
     decoding = {name for name, groups in families if all(map(data_tables.decodes, groups.values()))}
     tokens = [row for row in rows if row["conditions"] in decoding]
-    several = {row["conditions"] for row in rows if row["storage"] != rows[0]["storage"]}
+    several = {name for name, groups in families if len(groups) > 1}
     every = (
         (
             "**Cost of a token against the length of the cache.** Median time of a call over its queries, of all batch "

@@ -131,16 +131,9 @@ def read_plan(file: Path) -> dict[str, Any]:
     """
     try:
         data = tomllib.loads(read_text(file, _MOST_BYTES))
-    except OSError as fault:
-        raise ValueError(f"the plan file {file} cannot be read: {fault.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"the plan file {file} cannot be read: it is not UTF-8 text") from None
-    except RecursionError:
-        raise ValueError(f"the plan file {file} is not a plan: it is nested too deeply") from None
-    except tomllib.TOMLDecodeError as fault:
-        raise ValueError(f"the plan file {file} is not valid TOML: {fault}") from None
-    except ValueError as fault:
-        raise ValueError(f"the plan file {file} is not a plan: {fault}") from None
+    except (OSError, ValueError, RecursionError) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else str(fault)
+        raise ValueError(f"the plan file {file} cannot be read: {why}") from None
     found: Any = decode(data, _plan_file(), str(file))
     given = {name: getattr(found, name) for name in data}
     if "limits" in given:

@@ -192,19 +192,6 @@ def test_runs_without_an_id_are_told_apart_by_what_does_not_change(made: Made, t
     assert run_id(replace(run, id="../../../../x")) == early  # what is no id makes no file's name
 
 
-def test_a_copy_of_a_file_at_another_machine_counts_once(made: Made, tmp_path: Path) -> None:
-    """The first by its name is read, the other one passed over and told."""
-    run, into = made(), tmp_path / "all"
-    dataset.collect([run.folder], into)
-    file = next((into / "results").rglob("*.parquet"))
-    copy = into / "results" / "machine=z" / file.parent.name / file.name
-    copy.parent.mkdir(parents=True)
-    shutil.copy(file, copy)
-    strange: list[Path] = []
-    (stored,) = dataset.runs(into, passed_over=strange)
-    assert same(stored, run) and strange == [copy]
-
-
 def test_a_folder_that_is_no_run_does_not_keep_others_out(
     made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

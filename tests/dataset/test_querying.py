@@ -22,8 +22,6 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset
 pytest.importorskip("duckdb", reason="duckdb is not installed: attnlab[dataset]")
 
 from attnlab.runs import dataset
-from attnlab.runs.dataset_query import VIEWS
-from attnlab.runs.dataset_schema import RESULTS, RUNS, VERDICT, WORKLOAD
 
 Made = Callable[..., Run]
 
@@ -107,17 +105,6 @@ def test_a_speed_beyond_the_ceiling_is_not_believed(made: Made, tmp_path: Path) 
 # -- views -------------------------------------------------------------------------------------------
 
 
-def test_the_views_have_the_columns_that_are_described(two: tuple[Path, list[Run]]) -> None:
-    path, _ = two
-    columns = {name: dataset.query(path, f"select * from {name} limit 1").columns for name in VIEWS}
-    where = ("machine", "date")
-    assert columns["results"] == (*where, *(one.name for one in RESULTS if one.name != "measurements"))
-    assert columns["runs"] == (*where, *(one.name for one in RUNS))
-    assert {one.name for one in (*VERDICT, *WORKLOAD)} < set(columns["verdicts"])
-    for name in ("results", "verdicts", "measurements", "rounds"):
-        assert {"machine", "date", "run", "race", "contender"} <= set(columns[name])
-
-
 def test_every_round_is_there(two: tuple[Path, list[Run]]) -> None:
     """With its process and whether it was disturbed; every quantity with its samples."""
     path, runs = two
@@ -168,27 +155,6 @@ def test_a_folder_of_any_name_is_read(made: Made, tmp_path: Path) -> None:
     other = tmp_path / "it's all" / "a=b"
     dataset.collect([run.folder], other)
     assert ask(other, "select count(*) as n from results") == [{"n": len(run.results)}]
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars", "duckdb"])
-def test_other_programs_read_the_files(library: str, two: tuple[Path, list[Run]]) -> None:
-    """Machine and date come from the folders' names."""
-    module = pytest.importorskip(library, reason=f"{library} is not installed")
-    path, runs = two
-    place = path / "results"
-    if library == "pandas":
-        frame = module.read_parquet(place)
-        found = list(zip(frame["machine"].astype(str), frame["contender"], strict=True))
-    elif library == "polars":
-        found = module.read_parquet(f"{place}/**/*.parquet", hive_partitioning=True)[
-            "machine", "contender"
-        ].rows()
-    else:
-        files = f"read_parquet('{place}/**/*.parquet', hive_partitioning = true)"
-        found = module.sql(f"select machine, contender from {files}").fetchall()
-    asked = dataset.query(path, "select machine, contender from results").rows
-    assert sorted(found) == sorted(asked)
-    assert len(found) == sum(len(run.results) for run in runs)
 
 
 # -- bad input ---------------------------------------------------------------------------------------

@@ -5,45 +5,29 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
 
 from attnlab.backends.discovery import load
 from attnlab.errors import Declined
-from attnlab.experiments import formula, length, multihead, overflow, thermodynamics, vanishing_gradient
-from attnlab.experiments import variance_scaling as scaling
-from attnlab.experiments.finding import Row, pick
+from attnlab.experiments import overflow, thermodynamics
+from attnlab.experiments.finding import pick
 from attnlab.experiments.jacobian_sampling import predicted_ratio, quantile, share_below
 from attnlab.experiments.observables import (
     black_box,
-    derivative,
     energy_variance,
     logit_gradients,
     read_logits,
     weights_of,
 )
 from attnlab.experiments.saturation import frozen_fraction
-from attnlab.experiments.score_sampling import (
-    BLOCK,
-    CORRELATED,
-    FAMILIES,
-    NORMAL,
-    decaying_variances,
-    sample_moments,
-    sample_pairs,
-)
 from attnlab.experiments.survey import (
-    Measure,
     Survey,
-    generator,
     log_log_slope,
     mean_over_clusters,
-    one_thread,
 )
 from attnlab.theory import attention_under_random_inputs, float_format, jacobian_norm_squared
 
@@ -58,14 +42,6 @@ def direct_weights() -> np.ndarray:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def rows_of(*measures: Measure, backends: tuple[str, ...] = ("torch_sdpa",)) -> list[Row]:
-    """What the measures find through the backends in float64; every row must pass."""
-    survey = Survey(backends)
-    survey.each(*measures)
-    assert survey.rows and all(row.passed for row in survey.rows), survey.rows
-    return survey.rows
-
-
 @pytest.mark.parametrize("name", ["numpy_vectorized", "torch_sdpa"])
 def test_weights_logits_and_energy_variance_are_read_from_outputs(name: str) -> None:
     attend, p, s = black_box(name), direct_weights(), SCALE * (Q @ K.swapaxes(-1, -2))
@@ -76,12 +52,6 @@ def test_weights_logits_and_energy_variance_are_read_from_outputs(name: str) -> 
     assert np.allclose(energy_variance(attend, Q, K, scale=SCALE), exact, atol=1e-13)
     with pytest.raises(ValueError, match="too far apart"):
         read_logits(attend, np.full((1, 1, 1, 1), 30.0), np.array([[[[30.0], [-30.0]]]]), scale=1.0)
-
-
-def test_a_derivative_is_of_fourth_order() -> None:
-    steps = (0.2, 0.1)
-    errors = [abs(float(derivative(lambda x: np.asarray(np.sin(x)), 1.0, h)) - math.cos(1)) for h in steps]
-    assert 12 < errors[0] / errors[1] < 20
 
 
 @pytest.mark.parametrize("name", ["torch_eager", "torch_sdpa"])
@@ -133,19 +103,6 @@ def test_the_error_of_a_mean_is_that_of_the_clusters() -> None:
         mean_over_clusters(values[:1])
 
 
-def test_one_thread_is_given_back() -> None:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with one_thread():
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_heavy_libraries_load_when_they_are_needed() -> None:
     code = (
         "import sys, attnlab.experiments.claims, attnlab.experiments.variance_scaling\n"
@@ -153,35 +110,6 @@ def test_heavy_libraries_load_when_they_are_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.stderr.strip() == ""
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_components_have_the_mean_and_variance_that_theory_is_told(name: str) -> None:
-    mean = 0.5 if name == "shifted means" else 0.0
-    variance = decaying_variances(8) if name == "anisotropic" else np.ones(8)
-    for one in FAMILIES[name].draw(np.random.default_rng(0), 40_000, 8):
-        assert np.abs(one.mean(axis=0) - mean).max() < 0.04
-        assert np.abs(one.var(axis=0) / variance - 1).max() < 0.08
-
-
-def test_the_standard_error_of_a_variance_is_that_of_the_spread_over_seeds() -> None:
-    drawn = [sample_moments(NORMAL, 4, 4, np.random.default_rng(seed))[1].mean() for seed in range(60)]
-    exact = NORMAL.moments(4)
-    promised = exact.variance_standard_error(BLOCK, BLOCK) / 2
-    assert 0.75 < np.std(drawn) / promised < 1.3
-    naive = exact.variance * np.sqrt((exact.kurtosis - 1) / (4 * BLOCK**2))
-    assert promised > 5 * naive  # as if all scores were independent: five times too sure
-
-
-def test_pairs_follow_their_laws() -> None:
-    scores = sample_pairs(CORRELATED, 16, 20_000, np.random.default_rng(1))
-    assert scores.shape == (20_000,) and abs(scores.mean() - 8) < 5 * np.sqrt(16 * 1.25 / 20_000)
-    # a product of normal numbers and signs is normal at every dimension
-    signed = FAMILIES["normal × Rademacher"]
-    for head_dim in (1, 4):
-        scores = np.sort(sample_pairs(signed, head_dim, 50_000, generator(3, head_dim))) / math.sqrt(head_dim)
-        distance = np.abs(np.arange(1, 50_001) / 50_000 - ndtr(scores)).max() * math.sqrt(50_000)
-        assert signed.moments(head_dim).kurtosis == 3 and distance < 2.0  # exceeded once in 1500 draws
 
 
 def test_the_sampled_law_of_the_jacobian_norm_is_that_of_plain_rows() -> None:
@@ -211,43 +139,6 @@ def test_figures_of_the_sampled_gradient_that_texts_name() -> None:
     assert 0.7 < predicted_ratio("median", 1024, 1024).value < 1.4
 
 
-def test_small_values_shrink_the_gradients_of_queries_and_keys_alone() -> None:
-    rows = rows_of(vanishing_gradient.small_values, backends=("torch_sdpa", "numpy_vectorized"))
-    ratio = {str(row.where["of"]): row.measured for row in rows}
-    assert ratio == pytest.approx({"query": 1e-3, "key": 1e-3, "value": 1.0}, rel=1e-10)
-
-
-def test_heads_see_the_whole_embedding_and_depth_enters_only_without_a_norm() -> None:
-    rows = rows_of(multihead.projected_heads, multihead.by_layer)
-    assert pick(rows, multihead.SEEN)[0].measured == 8 and pick(rows, multihead.AFTER)[0].measured > 0.5
-    sizes = {
-        (norm, by): [row.measured for row in pick(rows, multihead.SIZE, norm=norm, scaling=by)]
-        for norm in multihead.NORMS
-        for by in ("unscaled", "scaled")
-    }
-    assert sizes["pre-norm", "unscaled"] == pytest.approx([1.0] * multihead.LAYERS, abs=0.5)
-    without = sizes["none", "unscaled"]
-    assert all(later > 1.5 * earlier for earlier, later in pairwise(without))
-    assert without[-1] > 10 * sizes["none", "scaled"][-1] > 10
-
-
-def test_a_shared_direction_counts_over_the_weights_and_not_within_a_row() -> None:
-    rows = pick(rows_of(scaling.shared_direction), shared=0.95)
-    (over,), (within,) = pick(rows, scaling.OVER_WEIGHTS), pick(rows, scaling.IN_ROW)
-    assert within.measured < 0.1 < 0.4 < over.measured
-
-
-def test_scores_without_a_softmax_make_an_output_that_grows_with_the_length() -> None:
-    rows = pick(rows_of(formula.without_softmax), "rms of Σ s v / rms of Σ p v")
-    assert rows[0].measured > 5 and rows[1].measured > 50
-
-
-def test_a_soft_cap_hinders_long_sequences_only_where_it_is_small() -> None:
-    rows = pick(rows_of(length.bounds), "weight at the gap of a soft cap", keys=131_072)
-    weights = {row.where["cap"]: row.measured for row in rows}
-    assert weights[2.0] < 0.001 and weights[5.0] == pytest.approx(0.144, abs=0.001) and weights[8.0] > 0.9
-
-
 def test_weights_are_off_by_more_than_independent_roundings_and_less_than_the_bound(tmp_path: Path) -> None:
     # numbers added one after the other: equal terms are rounded the same way again and again
     (tmp_path / "one_by_one.py").write_text(
@@ -262,23 +153,6 @@ def test_weights_are_off_by_more_than_independent_roundings_and_less_than_the_bo
         pick(survey.rows, name, logits="equal")[0] for name in (thermodynamics.SUM_SIZE, thermodynamics.SUM)
     )
     assert size.measured > 1 and not size.compared and 0 < off.measured < off.predicted < 0.01
-
-
-def test_the_sum_of_exponentials_overflows_before_they_do_and_gives_zeros() -> None:
-    for dtype, of_1024, of_one in (
-        ("float16", 4.16, 11.09),
-        ("float32", 81.79, 88.72),
-        ("float64", 702.85, 709.78),
-    ):
-        rows = list(overflow.textbook_overflow(dtype))
-        limits = {row.where["keys"]: row.measured for row in pick(rows, overflow.LIMIT)}
-        assert all(row.passed for row in rows) and limits == pytest.approx(
-            {1: of_one, 1024: of_1024}, abs=0.01
-        )
-    assert overflow.last_before(lambda x: True, 0.0, 10.0) == math.inf
-    with pytest.raises(ValueError, match="fails already"):
-        overflow.last_before(lambda x: False, 0.0, 10.0)
-    assert overflow.spacing("float32", 1.0) == 2.0**-23 and overflow.spacing("bfloat16", 90.0) == 0.5
 
 
 def test_a_kernel_that_flushes_its_weights_is_told_from_one_that_flushes_exponentials(tmp_path: Path) -> None:

@@ -35,14 +35,6 @@ def drawn(seed: int = 0) -> torch.Tensor:
     return recall.sequences(torch.Generator().manual_seed(seed))
 
 
-def test_every_key_is_asked_once_and_its_value_stands_beside_it() -> None:
-    keys, values, asked = drawn()
-    assert keys.shape == (recall.BATCH, recall.PAIRS)
-    assert all(len(set(row.tolist())) == recall.PAIRS for row in keys)
-    assert torch.equal(asked.sort(-1).values, torch.arange(recall.PAIRS).expand_as(asked))
-    assert keys.max() < recall.KEYS and values.max() < recall.VALUES
-
-
 def test_the_model_is_attention_as_torch_has_it_and_the_values_cannot_be_told_without() -> None:
     attention = Attention(16, 0.25)
     parameters, batch = recall.start(attention, 5), drawn(1)
@@ -54,23 +46,6 @@ def test_the_model_is_attention_as_torch_has_it_and_the_values_cannot_be_told_wi
     # the same keys asked, other values: only through the pairs can the guesses differ
     other = torch.stack([batch[0], (batch[1] + 1) % recall.VALUES, batch[2]])
     assert torch.equal(recall.tokens(parameters, other)[1], x)
-
-
-def test_ways_to_make_scores() -> None:
-    scores = {}
-    for name, way in training.ways(64).items():
-        parameters = recall.start(way, 2)
-        pairs, x = recall.tokens(parameters, drawn())
-        scores[name] = recall.scores(parameters, way, recall.normalised(x), pairs)
-    plain = scores[training.NONE]
-    for name, expected in (
-        (training.SCALED, plain / 8),
-        (training.FULL, plain / 64),
-        (training.SMALL, plain / 8),
-        (training.CAPPED, 5 * torch.tanh(plain / 5)),
-    ):
-        assert torch.allclose(scores[name], expected, atol=1e-4)
-    assert scores[training.NORMED].abs().max() <= 8 + 1e-4  # |q||k|/√d_k, both of length √d_k
 
 
 @pytest.mark.parametrize("optimiser", [recall.ADAM, recall.MOMENTUM])
@@ -152,8 +127,3 @@ def test_small_runs_differ_as_theory_says_and_decide_the_claim(finding: Finding)
     assert verdict(none=0.5, full=-0.1) is ClaimVerdict.CONFIRMED
     assert verdict(none=0.0, full=-0.1) is ClaimVerdict.REFUTED
     assert verdict(none=0.0, full=0.5) is ClaimVerdict.NOT_MEASURABLE
-
-
-@pytest.mark.parametrize(("happened", "low", "high"), [(8, 0.676, 1.0), (0, 0.0, 0.324), (4, 0.215, 0.785)])
-def test_the_interval_of_a_share_is_wilson_s(happened: int, low: float, high: float) -> None:
-    assert training.interval(happened, 8) == pytest.approx((low, high), abs=1e-3)

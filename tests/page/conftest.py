@@ -13,12 +13,6 @@ from synthetic import synthetic
 from attnlab.report.explore_page import render
 from attnlab.runs.store import Run
 
-#: before anything else of the page runs: what its policy refuses is noted
-_WATCH = """
-window.refused = [];
-addEventListener("securitypolicyviolation", (event) => refused.push(event.violatedDirective));
-"""
-
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., Run]:
@@ -49,11 +43,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Opens the page of runs from disk; further arguments are those of a browser's context.
+    """Opens the page of runs from disk; in the end none may have complained, as of what its policy refuses.
 
+    Further arguments are those of a browser's context;
     lacking : what the browser is to be without.
     """
-    contexts = []
+    contexts, pages = [], []
 
     def open_page(
         *runs: Run, lacking: str = "", width: int = 1280, height: int = 800, **options: Any
@@ -62,14 +57,16 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         file.write_text(render(runs), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": height}, offline=True, **options)
         contexts.append(context)
-        context.add_init_script(f"{_WATCH} delete window.{lacking or 'nothing'}")
+        context.add_init_script(f"delete window.{lacking or 'nothing'}")
         found = Opened(context.new_page())
         found.page.on("console", lambda one: found.complaints.append(one.text))
         found.page.on("pageerror", lambda one: found.complaints.append(str(one)))
         found.page.goto(file.as_uri())
         found.page.wait_for_selector("#too-old" if lacking else "html[data-ready]")
+        pages.append(found)
         return found
 
     yield open_page
     for one in contexts:
         one.close()
+    assert [one.complaints for one in pages] == [[]] * len(pages)

@@ -57,8 +57,3 @@ class Opened:
     def points(self) -> int:
         """Marks of measured points in the charts of the view."""
         return int(self.page.locator('#view .chart [aria-label="dot"] > *').count())
-
-    def harmless(self) -> None:
-        """Nothing was complained of and nothing refused."""
-        assert not self.complaints
-        assert self.page.evaluate("refused") == []

@@ -33,13 +33,6 @@ def test_the_fastest_answers(name: str, tmp_path: Path) -> None:
     assert "times as fast as" in found.why and "this very shape" in found.why and str(found).startswith(name)
 
 
-def test_a_folder_is_as_good_as_a_run(tmp_path: Path) -> None:
-    raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}).save()
-    assert attnlab.fastest(tmp_path).explain(*tensors()).backend == "torch_eager"
-    with pytest.raises(ValueError, match="holds no run"):
-        attnlab.fastest(tmp_path / "nothing")
-
-
 def test_the_signature_is_that_of_pytorchs_own() -> None:
     """Which has none of its own for Python to see: its documentation begins with it."""
     call = list(inspect.signature(Fastest.__call__).parameters.values())[1:]
@@ -106,6 +99,10 @@ def test_a_tie_is_not_called_a_win(tmp_path: Path) -> None:
 def test_it_is_pickled_before_and_after_a_call(tmp_path: Path) -> None:
     """For another process; loaded, it looks at its machine again."""
     found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    found._made_of[0].save()
+    assert attnlab.fastest(tmp_path).explain(*tensors()).backend == "torch_eager", (
+        "a folder is as good as a run"
+    )
     for _ in range(2):
         again = pickle.loads(pickle.dumps(found))
         assert sent(again, *tensors()) == "torch_eager"
@@ -183,6 +180,8 @@ def test_a_run_without_a_speed_is_refused(tmp_path: Path) -> None:
     run = raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}, wrong=("torch_eager", "torch_sdpa"))
     with pytest.raises(ValueError, match="holds no measured speed"):
         attnlab.fastest(run)
+    with pytest.raises(ValueError, match="holds no run"):
+        attnlab.fastest(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"factor must be 1 or more, got 0\.5"):
         attnlab.fastest(raced(tmp_path / "other", {"torch_sdpa": 20.0}), factor=0.5)
 

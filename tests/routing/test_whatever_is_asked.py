@@ -115,22 +115,17 @@ def test_the_answer_is_right_whatever_is_asked(
         assert fault is None, f"{what} of {choice}: {fault}"
 
 
-def _hold_choice(
-    found: Fastest, choice: Choice, call: dict[str, Any], arrays: Any, options: dict[str, Any]
-) -> None:
+def _hold_choice(found: Fastest, choice: Choice, call: dict[str, Any], arrays: Any, options: Any) -> None:
     """The choice was measured, right and with an interval, at a workload of the same kind."""
     if choice.fell_back:
         assert choice.backend == "torch_sdpa"
         return
-    assert choice.workload is not None
-    masks = {"": "", "causal": "causal", "booleans": "booleans", "numbers": "numbers", "holes": "numbers"}
     rest: dict[str, Any] = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, **options}
-    rest["differentiable"] = call["grad"]
+    assert choice.workload is not None and choice.distance is not None and choice.distance <= 2
     kind = kind_of(choice.workload)
-    assert kind is not None and kind == kind_of(workload_of(Call(*arrays, **rest)))
-    assert kind.mask == masks[call["mask"]] and kind.dtype == call["dtype"]
-    assert kind.direction == ("training" if call["grad"] else "forward")
-    assert choice.distance is not None and choice.distance <= 2
+    assert kind is not None and kind == kind_of(
+        workload_of(Call(*arrays, **rest, differentiable=call["grad"]))
+    )
     (route,) = [one for one in found._routes.by_kind[kind] if one.workload == choice.workload]
     assert route.results[choice.backend].latency is not None
 

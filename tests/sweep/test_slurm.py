@@ -17,7 +17,6 @@ from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
 from attnlab.runs.sweep_folder import read_sweep
-from attnlab.runs.sweep_progress import status
 
 _REASON = reason_to_skip()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
@@ -68,43 +67,6 @@ def test_a_job_array_gives_the_same_set_of_results_as_one_run(slurm: Slurm, tmp_
     assert len(list((out / "machines").glob("*/report.md"))) == 1
     told = json.loads(attnlab(slurm, "sweep", "--status", "--json", "--out", str(out)).stdout)
     assert (told["done"], told["size"], told["seconds_left"]) == (6, 6, 0)
-
-
-def test_a_cancelled_job_keeps_what_it_has_and_another_goes_on(slurm: Slurm, tmp_path: Path) -> None:
-    """Nothing is lost, nothing doubled."""
-    out = tmp_path / "sweep"
-    begun = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--shards", "1", "--out", str(out)]
-    found = attnlab(slurm, *begun, "--detach")
-    assert found.returncode == 0, found.stderr
-    sweep = read_sweep(out)
-    shard = sweep.shard(0)
-    wait_until(lambda: shard.lines() >= 2, "the first workload is done")
-    subprocess.run(["scancel", *slurm.queue()], env=slurm.environment(), check=True)
-    wait_until(lambda: not slurm.queue(), "the job has ended")
-    kept = shard.lines()
-    assert status(sweep).states[0].state in ("stopped", "complete")
-    found = attnlab(slurm, "sweep", "--resume", "--cluster", "slurm", "--out", str(out))
-    assert found.returncode == 0, found.stderr + found.stdout
-    there = cells_of(sweep)
-    assert len(there) == there.total() == 12
-    assert shard.lines() >= kept and len(shard.runs()) == 1
-
-
-def test_a_slurmd_that_dies_loses_nothing(slurm: Slurm, tmp_path: Path) -> None:
-    """Its node is down until it is back; the sweep is seen through."""
-    out = tmp_path / "sweep"
-    words = ["sweep", str(plan_file(tmp_path)), "--cluster", "slurm", "--shards", "2", "--out", str(out)]
-    command = [sys.executable, "-P", "-m", "attnlab", *words]
-    with subprocess.Popen(
-        command, env=slurm.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        wait_until((out / "shards/0000/run-1/results.jsonl").exists, "something is measured")
-        slurm.stop("node1")
-        slurm.start("node1")
-        told = process.communicate(timeout=300)[0].decode()
-    assert process.returncode == 0, told
-    there = cells_of(read_sweep(out))
-    assert len(there) == there.total() == 12
 
 
 def test_a_job_whose_time_is_over_stops_in_order_and_is_begun_again(slurm: Slurm, tmp_path: Path) -> None:

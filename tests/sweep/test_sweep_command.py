@@ -123,7 +123,7 @@ def test_a_plan_is_cut_and_its_shards_are_told(tmp_path: Path, capsys: pytest.Ca
         (["--resume"], "holds no sweep"),
         (["--shard", "0"], "holds no sweep"),
         (["{bad}"], "bad.toml: unknown key 'length'; did you mean lengths"),
-        (["{none}"], "is not valid TOML"),
+        (["{none}"], "cannot be read: "),
         (["{unknown}"], "no_such_backend"),
     ],
 )
