@@ -124,10 +124,9 @@ def fault_lists(seeds: int, pool: Executor) -> Iterable[str]:
     )
     for of, faults in BY_MODULE.items():
         names = [fault.name for fault in faults]
-        twice = {name for name in names if f"{name}{_BACK}" in names}
-        shown = (
-            f"{name} †" if name in twice else name for name in names if name.removesuffix(_BACK) not in twice
-        )
+        both = {name for name in names if f"{name}{_BACK}" in names}
+        once = (name for name in names if name.removesuffix(_BACK) not in both or name in both)
+        shown = (f"{name} †" if name in both else name for name in once)
         yield f"\n**{of}**: " + "; ".join(shown) + "."
 
 

@@ -29,7 +29,8 @@ from attnlab import figures
 from attnlab.environment import environment
 from attnlab.race.selftest import background_load
 
-CONDITIONS = {"idle": "idle", "hog": "beside a busy loop"}
+#: kinds of background load
+CONDITIONS = {"idle": "idle", "cpu": "beside a busy loop"}
 Trials = list[dict[str, Any]]
 Store = dict[str, Any]
 
@@ -51,7 +52,7 @@ def save(store: Store, file: Path) -> None:
 def measured(trial: int, condition: str, pair: Pair, tool: str, seconds: float) -> dict[str, Any]:
     """One trial, to be stored; its ``failed`` tells why there is no ratio."""
     one: dict[str, Any] = {"trial": trial, "condition": condition, "pair": pair.name, "tool": tool}
-    beside = background_load("cpu" if condition == "hog" else "idle", 10 * PATIENCE)
+    beside = background_load(condition, 10 * PATIENCE)
     with tempfile.TemporaryDirectory(prefix="peers-") as folder, beside:
         one |= {"at": datetime.now(UTC).isoformat(timespec="seconds"), "load": round(os.getloadavg()[0], 2)}
         started = time.monotonic()

@@ -33,6 +33,7 @@ from attnlab.theory import unit_roundoff
 _NAME = "attnlab_capture"
 #: what is added to the score of a hidden pair is this much of the format's least number, or less
 _HIDDEN = 0.25
+_SDPA = functional.scaled_dot_product_attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,35 @@ class Recorder:
         problem = problem_of_call(*arrays, **asked)
         self.calls.append(Call(self._open[-1] if self._open else "", problem, _array(answer)))
 
+    def hand_on(self, function: Callable[..., Any], *args: Any, **rest: Any) -> Any:
+        """What `function` returns; what it calls is not noted again."""
+        before, self.inside = self.inside, True
+        try:
+            return function(*args, **rest)
+        finally:
+            self.inside = before
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        **rest: Any,
+    ) -> Tensor:
+        """PyTorch's ``scaled_dot_product_attention``, noted unless that was done one level above."""
+        noted = self.inside
+        answer: Tensor = self.hand_on(
+            _SDPA, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **rest
+        )
+        if not noted:
+            whole = answer.unsqueeze(0) if answer.ndim == 3 else answer
+            self.note((query, key, value), whole, mask=attn_mask, causal=is_causal, scale=scale)
+        return answer
+
 
 @contextmanager
 def recorded(model: torch.nn.Module) -> Iterator[Recorder]:
@@ -75,15 +105,14 @@ def recorded(model: torch.nn.Module) -> Iterator[Recorder]:
     recorder = Recorder(model)
     with ExitStack() as stack:
         for module in model.modules():
-            for hook in (
-                module.register_forward_pre_hook(recorder.enter),
-                module.register_forward_hook(recorder.leave),
-            ):
-                stack.callback(hook.remove)
+            stack.callback(module.register_forward_pre_hook(recorder.enter).remove)
+            stack.callback(module.register_forward_hook(recorder.leave).remove)
         fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole block in one function
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
-        stack.enter_context(_patched(recorder))
+        # what PyTorch's own functions call is seen by no mode: they find the noting function in its place
+        stack.callback(setattr, functional, "scaled_dot_product_attention", _SDPA)
+        functional.scaled_dot_product_attention = recorder.attend  # type: ignore[assignment]
         stack.enter_context(_interface(model, recorder))
         stack.enter_context(_Mode(recorder))
         yield recorder
@@ -223,48 +252,7 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is not _SDPA or self._recorder.inside:
-            return func(*args, **kwargs)
-        return _note_sdpa(self._recorder, *args, **kwargs)
-
-
-_SDPA = functional.scaled_dot_product_attention
-
-
-def _note_sdpa(
-    recorder: Recorder,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **rest: Any,
-) -> Tensor:
-    recorder.inside = True
-    try:
-        answer = _SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **rest)
-    finally:
-        recorder.inside = False
-    whole = answer.unsqueeze(0) if answer.ndim == 3 else answer
-    recorder.note((query, key, value), whole, mask=attn_mask, causal=is_causal, scale=scale)
-    return answer
-
-
-@contextmanager
-def _patched(recorder: Recorder) -> Iterator[None]:
-    """What PyTorch's own functions call is seen by no mode: they find this in its place."""
-
-    def noting(*args: Any, **kwargs: Any) -> Tensor:
-        return _SDPA(*args, **kwargs) if recorder.inside else _note_sdpa(recorder, *args, **kwargs)
-
-    functional.scaled_dot_product_attention = noting
-    try:
-        yield
-    finally:
-        functional.scaled_dot_product_attention = _SDPA
+        return (self._recorder.attend if func is _SDPA else func)(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -286,11 +274,7 @@ def _interface(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **rest: Any
     ) -> Any:
         attend = _eager_of(module) if asked == "eager" else ALL_ATTENTION_FUNCTIONS["sdpa"]
-        recorder.inside = True
-        try:
-            found = attend(module, query, key, value, attention_mask, **rest)
-        finally:
-            recorder.inside = False
+        found = recorder.hand_on(attend, module, query, key, value, attention_mask, **rest)
         answer = found[0].transpose(1, 2)
         told = rest.get("is_causal")
         flag = bool(getattr(module, "is_causal", True) if told is None else told)

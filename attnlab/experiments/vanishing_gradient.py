@@ -21,16 +21,10 @@ import numpy as np
 
 from attnlab import figures
 from attnlab.errors import Declined
+from attnlab.experiments import jacobian_sampling as law
 from attnlab.experiments import panels
 from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, values
-from attnlab.experiments.jacobian_sampling import (
-    STATISTICS,
-    Estimate,
-    predicted_ratio,
-    quantile,
-    ratio_of_lengths,
-    share_below,
-)
+from attnlab.experiments.jacobian_sampling import STATISTICS, Estimate
 from attnlab.experiments.observables import logit_gradients, observe
 from attnlab.experiments.survey import (
     OpenBackend,
@@ -100,10 +94,10 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
         yield means[-1]
         norms = np.sqrt(squares)
         for quantity, level in QUANTILES.items():
-            yield _quantile_row(one, quantity, where, norms, level, quantile(level, *row))
+            yield _quantile_row(one, quantity, where, norms, level, law.quantile(level, *row))
         for threshold in THRESHOLDS:
             at = {**where, "norm": threshold}
-            yield _share_row(one, BELOW, at, norms, threshold, share_below(threshold, *row))
+            yield _share_row(one, BELOW, at, norms, threshold, law.share_below(threshold, *row))
     unscaled, scaled = means
     ratio = math.sqrt(unscaled.measured / scaled.measured)
     expected = math.sqrt(unscaled.predicted / scaled.predicted)
@@ -201,12 +195,12 @@ def _against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
             norms_of(820, row, 32, 160),
             {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim},
         )
-        yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, share_below(SMALL, *row))
-        yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, quantile(0.5, *row))
+        yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, law.share_below(SMALL, *row))
+        yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, law.quantile(0.5, *row))
     for keys in LENGTHS:
         row = (keys, _HEAD_DIM, _SCALES["scaled"])
         norms, where = norms_of(830, row, 8, 24), {"scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
-        yield _quantile_row(one, AGAINST_LENGTH, where, norms, 0.5, quantile(0.5, *row))
+        yield _quantile_row(one, AGAINST_LENGTH, where, norms, 0.5, law.quantile(0.5, *row))
 
 
 def whole(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -228,8 +222,11 @@ def whole(one: OpenBackend, seed: int) -> Iterator[Row]:
                 return
             norms.append(np.linalg.norm(found["query gradient"].astype(np.float64)[0], axis=-1))
         for name in STATISTICS:
-            ratio, error = ratio_of_lengths(name, np.concatenate(norms, axis=1))
-            expected, where = predicted_ratio(name, _KEYS, head_dim), {"keys": _KEYS, "head_dim": head_dim}
+            ratio, error = law.ratio_of_lengths(name, np.concatenate(norms, axis=1))
+            expected, where = (
+                law.predicted_ratio(name, _KEYS, head_dim),
+                {"keys": _KEYS, "head_dim": head_dim},
+            )
             error = math.hypot(error, expected.error)
             yield one.row(whole_quantity(name), where, expected.value, ratio, standard_error=error)
 
@@ -246,7 +243,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     rms = {scaling: average(squares, scaling) ** 0.5 for scaling in _SCALES}
     tail = {scaling: 100 * average(below, scaling) for scaling in _SCALES}
     error = 100 * pick(below, scaling="unscaled")[0].standard_error
-    expected = share_below(SMALL, _KEYS, _HEAD_DIM, 1.0)
+    expected = law.share_below(SMALL, _KEYS, _HEAD_DIM, 1.0)
     direction = "larger" if rms["unscaled"] > rms["scaled"] else "smaller"
     return (
         f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "

@@ -63,7 +63,12 @@ class Comparison:
 
     def _contender(self, result: Result) -> dict[str, Any]:
         latency, verdict = result.latency, self.verdicts.get(result.contender)
+        ratio: tuple[float | None, ...] = (None,) * 3
+        if verdict:
+            # of disturbed rounds alone it would be somebody else's figure
+            ratio = (verdict.ratio if verdict.rounds else None), _known(verdict.low), _known(verdict.high)
         is_baseline = result.contender == self.baseline and latency is not None
+        ratio = (1.0, 1.0, 1.0) if is_baseline else ratio
         return {
             "name": result.contender,
             "outcome": str(result.outcome),
@@ -72,10 +77,7 @@ class Comparison:
             "seconds_by_placement": [speed.seconds for speed in speeds(latency)] if latency else None,
             "rounds": len(latency.samples) if latency else 0,
             "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
-            # of disturbed rounds alone it would be somebody else's figure
-            "ratio": (verdict.ratio if verdict.rounds else None) if verdict else 1.0 if is_baseline else None,
-            "ratio_low": _known(verdict.low) if verdict else 1.0 if is_baseline else None,
-            "ratio_high": _known(verdict.high) if verdict else 1.0 if is_baseline else None,
+            **dict(zip(("ratio", "ratio_low", "ratio_high"), ratio, strict=True)),
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
             "processes_needed": verdict.processes_needed if verdict else None,
             "setup_seconds": result.setup_seconds,

@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 from attnlab.backends.backend import Backend
 from attnlab.backends.library import Library
 from attnlab.errors import Misbehaved
-from attnlab.problem.directions import GRADIENTS, OUTPUT
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 from attnlab.system import processor_seconds
-
-__all__ = ["GRADIENTS", "OUTPUT", "Misbehaved", "Probe", "Witness", "laid_out"]
 
 INPUTS = ("query", "key", "value", "output gradient")
 
@@ -182,22 +179,18 @@ def laid_out(
 def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tuple[Any, Any]:
     """One array as `laid_out`, and the larger one that holds it, or itself."""
     n = array.shape[2]
-    if layout == "transposed":
-        found = library.from_numpy(np.array(array.swapaxes(2, 3), order="C"), dtype)
-        return found.swapaxes(2, 3), found
-    if layout == "heads inside":
-        found = library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype)
-        return found.swapaxes(1, 2), found
-    if layout == "sliced":
-        longer = np.full((*array.shape[:2], 2 * n, array.shape[3]), 3.0, dtype=array.dtype)
-        longer[:, :, ::2] = array
+    exchanged = {"transposed": (2, 3), "heads inside": (1, 2)}.get(layout)
+    if exchanged:
+        found = library.from_numpy(np.array(array.swapaxes(*exchanged), order="C"), dtype)
+        return found.swapaxes(*exchanged), found
+    if layout in ("sliced", "cache"):
+        length, filling, at = (
+            (2 * n, 3.0, np.s_[::2]) if layout == "sliced" else (n + 70, np.nan, np.s_[3 : 3 + n])
+        )
+        longer = np.full((*array.shape[:2], length, array.shape[3]), filling, dtype=array.dtype)
+        longer[:, :, at] = array
         found = library.from_numpy(longer, dtype)
-        return found[:, :, ::2], found
-    if layout == "cache":
-        longer = np.full((*array.shape[:2], n + 70, array.shape[3]), np.nan, dtype=array.dtype)
-        longer[:, :, 3 : 3 + n] = array
-        found = library.from_numpy(longer, dtype)
-        return found[:, :, 3 : 3 + n], found
+        return found[:, :, at], found
     one = _one_for_all(array, layout)
     found = library.from_numpy(np.array(one, order="C"), dtype)
     if one.shape == array.shape:

@@ -110,8 +110,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        plain = asdict(self)
-        return {"passed": self.passed, **plain}
+        return {"passed": self.passed, **asdict(self)}
 
 
 def selftest(
@@ -302,11 +301,7 @@ def _alone(contender: Contender, workload: Workload, seconds: float, folders: Se
     worker.prepare(workload)
     call, library = worker.call, worker.library()
     assert call is not None
-    end = time.perf_counter() + seconds / 5
-    first = library.time_calls(call, 1)
-    while time.perf_counter() < end:
-        first = min(first, library.time_calls(call, 1))
-    iterations = max(1, round(0.005 / first))
+    iterations = max(1, round(0.005 / worker.calibrate(warmup_seconds=seconds / 5)["seconds"]))
     samples: list[float] = []
     end = time.perf_counter() + seconds
     while not samples or time.perf_counter() < end:

@@ -158,10 +158,9 @@ class WorkerProcess:
         The deadline is one for all that start side by side: those that hang do not add up.
         """
         answer = self._answer(self._start_deadline)
-        if isinstance(answer, dict):
-            self.library = answer.get("library")
-            self.asked_kernel, self.computes_in = answer.get("kernel"), answer.get("computes_in")
-            self.parts = answer.get("parts", 1)
+        if isinstance(answer, dict) and "parts" in answer:
+            self.library, self.asked_kernel = answer["library"], answer["kernel"]
+            self.computes_in, self.parts = answer["computes_in"], answer["parts"]
         return answer
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:

@@ -17,7 +17,7 @@ from small_models import Plain, bert, bert_folder
 from torch import Tensor, nn
 
 import attnlab
-from attnlab.__main__ import _status
+from attnlab.__main__ import main
 from attnlab.experiments.diagnosis import Diagnosis, diagnose
 from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
 from attnlab.problem import distributions as captured
@@ -29,6 +29,13 @@ needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
 TEXT = " ".join("a quick brown fox jumps over the lazy dog".replace(" ", ""))
+
+
+def _status(words: list[str]) -> int:
+    """The exit status of a command."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    return int(end.value.code or 0)
 
 
 def _plain(**asked: Any) -> Diagnosis:

@@ -24,7 +24,7 @@ function showHead() {
 /** Draw what is selected; the place of the page and of the keyboard stays. */
 function redraw() {
   const host = part("view");
-  if (!host.clientWidth) return; // not laid out, as while a page is printed
+  if (host.clientWidth < 100) return; // not laid out, as while a page is printed
   const selected = selectedWorkloads();
   part("selected").textContent = `${counted(selected.length)} of ${plural(workloads.length, "workload")}`;
   const controls = () => [...host.querySelectorAll("select, input, button, .chart")];

@@ -29,7 +29,7 @@ function roundsPanel(host, result, width, all) {
   draw(host, `Rounds of ${contender.name}`, pointed, {
     width,
     height: 176,
-    x: { label: "round", ticks: 6, tickFormat: (one) => (one % 1 ? "" : String(one)) },
+    x: { label: "round", inset: 8, ticks: 6, tickFormat: (one) => (one % 1 ? "" : String(one)) },
     y: { domain: [low - room, high + room], ticks: 4, grid: true, label: null, tickFormat },
     marks: [
       Plot.rectX(stripes, { ...ends, fill: "currentColor", fillOpacity: 0.06 }),

@@ -66,6 +66,7 @@ function rankingChart(host, workload, some) {
     marginRight: 80,
     x: scaleOver([...known.map((one) => one.best), 1 / band, band], (one) => figures(one, 2), true, {
       label,
+      ticks: 10,
     }),
     y: { type: "band", domain: some.map(y), label: null, tickSize: 0, tickFormat: (name) => cut(name) },
     marks: [
