@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 #: a row is frozen where one key holds more than this: then no other key can
 FROZEN = 0.5
-#: a gradient is lost where the norm of the softmax's Jacobian is below this, as in the laboratory
+#: a gradient is lost where the norm of the softmax's Jacobian is below this, as in the experiments
 LOST = 1e-3
 
 

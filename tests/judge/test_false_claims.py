@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from crews import PLACED_FOR, ROUNDS, in_crews
 from numpy.typing import NDArray
+from process_sets import PLACED_FOR, ROUNDS, in_sets
 
 from attnlab.judge.pairing import ALPHA, MARGIN, Kind, Verdict, compare
 from attnlab.judge.replication import speeds
@@ -88,7 +88,7 @@ def raced(generator: np.random.Generator, noise: Noise, ratio: float) -> Verdict
     base, other = (np.exp(logs) for logs in noise(generator, LOOKS[1] * ROUNDS))
     for processes in LOOKS:
         rounds = processes * ROUNDS
-        verdict = compare(in_crews(base[:rounds].tolist()), in_crews((ratio * other[:rounds]).tolist()))
+        verdict = compare(in_sets(base[:rounds].tolist()), in_sets((ratio * other[:rounds]).tolist()))
         if decided(verdict):
             break
     return verdict
@@ -145,7 +145,7 @@ def test_a_contender_of_one_speed_is_said_to_have_two_in_one_race_of_twenty_at_m
     """Also where the machine changes its speed once; asked for, not derived, and not met where it goes to and fro."""
     generator, trials = np.random.default_rng(7), 300
     raced_alone = (np.exp(noise(generator, 60)[0]) for _ in range(trials))
-    wrong = sum(len(speeds(in_crews(samples.tolist()))) > 1 for samples in raced_alone)
+    wrong = sum(len(speeds(in_sets(samples.tolist()))) > 1 for samples in raced_alone)
     assert wrong / trials <= allowed(0.05, trials)
 
 
@@ -154,7 +154,7 @@ def test_two_speeds_are_found_in_most_races_of_ten_processes(each: int) -> None:
     """With three placements in ten a quarter slower."""
     generator = np.random.default_rng(8)
     raced_alone = (np.exp(twofold(each)(generator, 60)[0]) for _ in range(200))
-    assert sum(len(speeds(in_crews(samples.tolist()))) > 1 for samples in raced_alone) > 100
+    assert sum(len(speeds(in_sets(samples.tolist()))) > 1 for samples in raced_alone) > 100
 
 
 def test_noise_that_outlives_processes_is_not_covered() -> None:

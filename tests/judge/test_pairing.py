@@ -6,9 +6,9 @@ import math
 import statistics
 
 import pytest
-from crews import in_crews, latency
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from process_sets import in_sets, latency
 
 from attnlab.judge.pairing import (
     ALPHA,
@@ -75,7 +75,7 @@ def test_the_interval_is_students_over_the_medians_of_the_pairs() -> None:
 )
 def test_a_sharp_ratio_is_judged_by_the_margin(ratio: float, kind: Kind) -> None:
     """1 % either way is equivalent; the lower edge is 1/1.01."""
-    verdict = compare(in_crews([1.0] * 30), in_crews([ratio] * 30))
+    verdict = compare(in_sets([1.0] * 30), in_sets([ratio] * 30))
     assert verdict.kind is kind
     assert verdict.processes_needed is None
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from crews import PLACED_FOR, latency
 from hypothesis import given
 from hypothesis import strategies as st
+from process_sets import PLACED_FOR, latency
 
 from attnlab.judge.replication import (
     Components,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crews import latency
+from process_sets import latency
 
 from attnlab.cli.tables import comparison_table
 from attnlab.judge.pairing import Kind, Verdict

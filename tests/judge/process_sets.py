@@ -28,6 +28,6 @@ def latency(processes: Sequence[Sequence[float]], disturbed: Sequence[int] = ())
     return Measurement("latency", "s", tuple(samples), columns)
 
 
-def in_crews(samples: Sequence[float], rounds: int = ROUNDS) -> Measurement:
+def in_sets(samples: Sequence[float], rounds: int = ROUNDS) -> Measurement:
     """The samples of one race, so many rounds to a process."""
     return latency([samples[at : at + rounds] for at in range(0, len(samples), rounds)])
