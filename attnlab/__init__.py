@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnlab import theory
-    from attnlab.backends.backend import Backend
-    from attnlab.backends.call import attend, block, gradients
-    from attnlab.backends.discovery import backends, load
+    from attnlab.backend.backend import Backend
+    from attnlab.backend.call import attend, block, gradients
+    from attnlab.backend.discovery import backends, load
     from attnlab.errors import Declined, Unavailable
     from attnlab.experiments.diagnosis import diagnose
     from attnlab.experiments.observables import observe
@@ -28,9 +28,9 @@ __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "att
 __all__ += ["diagnose", "fastest", "gradients", "load", "observe", "read_run", "run", "theory"]
 #: where each of them is, but for the package `theory`
 _HOMES = {
-    "backends.backend": ("Backend",),
-    "backends.call": ("attend", "block", "gradients"),
-    "backends.discovery": ("backends", "load"),
+    "backend.backend": ("Backend",),
+    "backend.call": ("attend", "block", "gradients"),
+    "backend.discovery": ("backends", "load"),
     "errors": ("Declined", "Unavailable"),
     "experiments.diagnosis": ("diagnose",),
     "experiments.observables": ("observe",),

@@ -28,7 +28,7 @@ from mutants.fault import DTYPES as FAULT_DTYPES
 from mutants.paths import held_out
 from mutants.right import RIGHT
 
-from attnlab.backends.discovery import backends, load
+from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT
 from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine

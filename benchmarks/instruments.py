@@ -18,8 +18,8 @@ from pathlib import Path
 from common import command_line, page, say, table, yes
 
 from attnlab import report
-from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import backends
+from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import backends
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits

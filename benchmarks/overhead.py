@@ -16,8 +16,8 @@ import numpy as np
 from common import command_line, page, say, table
 from scipy.stats import t
 
-from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import backends
+from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import backends
 from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor

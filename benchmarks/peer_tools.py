@@ -61,8 +61,8 @@ PAIRS = (
 
 def calls() -> list[Callable[[], Any]]:
     """The calls of the pair that the environment names, or of one side of it, slowed where their notation says so."""
-    from attnlab.backends.contender import Contender
-    from attnlab.backends.discovery import load
+    from attnlab.backend.contender import Contender
+    from attnlab.backend.discovery import load
     from attnlab.problem.workload import Workload
     from attnlab.race.worker import slowed
 

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 from common import REPOSITORY, say
 
-from attnlab.backends.contender import Contender
+from attnlab.backend.contender import Contender
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.runs.plan import Plan, read_plan

@@ -24,7 +24,7 @@ import psutil
 from common import HOME, REPOSITORY, command_line, page, say, table
 from random_damage import Figures, fuzz, soak
 
-from attnlab.backends.contender import parse_all
+from attnlab.backend.contender import parse_all
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits

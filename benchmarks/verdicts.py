@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 from common import HOME, command_line, page, say, table
 
-from attnlab.backends.contender import parse_all
-from attnlab.backends.discovery import backends
+from attnlab.backend.contender import parse_all
+from attnlab.backend.discovery import backends
 from attnlab.judge.pairing import Kind
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome, Result

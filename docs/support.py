@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from attnlab.backends.discovery import backends
+from attnlab.backend.discovery import backends
 from attnlab.problem.workload import DEVICES
 from attnlab.report.support_page import by_feature, page, short
 from attnlab.runs.support import Support, support

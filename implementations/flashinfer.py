@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnlab.backends.keywords import told
+from attnlab.backend.keywords import told
 from attnlab.libraries.cuda_kernels import KEYWORDS, Limits, Sides, at_least, refusal
 from attnlab.libraries.host import required
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale

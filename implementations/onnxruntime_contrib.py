@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.keywords import told
+from attnlab.backend.keywords import told
 from attnlab.libraries.host import Made, Recipe, required
 from attnlab.libraries.onnxruntime_library import SESSIONS, compute, one_operator, packed, unpacked
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.keywords import flag_and_array
+from attnlab.backend.keywords import flag_and_array
 from attnlab.libraries.host import Recipe
 from attnlab.libraries.openvino_library import REQUESTS, compute, lacks, quiet_openvino
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.backends.keywords import told
+from attnlab.backend.keywords import told
 from attnlab.libraries.cuda_kernels import HALVES, KEYWORDS, Limits, Sides, dense_rows, refusal
 from attnlab.libraries.host import Made, required
 from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import SETTINGS, Measured

@@ -13,8 +13,8 @@ import pytest
 
 import attnlab.implementations
 import attnlab.libraries
-from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import backends, load, on_request
+from attnlab.backend.backend import Backend
+from attnlab.backend.discovery import backends, load, on_request
 from attnlab.errors import Unavailable
 
 #: set, those too that compile for seconds at every shape, which makes these tests take hours

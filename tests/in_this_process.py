@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import load
+from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import load
 from attnlab.race.worker import Worker, refusal
 from attnlab.race.worker_process import Refused
 

@@ -26,8 +26,8 @@ def backends(
     in every direction and number format: yes, or the reason. Exits with 1 where one does not decline what it does not
     do.
     """
-    from attnlab.backends.discovery import backends as there
-    from attnlab.backends.discovery import require
+    from attnlab.backend.discovery import backends as there
+    from attnlab.backend.discovery import require
     from attnlab.cli.progress import note
     from attnlab.cli.tables import backend_table, show
     from attnlab.report.support_page import page
@@ -65,8 +65,8 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
 
     Exits with 1 where one is wrong, or was named and could not be asked; with --quiet those alone are printed.
     """
-    from attnlab.backends.contender import Contender
-    from attnlab.backends.discovery import backends as there
+    from attnlab.backend.contender import Contender
+    from attnlab.backend.discovery import backends as there
     from attnlab.cli.progress import note
     from attnlab.cli.tables import check_table, precision_table, same_bits_table, show
     from attnlab.runs.check import check as hold

@@ -50,7 +50,7 @@ class Names(Name):
 
 def backends(context: click.Context) -> Iterable[str]:
     """Names of backends, those of the folders given so far included."""
-    from attnlab.backends.discovery import backends as there
+    from attnlab.backend.discovery import backends as there
 
     try:
         return there(context.params.get("folders") or ())

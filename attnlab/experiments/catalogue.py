@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.backends.discovery import require, unasked
+from attnlab.backend.discovery import require, unasked
 from attnlab.experiments.finding import Experiment, Finding
 from attnlab.experiments.survey import Survey, generator, one_thread
 from attnlab.plain import suggestion

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnlab.backends.contender import Contender, parse_all
-from attnlab.backends.discovery import unasked
+from attnlab.backend.contender import Contender, parse_all
+from attnlab.backend.discovery import unasked
 from attnlab.environment import environment
 from attnlab.errors import Declined
 from attnlab.experiments import capture

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import in_this_process
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import in_this_process
 from attnlab.errors import Declined, Unavailable
 from attnlab.problem.directions import OUTPUT
 from attnlab.problem.dtypes import DTYPES, ITEM_BYTES

@@ -32,8 +32,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import in_this_process
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import in_this_process
 from attnlab.problem.directions import OUTPUT
 from attnlab.problem.dtypes import round_to
 from attnlab.problem.mask_parts import Causal

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import in_this_process
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import in_this_process
 from attnlab.errors import Declined, Unavailable
 from attnlab.experiments.finding import Array, Row, Where
 from attnlab.experiments.observables import Attend, black_box, gradients

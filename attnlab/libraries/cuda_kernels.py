@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from attnlab.backends.keywords import told
+from attnlab.backend.keywords import told
 from attnlab.errors import Unavailable
 from attnlab.problem.mask_parts import band
 from attnlab.problem.workload import Workload

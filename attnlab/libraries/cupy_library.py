@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Call
+from attnlab.backend.library import Call
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.libraries.numpy_library import NumPyNames
@@ -29,7 +29,7 @@ def open_on(device: str) -> CuPy:
 
 
 class CuPy(NumPyNames):
-    """See `attnlab.backends.library.Library`. Calls are queued on the current stream."""
+    """See `attnlab.backend.library.Library`. Calls are queued on the current stream."""
 
     name = "cupy"
     device = "cuda"

@@ -114,7 +114,7 @@ def open_on(device: str) -> ExecuTorch:
 
 
 class ExecuTorch(Torch):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "executorch"
     lacking: ClassVar[Mapping[str, str]] = {"float64": "ExecuTorch's attention has no float64"}

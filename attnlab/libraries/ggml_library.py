@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Call
+from attnlab.backend.library import Call
 from attnlab.libraries.host import Programs, on_cpu
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
@@ -109,7 +109,7 @@ def compute(recipe: Recipe, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
 
 
 class Ggml(NumPy):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "ggml"
     lacking: ClassVar[Mapping[str, str]] = {

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from packaging.requirements import Requirement
 
-from attnlab.backends.importing import begin
-from attnlab.backends.library import Arrays, Call
+from attnlab.backend.importing import begin
+from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.system import free_bytes as free_bytes
 
@@ -39,7 +39,7 @@ def required(*modules: str, extra: str) -> Any:
     """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
 
     Raises Unavailable, with the line that installs them, where one is missing, older than the extra asks for, or
-    cannot be imported. What is imported is noted first (`attnlab.backends.importing`): it may end this process.
+    cannot be imported. What is imported is noted first (`attnlab.backend.importing`): it may end this process.
     """
     mend = f"pip install 'attnlab[{extra}]'"
     anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
@@ -167,7 +167,7 @@ def on_cpu(make: Callable[[Any], Any], runs: str, *modules: str, extra: str) -> 
 
 
 class HostLibrary:
-    """The half of `attnlab.backends.library.Library` that needs no arrays; a library adds the other half."""
+    """The half of `attnlab.backend.library.Library` that needs no arrays; a library adds the other half."""
 
     name = "host"
     device = "cpu"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call
+from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, free_bytes, required, seconds_per_call
 from attnlab.problem.dtypes import FORMATS, round_to
@@ -44,7 +44,7 @@ def open_on(device: str) -> Jax:
 
 
 class Jax(HostLibrary):
-    """See `attnlab.backends.library.Library`.
+    """See `attnlab.backend.library.Library`.
 
     A call on the CPU waits for its result: JAX returns before that. On CUDA calls are queued, and the clock waits for
     the last.

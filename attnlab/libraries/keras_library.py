@@ -34,7 +34,7 @@ def open_on(device: str) -> Keras:
 
 
 class Keras(Torch):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "keras"
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call
+from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, required
 from attnlab.problem.dtypes import round_to
@@ -29,7 +29,7 @@ def open_on(device: str) -> Mlx:
 
 
 class Mlx(HostLibrary):
-    """See `attnlab.backends.library.Library`.
+    """See `attnlab.backend.library.Library`.
 
     An operation only notes what is to be computed; a call computes it (``mlx.core.eval``) before it returns.
     """

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from attnlab.backends.library import Call
+from attnlab.backend.library import Call
 from attnlab.libraries.host import on_cpu
 from attnlab.libraries.numpy_library import NumPy
 
@@ -17,7 +17,7 @@ THREAD_VARIABLES = ("NUMBA_NUM_THREADS",)
 
 
 class Numba(NumPy):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "numba"
     lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "Numba has no bfloat16"}

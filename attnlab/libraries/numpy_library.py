@@ -27,7 +27,7 @@ def open_on(device: str) -> NumPy:
 
 
 class NumPyNames(HostLibrary):
-    """A part of `attnlab.backends.library.Library`, on the arrays of a module with NumPy's names, `namespace`."""
+    """A part of `attnlab.backend.library.Library`, on the arrays of a module with NumPy's names, `namespace`."""
 
     namespace: Any
 
@@ -65,7 +65,7 @@ class NumPyNames(HostLibrary):
 
 
 class NumPy(NumPyNames):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "numpy"
     namespace = np

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Call
+from attnlab.backend.library import Call
 from attnlab.libraries.host import Programs, on_cpu
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
@@ -120,7 +120,7 @@ def unpacked(array: NDArray[Any], heads: int) -> NDArray[Any]:
 
 
 class OnnxRuntime(NumPy):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "onnxruntime"
     lacking: ClassVar[Mapping[str, str]] = {

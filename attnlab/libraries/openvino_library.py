@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Call
+from attnlab.backend.library import Call
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import Programs, required
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
@@ -115,7 +115,7 @@ def _value(told: Any) -> Any:
 
 
 class OpenVino(NumPy):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "openvino"
     lacking: ClassVar[Mapping[str, str]] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call
+from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary
 from attnlab.problem.dtypes import round_to
@@ -35,7 +35,7 @@ def open_on(device: str) -> Torch:
 
 
 class Torch(HostLibrary):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "torch"
     without_gradients: str | None = None

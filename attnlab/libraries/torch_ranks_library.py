@@ -20,7 +20,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call
+from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary
 from attnlab.libraries.torch_library import Torch
@@ -85,7 +85,7 @@ def on_ranks(function: Callable[..., Any], *arrays: Sharded, **options: Any) -> 
 
 
 class TorchRanks(HostLibrary):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     #: why no block is made around its attention
     no_projections = "what is cut over processes is the attention alone, without projections"

@@ -92,7 +92,7 @@ def open_on(device: str) -> Vllm:
 
 
 class Vllm(Torch):
-    """See `attnlab.backends.library.Library`."""
+    """See `attnlab.backend.library.Library`."""
 
     name = "vllm"
     lacking: ClassVar[Mapping[str, str]] = {"float64": "vLLM's attention has no float64"}

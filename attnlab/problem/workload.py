@@ -33,7 +33,7 @@ from attnlab.problem.masks import Counts, Mask, fields_of, masked_by
 from attnlab.problem.problem import Alibi, Problem, checked_number
 
 DEVICES = ("cpu", "cuda")
-#: how keys and values lie between calls, and what a reader calls it; see `attnlab.backends.storage`
+#: how keys and values lie between calls, and what a reader calls it; see `attnlab.backend.storage`
 STORAGES = {
     "contiguous": "contiguous keys",
     "preallocated": "preallocated cache",

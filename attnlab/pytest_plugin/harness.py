@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
 from attnlab.judge.analysis import BELIEVED

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.backends.contender import Contender
+from attnlab.backend.contender import Contender
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.fields import split_names
 from attnlab.problem.grid import by_option, choices, read_options, workloads

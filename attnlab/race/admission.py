@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from attnlab.backends.storage import STORED
+from attnlab.backend.storage import STORED
 from attnlab.problem.dtypes import ITEM_BYTES, carrier
 from attnlab.problem.mask_parts import Part, Shape
 from attnlab.problem.masks import Mask

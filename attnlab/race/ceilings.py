@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backends.library import Library, array_libraries, products
+from attnlab.backend.library import Library, array_libraries, products
 from attnlab.problem.result import Ceiling
 
 _BUDGET_SECONDS = 0.4

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
-from attnlab.backends.library import huge_page_variables
+from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
+from attnlab.backend.library import huge_page_variables
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.replication import Speed, speeds
 from attnlab.judge.verdicts import pay_off, precision_apart, sentence, verdicts_against

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab import system
-from attnlab.backends.contender import Contender
+from attnlab.backend.contender import Contender
 from attnlab.errors import Declined
 from attnlab.gate import race_check
 from attnlab.judge.ranking import is_second_entry

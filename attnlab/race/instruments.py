@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from attnlab import system
-from attnlab.backends.library import Call, Library
+from attnlab.backend.library import Call, Library
 from attnlab.errors import Declined
 from attnlab.problem.result import Measurement
 from attnlab.problem.workload import Workload

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import Contender
-from attnlab.backends.library import thread_variables
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import Contender
+from attnlab.backend.library import thread_variables
 from attnlab.problem.directions import OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem

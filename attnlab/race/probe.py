@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.library import Library
+from attnlab.backend.backend import Backend
+from attnlab.backend.library import Library
 from attnlab.errors import Misbehaved
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload

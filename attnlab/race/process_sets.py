@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from attnlab import system as memory
-from attnlab.backends.contender import Contender
+from attnlab.backend.contender import Contender
 from attnlab.problem.result import Outcome
 from attnlab.race.worker_process import Died, Hung, NoAnswer, WorkerProcess
 

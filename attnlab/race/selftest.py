@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from attnlab.backends.contender import Contender, parse_all
-from attnlab.backends.discovery import unasked
+from attnlab.backend.contender import Contender, parse_all
+from attnlab.backend.discovery import unasked
 from attnlab.environment import environment
 from attnlab.judge.pairing import ALPHA, Kind, Verdict, half_width
 from attnlab.judge.verdicts import latencies, verdicts_against

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab import system
-from attnlab.backends import importing
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import Contender
-from attnlab.backends.library import Library, open_library
+from attnlab.backend import importing
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import Contender
+from attnlab.backend.library import Library, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
 from attnlab.problem.inputs import checked_problem, problem_of
@@ -92,7 +92,7 @@ class Worker:
 
     def load(self, contender: Contender, folders: Sequence[str]) -> dict[str, Any]:
         """Import the backend, with its own settings; it stays for the life of the process."""
-        from attnlab.backends.discovery import load
+        from attnlab.backend.discovery import load
 
         self.backend = one = load(contender.backend, folders, dict(contender.settings))
         self.contender, self._threads = contender, contender.threads

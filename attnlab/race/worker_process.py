@@ -21,8 +21,8 @@ from typing import IO, Any, ClassVar
 import psutil
 
 from attnlab import system
-from attnlab.backends.contender import Contender, huge_pages_refused
-from attnlab.backends.importing import Import
+from attnlab.backend.contender import Contender, huge_pages_refused
+from attnlab.backend.importing import Import
 from attnlab.problem.result import Outcome
 from attnlab.race.guard import GUARD, MARK
 from attnlab.subprocesses import Closed, Garbled, Late, Subprocess

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnlab import units
-from attnlab.backends.contender import with_huge_pages
+from attnlab.backend.contender import with_huge_pages
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.growth import WORST, Fits

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import in_this_process
-from attnlab.backends.discovery import on_request
-from attnlab.backends.keywords import flag_and_array, given_nothing, told
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import in_this_process
+from attnlab.backend.discovery import on_request
+from attnlab.backend.keywords import flag_and_array, given_nothing, told
 from attnlab.errors import Unavailable
 from attnlab.judge.analysis import MORE_MEMORY, Cell
 from attnlab.judge.pairing import MARGIN, Verdict

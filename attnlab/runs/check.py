@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from attnlab.backends.contender import Contender
+from attnlab.backend.contender import Contender
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
 from attnlab.gate.questions import Question

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attnlab.backends.contender import Contender, parse_all
-from attnlab.backends.discovery import backends, block_only, on_request
-from attnlab.backends.library import products
+from attnlab.backend.contender import Contender, parse_all
+from attnlab.backend.discovery import backends, block_only, on_request
+from attnlab.backend.library import products
 from attnlab.environment import environment, unchanged
 from attnlab.experiments import catalogue
 from attnlab.problem.result import Ceiling, Outcome, Result

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import backends, on_request, settings_of
+from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import backends, on_request, settings_of
 from attnlab.gate import race_check
 from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.dtypes import DTYPES

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.backends.discovery import load
-from attnlab.backends.library import array_libraries, library_names, products
+from attnlab.backend.discovery import load
+from attnlab.backend.library import array_libraries, library_names, products
 from attnlab.problem.directions import DIRECTIONS, GRADIENTS, Direction
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.mask_parts import Part, Place

@@ -14,7 +14,7 @@ from small_models import Plain, bert
 from torch import Tensor, nn
 from torch.nn import functional
 
-from attnlab.backends.call import answer
+from attnlab.backend.call import answer
 from attnlab.experiments.capture import captured, disagreement, problem_of_call
 from attnlab.problem.mask_parts import Causal, Given, KeyLengths, Window
 from attnlab.problem.masks import EVERYTHING, Mask

@@ -64,4 +64,4 @@ def test_the_reference_has_all_that_attnlab_offers() -> None:
     assert missing == ["theory"]  # which has a page of its own
     page = (ROOT / "docs" / "reference" / "theory.md").read_text(encoding="utf-8")
     assert [one for one in attnlab.theory.__all__ if one not in page] == []
-    assert attnlab.backends() == attnlab.backends()  # which is the name of a package too
+    assert attnlab.backends() == attnlab.backends()

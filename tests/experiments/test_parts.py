@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.errors import Declined
 from attnlab.experiments import overflow, thermodynamics
 from attnlab.experiments.finding import pick

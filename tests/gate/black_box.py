@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mutants.parts import Answers, Attention, Remembering
 
-from attnlab.backends.library import open_library
+from attnlab.backend.library import open_library
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.questions import Question
 from attnlab.problem.directions import GRADIENTS, OUTPUT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from every import every, library_of
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, examine
 from attnlab.gate.questions import Question

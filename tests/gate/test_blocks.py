@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.gate import race_check
 from attnlab.problem.block import PROJECTIONS, Block
 from attnlab.problem.dtypes import round_to

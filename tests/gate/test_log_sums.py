@@ -11,7 +11,7 @@ import pytest
 from mutants.parts import composed, hide, repeated, scores_of, visible
 from numpy.typing import NDArray
 
-from attnlab.backends.discovery import backend_of, load
+from attnlab.backend.discovery import backend_of, load
 from attnlab.errors import Declined
 from attnlab.gate.gate import EVERYTHING, FORWARD, Answers, examine
 from attnlab.gate.questions import Question

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from strategies import workloads
 
-from attnlab.backends import keywords
-from attnlab.backends.discovery import load
-from attnlab.backends.library import Library, array_type, open_library
+from attnlab.backend import keywords
+from attnlab.backend.discovery import load
+from attnlab.backend.library import Library, array_type, open_library
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch._dynamo.utils
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from every import here
 
-from attnlab.backends.backend import Backend
+from attnlab.backend.backend import Backend
 from attnlab.errors import Declined
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload

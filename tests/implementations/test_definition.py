@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.backends.call import answer
-from attnlab.backends.discovery import load
+from attnlab.backend.call import answer
+from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
 from attnlab.problem.block import PROJECTIONS

@@ -12,7 +12,7 @@ import pytest
 from every import every
 from operator_vectors import Vector, vectors
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate.evidence import IMMATERIAL_ANYWHERE, weigh
 from attnlab.gate.reference import refer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.problem.workload import Workload
 
 FORCED = ("torch_sdpa_math", "torch_sdpa_flash", "torch_sdpa_efficient", "torch_sdpa_cudnn")

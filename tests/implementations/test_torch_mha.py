@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.gate import race_check
 from attnlab.problem.workload import Workload
 

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from attnlab import system
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import load
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import load
 from attnlab.errors import Declined
 from attnlab.libraries.torch_ranks_library import TorchRanks
 from attnlab.problem.inputs import problem_of

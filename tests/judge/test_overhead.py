@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from overhead import added, row, workload_for
 
-from attnlab.backends.contender import Contender
+from attnlab.backend.contender import Contender
 from attnlab.problem.workload import Workload
 
 

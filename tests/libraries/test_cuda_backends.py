@@ -16,8 +16,8 @@ import fake_kernels
 import pytest
 import torch
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import load
+from attnlab.backend.backend import Backend
+from attnlab.backend.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.gate.gate import Answers, examine
 from attnlab.gate.questions import Question

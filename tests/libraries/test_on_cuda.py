@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.backends.discovery import backends, load
-from attnlab.backends.library import Library, open_library
+from attnlab.backend.discovery import backends, load
+from attnlab.backend.library import Library, open_library
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries import cupy_library
 from attnlab.libraries.torch_library import Torch, kernels_of
@@ -279,7 +279,7 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
 
 def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
     """The worker says so and lives on."""
-    from attnlab.backends.contender import Contender
+    from attnlab.backend.contender import Contender
     from attnlab.race.worker_process import Refused, WorkerProcess
 
     worker = WorkerProcess(Contender.parse("torch_eager"))

@@ -18,8 +18,8 @@ import pytest
 import torch
 from every import here
 
-from attnlab.backends.discovery import load
-from attnlab.backends.library import open_library
+from attnlab.backend.discovery import load
+from attnlab.backend.library import open_library
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
 from attnlab.libraries import executorch_library, jax_library, vllm_library
@@ -280,7 +280,7 @@ def test_openvino_reports_its_use_to_nobody(tmp_path: Path) -> None:
     here("openvino")
     code = """
         import sys, threading
-        from attnlab.backends.discovery import load
+        from attnlab.backend.discovery import load
         load("openvino").open("cpu")
         assert sys.modules["openvino_telemetry"] is None
         assert threading.active_count() == 1, threading.enumerate()
@@ -295,7 +295,7 @@ def test_executorch_writes_errors_and_nothing_else() -> None:
     here("executorch")
     code = """
         import sys, torch
-        from attnlab.backends.discovery import load
+        from attnlab.backend.discovery import load
         from attnlab.problem.workload import Workload
         load("executorch").bind(Workload(heads=2, queries=5, keys=5, head_dim=8))()
         print("before", file=sys.stderr, flush=True)

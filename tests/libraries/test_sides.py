@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.backends.keywords import told
+from attnlab.backend.keywords import told
 from attnlab.libraries.cuda_kernels import KEYWORDS, Sides
 from attnlab.problem.mask_parts import band
 from attnlab.problem.workload import Workload

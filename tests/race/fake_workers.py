@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from attnlab.backends.contender import Contender
+from attnlab.backend.contender import Contender
 from attnlab.gate import race_check
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.dtypes import lower

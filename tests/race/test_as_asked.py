@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake_workers import QUICK, SMALL, Clock, FakeWorker, race
 
-from attnlab.backends.contender import parse_all
+from attnlab.backend.contender import parse_all
 from attnlab.problem.result import Outcome, Result
 from attnlab.race.conductor import Conductor
 

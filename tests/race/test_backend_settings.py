@@ -9,8 +9,8 @@ import pytest
 from fake_workers import QUICK, SMALL
 
 import attnlab
-from attnlab.backends.contender import parse_all
-from attnlab.backends.discovery import load, settings_of
+from attnlab.backend.contender import parse_all
+from attnlab.backend.discovery import load, settings_of
 from attnlab.problem.result import Outcome
 from attnlab.race.conductor import Conductor
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_workers import QUICK
 
-from attnlab.backends.contender import parse_all
-from attnlab.backends.library import open_library
+from attnlab.backend.contender import parse_all
+from attnlab.backend.library import open_library
 from attnlab.errors import Declined
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload

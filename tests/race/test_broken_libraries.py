@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_workers import QUICK, SMALL
 
-from attnlab.backends.contender import Contender, parse_all
+from attnlab.backend.contender import Contender, parse_all
 from attnlab.problem.result import Outcome
 from attnlab.race.conductor import Conductor
 from attnlab.race.worker_process import Hung, WorkerProcess

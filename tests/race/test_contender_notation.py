@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.backends.contender import Contender, parse_all
+from attnlab.backend.contender import Contender, parse_all
 
 #: of OpenMP, and of the BLAS libraries that NumPy and PyTorch are built with
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

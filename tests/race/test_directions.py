@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fake_workers import QUICK, Clock, FakeWorker, race
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.contender import parse_all
+from attnlab.backend.backend import Backend
+from attnlab.backend.contender import parse_all
 from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.result import Outcome
 from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload

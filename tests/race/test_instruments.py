@@ -8,7 +8,7 @@ import pytest
 from fake_workers import QUICK, SMALL
 from toy_instruments import CpuTime, Failing
 
-from attnlab.backends.contender import parse_all
+from attnlab.backend.contender import parse_all
 from attnlab.problem.result import Outcome, Result
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import LATENCY, PEAK_MEMORY

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.backends.contender import Contender, parse_all
-from attnlab.backends.library import thread_variables
+from attnlab.backend.contender import Contender, parse_all
+from attnlab.backend.library import thread_variables
 from attnlab.problem.result import SAME_BITS, Invariance
 from attnlab.race.conductor import Conductor
 from attnlab.race.invariance import threads_of

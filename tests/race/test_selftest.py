@@ -11,7 +11,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from attnlab.backends.contender import parse_all
+from attnlab.backend.contender import parse_all
 from attnlab.cli.app import app
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.problem.workload import Workload

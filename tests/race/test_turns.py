@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_workers import SMALL
 
-from attnlab.backends.backend import Backend
+from attnlab.backend.backend import Backend
 from attnlab.race.instruments import LATENCY
 from attnlab.race.probe import Pace
 from attnlab.race.worker import Worker, slowed

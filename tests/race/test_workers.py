@@ -17,7 +17,7 @@ import psutil
 import pytest
 from fake_workers import QUICK
 
-from attnlab.backends.contender import Contender, parse_all
+from attnlab.backend.contender import Contender, parse_all
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
@@ -272,7 +272,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
     """SIGKILL leaves it no time to tidy, and a stopped process hears no closed pipe."""
     script = textwrap.dedent(f"""
         import signal
-        from attnlab.backends.contender import parse_all
+        from attnlab.backend.contender import parse_all
         from attnlab.race.conductor import Conductor
         with Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]) as conductor:
             print(*[worker.number for worker in conductor.sets.workers], flush=True)

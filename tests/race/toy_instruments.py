@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from attnlab.backends.library import Call, Library
+from attnlab.backend.library import Call, Library
 from attnlab.race.instruments import Instrument, Readings
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attnlab.backends.discovery import backends
+from attnlab.backend.discovery import backends
 from attnlab.figures import COLOURS, OTHERS, styles
 
 #: linear RGB as a protanope and a deuteranope see it (Machado, Oliveira and Fernandes 2009, table 1, severity 1.0)

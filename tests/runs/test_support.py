@@ -12,7 +12,7 @@ import pytest
 from every import installed, library_of
 from typed import status
 
-from attnlab.backends.discovery import backends, load
+from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.dtypes import DTYPES

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import load
-from attnlab.backends.library import open_library
-from attnlab.backends.storage import PAGE, not_stored
-from attnlab.backends.storage import STORED as KINDS
+from attnlab.backend.backend import Backend
+from attnlab.backend.discovery import load
+from attnlab.backend.library import open_library
+from attnlab.backend.storage import PAGE, not_stored
+from attnlab.backend.storage import STORED as KINDS
 from attnlab.problem.inputs import inputs
 from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
 

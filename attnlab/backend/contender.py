@@ -2,7 +2,7 @@
 
 Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
 multi-head block, ``projection=fused|packed|loop``; any other name in small letters is a setting of the backend's own
-(`attnlab.backends.discovery`). They are fixed when the contender's process starts, because libraries read them once, on
+(`attnlab.backend.discovery`). They are fixed when the contender's process starts, because libraries read them once, on
 import.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import SETTING, chosen, load
-from attnlab.backends.library import huge_page_variables, thread_variables
+from attnlab.backend.backend import Backend
+from attnlab.backend.discovery import SETTING, chosen, load
+from attnlab.backend.library import huge_page_variables, thread_variables
 from attnlab.problem.block import PROJECTIONS
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
@@ -77,7 +77,7 @@ class Contender:
     `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
     the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
     tests of the instrument itself. `projection` is how x of a multi-head block is projected
-    (`attnlab.backends.block_call`), None for as it comes.
+    (`attnlab.backend.block_call`), None for as it comes.
     """
 
     name: str

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab.backends.discovery import load
+from attnlab.backend.discovery import load
 from attnlab.errors import Declined
 from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.inputs import problem_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import backends, load
+from attnlab.backend.backend import Backend
+from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
 

@@ -28,7 +28,7 @@
     True where key and value have fewer heads than the query, each for as many successive heads.
 ``page_table``, ``row_offsets``
     whole numbers of the library, int32, where keys and values are stored in pages or packed: key and value are then
-    given as they lie, see `attnlab.backends.storage`. None for any other storage and for keys that are cut into parts.
+    given as they lie, see `attnlab.backend.storage`. None for any other storage and for keys that are cut into parts.
     Without the keyword, key and value are gathered within the call. Batch elements have ``key_lengths`` keys as always.
 
 Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has
@@ -44,8 +44,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Library
-from attnlab.backends.storage import STORED
+from attnlab.backend.library import Library
+from attnlab.backend.storage import STORED
 from attnlab.problem.mask_parts import KeyLengths, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backends.library import Call, Library
+from attnlab.backend.library import Call, Library
 from attnlab.problem.block import PROJECTIONS, Block, angles, projected
 
 #: query, key and value to the output of all heads, (batch, heads, length, dim) each

@@ -3,16 +3,16 @@
 A backend file needs no import from attnlab. It holds
 
 ``LIBRARY``
-    whose arrays `attend` takes and returns: a name of `attnlab.backends.library.library_names`.
+    whose arrays `attend` takes and returns: a name of `attnlab.backend.library.library_names`.
 ``attend(query, key, value, *, causal, scale)``
     the computation on arrays laid out (batch, heads, length, dim). Each further keyword that its signature names is
-    something that it supports, see `attnlab.backends.keywords`; what it does not name is declined for it where a
+    something that it supports, see `attnlab.backend.keywords`; what it does not name is declined for it where a
     workload asks for it, so that ``attend(q, k, v)`` is a valid backend.
 ``block(parameters, heads, *, causal)``, in place of ``attend``
     for what computes a whole multi-head block by itself: from its parameters, arrays of the library by the names of
     `attnlab.problem.block.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
     and returns (batch, queries, d_model). Its further keywords mean what they mean to ``attend``, and ``rotary`` may be
-    among them. Around any ``attend`` the harness makes the block itself (`attnlab.backends.block_call`).
+    among them. Around any ``attend`` the harness makes the block itself (`attnlab.backend.block_call`).
 ``declines(workload)``, optional
     the reason why it cannot do a workload, or None.
 ``prepare(workload, query, key, value)``, optional
@@ -61,10 +61,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.importing import begun
-from attnlab.backends.keywords import known_keywords
-from attnlab.backends.library import library_names
+from attnlab.backend.backend import Backend
+from attnlab.backend.importing import begun
+from attnlab.backend.keywords import known_keywords
+from attnlab.backend.library import library_names
 from attnlab.errors import Declined, Unavailable
 from attnlab.plain import suggestion
 from attnlab.problem.dtypes import DTYPES

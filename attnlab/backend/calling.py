@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.block_call import BlockCall, Core
-from attnlab.backends.keywords import given
-from attnlab.backends.library import Arrays, Call, Library
-from attnlab.backends.storage import STORED
+from attnlab.backend.block_call import BlockCall, Core
+from attnlab.backend.keywords import given
+from attnlab.backend.library import Arrays, Call, Library
+from attnlab.backend.storage import STORED
 from attnlab.errors import Declined
 from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.problem import Problem, places
 from attnlab.problem.workload import CONTIGUOUS, Workload
 
 if TYPE_CHECKING:
-    from attnlab.backends.backend import Backend
+    from attnlab.backend.backend import Backend
 
 UNKNOWN_GRADIENTS = "a query sees no key, and what its gradients are then is not known"
 

@@ -1,7 +1,7 @@
 """One implementation of attention, as data: its name, its array library, what it declines, and calls to measure.
 
-How a file says all this is written in `attnlab.backends.discovery`, how a call is put together in
-`attnlab.backends.calling`.
+How a file says all this is written in `attnlab.backend.discovery`, how a call is put together in
+`attnlab.backend.calling`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.calling import UNKNOWN_GRADIENTS, Calling, laid_out
-from attnlab.backends.keywords import unsupported, unsupported_part
-from attnlab.backends.library import Library, array_type, open_library
-from attnlab.backends.storage import not_stored
+from attnlab.backend.calling import UNKNOWN_GRADIENTS, Calling, laid_out
+from attnlab.backend.keywords import unsupported, unsupported_part
+from attnlab.backend.library import Library, array_type, open_library
+from attnlab.backend.storage import not_stored
 from attnlab.errors import Declined
 from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.directions import LOG_SUM, OUTPUT
@@ -143,7 +143,7 @@ class Backend:
         problem : by default the workload's own, see `problem_of`. Conversion, device transfer and `prepare` happen
         here, once; in direction backward the forward pass too. The call returns what `named` names. What is drawn here
         is given up, array by array, for what the library makes of it. projection : of a block, see
-        `attnlab.backends.block_call`; "fused" unless given. Raises Declined with the reason.
+        `attnlab.backend.block_call`; "fused" unless given. Raises Declined with the reason.
         """
         self.require(workload, projection)
         arrays, left = self.arrays(workload, problem)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Library
+from attnlab.backend.library import Library
 from attnlab.problem.workload import CONTIGUOUS, Workload
 
 Array = NDArray[Any]

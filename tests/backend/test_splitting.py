@@ -10,10 +10,10 @@ from every import here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.backends.backend import Backend
-from attnlab.backends.calling import merge
-from attnlab.backends.discovery import load
-from attnlab.backends.library import open_library
+from attnlab.backend.backend import Backend
+from attnlab.backend.calling import merge
+from attnlab.backend.discovery import load
+from attnlab.backend.library import open_library
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
 from attnlab.problem.directions import LOG_SUM, OUTPUT
