@@ -13,7 +13,7 @@ from attnlab.cli import options
 @click.argument("ids", nargs=-1, metavar="[ID]...", type=options.Name(options.claims))
 @click.option("--list", "as_list", is_flag=True, help="List the claims and measure nothing.")
 @options.chosen_backends("Measure through these; all that are there by default.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of every random number.")
+@click.option("--seed", type=int, default=0, help="Of every random number.")
 @options.folders
 @options.as_json
 def claims(

@@ -14,7 +14,7 @@ from attnlab.cli import options
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=options.Name(options.experiments))
 @click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
 @options.chosen_backends("Backends to measure through; all that are there by default.")
-@click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
+@click.option("--seed", default=0, help="Seed of every draw.")
 @options.folders
 @options.out("A new folder; reports/numerics by default.")
 @options.as_json
