@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
-from attnlab.runs.interrupts import terminable
 from attnlab.runs.sweep_folder import Shard, Sweep, append_line, read_lines
 from attnlab.runs.sweep_progress import Status, status
 from attnlab.runs.sweep_work import MOST_DEATHS, end, judge, refuse, stop, work
+from attnlab.system import terminable
 from attnlab.text import one_line
 
 JOBS, SUBMITTED = "jobs", "submitted.jsonl"
