@@ -96,7 +96,8 @@ class Fastest:
     def __init__(self, run: Run, *, factor: float, compiled: bool, elsewhere: bool) -> None:
         if not factor >= 1:
             raise ValueError(f"factor must be 1 or more, got {factor:g}")
-        self._run, self._how = run, {"factor": factor, "compiled": compiled, "elsewhere": elsewhere}
+        self._run = run
+        self._again = partial(Fastest, factor=factor, compiled=compiled, elsewhere=elsewhere)
         self._routes, self._factor = Routes(run, compiled=compiled), factor
         self._not_here = None if elsewhere else _not_here(run)
         self._measured_threads = _threads_of(run)
@@ -106,7 +107,7 @@ class Fastest:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew where it is loaded, which may be another machine."""
-        return partial(Fastest, **self._how), (self._run,)
+        return self._again, (self._run,)
 
     def __call__(
         self,
