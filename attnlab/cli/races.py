@@ -207,14 +207,7 @@ def compare(
 )
 @options.as_json
 @options.quiet
-def selftest(
-    backends: tuple[str, ...] | None,
-    conditions: tuple[str, ...],
-    seconds: float,
-    out: Path,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: bool, **how: Any) -> int:
     """Race what is known: the same contender twice, known slow-downs, and everything against itself alone.
 
     Takes a quarter of an hour. Exits with 1 where an answer is wrong: then do not believe small differences here.
@@ -226,9 +219,7 @@ def selftest(
 
     out.mkdir(parents=True, exist_ok=True)  # before a quarter of an hour is spent
     with note(quiet=as_json or quiet) as on_event:
-        found = put_to_the_test(
-            names=backends or (), conditions=conditions, seconds=seconds, on_event=on_event
-        )
+        found = put_to_the_test(names=backends or (), on_event=on_event, **how)
     (out / "selftest.json").write_text(json.dumps(found.to_json(), indent=1), encoding="utf-8")
     (out / "selftest.md").write_text(page(found), encoding="utf-8")
     if as_json:

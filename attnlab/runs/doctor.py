@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnlab.runs.lock import held
+from attnlab.runs.lock import is_held
 from attnlab.runs.results_file import TORN
 from attnlab.runs.store import RUN_FILE, Run, read_run
 
@@ -33,12 +33,8 @@ def examine(folder: Path | str) -> list[Complaint]:
 def _state(run: Run) -> Iterator[Complaint]:
     total, left = len(run.plan.workloads), len(run.left())
     again = f"attnlab run --resume {run.folder}"
-    writing = False
-    try:
-        with held(run.folder):
-            pass
-    except ValueError:
-        writing = True
+    writing = is_held(run.folder)
+    if writing:
         yield Complaint("a run is writing to this folder now", fault=False)
     if not run.complete and not writing:
         yield Complaint(

@@ -68,20 +68,27 @@ def held(folder: Path, *, wait: bool = False) -> Iterator[None]:
                 (folder / LOCK).unlink()
 
 
-def host_lock() -> Path:
-    """The file whose holder alone measures on this host: in the system's temporary folder, named after the host."""
-    name = re.sub(r"[^A-Za-z0-9.-]", "_", platform.node()) or "host"
-    return Path(tempfile.gettempdir()) / f"attnlab-{name}.lock"
+def is_held(folder: Path) -> bool:
+    """Whether a process holds `folder`, on any host."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with held(folder):
+            return False
+    except ValueError:
+        return True
 
 
 @contextlib.contextmanager
 def host_held(*, wait: bool = True) -> Iterator[int]:
     """Hold this host: two who measure on it would slow each other. Yields a descriptor, as `locked`.
 
-    The file stays where it is. wait : until the host is free.
+    What is held is a file in the system's temporary folder, named after the host; it stays where it is. wait : until
+    the host is free.
     Raises ValueError where it is not to wait and another process holds the host, or where the file cannot be opened.
     """
-    file = host_lock()
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", platform.node()) or "host"
+    file = Path(tempfile.gettempdir()) / f"attnlab-{name}.lock"
     busy = f"another process measures on this host: it holds {file}"
     with contextlib.ExitStack() as stack:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.runs.lock import LOCK, held
+from attnlab.runs.lock import is_held
 from attnlab.runs.results_file import RESULTS
 from attnlab.runs.sweep_folder import Shard, Sweep
 
@@ -126,24 +126,13 @@ def status(sweep: Sweep) -> Status:
     return Status(tuple(_state(sweep, shard) for shard in sweep.shards))
 
 
-def worked_on(shard: Shard) -> bool:
-    """Whether a job has it now, on any host."""
-    if not (shard.folder / LOCK).exists():
-        return False
-    try:
-        with held(shard.folder):
-            return False
-    except ValueError:
-        return True
-
-
 def _state(sweep: Sweep, shard: Shard) -> State:
     journal, outcome = shard.journal(), shard.outcome(sweep.told.series) or {}
     starts = [one for one in journal if one["event"] == "started"]
     last: dict[str, Any] = starts[-1] if starts else {}
     if outcome:
         state = outcome["outcome"]
-    elif worked_on(shard):
+    elif is_held(shard.folder):
         state = "running" if journal and journal[-1]["event"] == "started" else "waiting"
     else:
         state = "stopped" if journal else "open"
