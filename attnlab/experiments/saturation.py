@@ -1,10 +1,4 @@
-"""Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?
-
-Given its query, a row of standard normal inputs has n independent normal logits of standard deviation β: about √d_k
-without the scale, about 1 with it. The softmax over them is the random energy model (Derrida 1981). It freezes at β_c
-= √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a fixed β/β_c, a few keys keep a fixed share of the weight
-however many keys there are. At a fixed β they lose it again as n grows, since β_c grows. The curves are exact
-integrals at this n; at any finite n the transition is a gradual one.
+"""How the weight gathers on few keys as the logits grow, against the random energy model.
 
 Measured against d_k through every backend. For the map and the temperature queries have exactly the length √d_k, so
 that one exact curve is the prediction, and one backend measures.
@@ -13,7 +7,7 @@ that one exact curve is the prediction, and one backend measures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,10 +84,8 @@ def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
     for number, temperature in enumerate(TEMPERATURES):
         beta = critical / temperature
         rng = generator(seed, 500, number)
-        seen, exact = (
-            _rows_of(one, _KEYS, _HEAD_DIM, beta / math.sqrt(_HEAD_DIM), rng),
-            theory.random_energy(_KEYS, beta),
-        )
+        seen = _rows_of(one, _KEYS, _HEAD_DIM, beta / math.sqrt(_HEAD_DIM), rng)
+        exact = theory.random_energy(_KEYS, beta)
         where = {"keys": _KEYS, _AT: temperature}
         for name in QUANTITIES:
             quantity = f"{name} against temperature"
@@ -154,11 +146,7 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and scaled; lines are
-    exact, marks are measured through each backend. Bottom left: measured largest weight of unscaled attention over
-    n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard deviation β,
-    against the temperature T = 1/β in units of T_c = 1/β_c; dashed and dotted lines are the limits far below and
-    far above freezing, bars five standard errors."""
+    """Entropy, largest weight and effective keys; the map of the largest weight; and both against the temperature."""
     figure, axes = figures.new_figure(3, 2, width=14.0, height=9.2)
     _against_head_dim(axes[:3], panels.of_most_keys(row for row in finding.rows if "scaling" in row.where))
     _map(axes[3], pick(finding.rows, _ON_MAP))
@@ -184,33 +172,21 @@ def _against_head_dim(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
     for panel, (quantity, title, label, form, height, *offsets) in zip(axes, shown, strict=True):
         mine = pick(rows, quantity)
         for scaling, colour, offset in zip(("unscaled", "scaled"), (ORANGE, BLUE), offsets, strict=True):
-            _by_scaling(panel, pick(mine, scaling=scaling), scaling, colour, form, offset)
+            through_all = pick(mine, scaling=scaling)
+            if first := panels.of_first_backend(through_all):  # the exact curve with its name
+                x, exact = list(values(first, "head_dim")), [form(row.predicted) for row in first]
+                panel.plot(*figures.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
+                place = x[max(0, len(x) - 3)], exact[max(0, len(x) - 3)]
+                panel.annotate(scaling, place, offset, textcoords="offset points", color=colour, fontsize=10)
+            named = scaling == "scaled"
+            panels.by_backend(panel, through_all, "head_dim", colour, form=form, named=named)
         figures.powers_of_two(panel, sorted(set(values(mine, "head_dim"))) or [1.0])
         entitle(panel, title, f"head dimension d_k, at n = {keys}", label)
         panels.boundary(panel, freezing)
-        place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
+        across = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
         text = f"d_k = 2 ln n = {freezing:.1f}"
-        panel.text(freezing * 1.1, height, text, fontsize=9, color=GREY, transform=place)
+        panel.text(freezing * 1.1, height, text, fontsize=9, color=GREY, transform=across)
     axes[2].set_yscale("log")
-
-
-def _by_scaling(
-    panel: Axes,
-    rows: Sequence[Row],
-    scaling: str,
-    colour: str,
-    form: Callable[[float], float],
-    offset: tuple[float, float],
-) -> None:
-    """The exact curve with its name, and the marks of the backends."""
-    if rows:
-        first = panels.of_first_backend(rows)
-        x, exact = list(values(first, "head_dim")), [form(row.predicted) for row in first]
-        panel.plot(*figures.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
-        style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
-        named = max(0, len(x) - 3)
-        panel.annotate(scaling, (x[named], exact[named]), offset, **style)
-    panels.by_backend(panel, rows, "head_dim", colour, form=form, named=scaling == "scaled")
 
 
 def _map(panel: Axes, rows: Sequence[Row]) -> None:
@@ -295,9 +271,21 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="Saturation of the softmax",
+    question="Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?",
+    theory="Given its query, a row of standard normal inputs has n independent normal logits of standard "
+    "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
+    "model (Derrida 1981). It freezes at β_c = √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a "
+    "fixed β/β_c, a few keys keep a fixed share of the weight however many keys there are. At a fixed β "
+    "they lose it again as n grows, since β_c grows. The curves are exact integrals at this n; at any "
+    "finite n the transition is a gradual one.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and "
+    "scaled; lines are exact, marks are measured through each backend. Bottom left: measured largest weight "
+    "of unscaled attention over n and d_k, with the freezing line. Bottom middle and right: rows whose "
+    "logits have standard deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; dashed and "
+    "dotted lines are the limits far below and far above freezing, bars five standard errors.",
     lesson="For components of unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). In "
     "this model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters "
     "through it alone.",

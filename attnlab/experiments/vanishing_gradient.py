@@ -1,11 +1,4 @@
-"""Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?
-
-The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag p − ppᵀ the Jacobian of
-the softmax. For a g of independent components of unit variance E|Jg|² = ‖J‖_F² = S₂ − 2S₃ + S₂², S_k = Σp^k. It is
-small at both ends: (n − 1)/n² for equal weights, 0 where one key has all the weight; at n = 1024 its mean is largest
-at 1.5 times the freezing β. So at d_k = 64 the unscaled rows have the larger mean square, and some of them next to
-nothing; with d_k their share grows. The mean square is an exact integral. Shares and quantiles are sampled from the
-random energy model, over strata of its largest logit, and carry the error of that.
+"""The norm of the softmax's Jacobian: its mean square and its tail, and the gradients that it passes on.
 
 Measured through the backends in float64, and by automatic differentiation through those that have it.
 """
@@ -14,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,10 +183,8 @@ def _against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
 
     for head_dim in HEAD_DIMS:
         row = (_KEYS, head_dim, 1.0)
-        norms, where = (
-            norms_of(820, row, 32, 160),
-            {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim},
-        )
+        norms = norms_of(820, row, 32, 160)
+        where = {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
         yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, law.share_below(SMALL, *row))
         yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, law.quantile(0.5, *row))
     for keys in LENGTHS:
@@ -286,11 +276,7 @@ def _whole_gradient(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Top left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line is exact. Top
-    middle: root mean square, median and 5 % quantile; bars are predicted. Top right: share of the rows whose ‖J‖_F
-    is below x; lines join the predictions. Bottom left: share below 1e-3 against d_k, without the scale. Bottom
-    middle: the median against n, with it. Bottom right: the length of dL/dq, the scale included, unscaled over
-    scaled. Vertical bars are five standard errors."""
+    """The mean norm, its quantiles and tail, how they go with d_k and n, and the whole gradient of a query."""
     figure, (average, spread, tail, size, longer, whole) = figures.new_figure(3, 2, width=16.5, height=9.0)
     _average(average, pick(finding.rows, AGAINST_BETA))
     shown = (SQUARE, *QUANTILES, BELOW)
@@ -338,10 +324,10 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     for scaling, colour, shift in (("scaled", BLUE, -0.12), ("unscaled", ORANGE, 0.12)):
         for place, (quantity, power) in enumerate(((SQUARE, 0.5), *((one, 1.0) for one in QUANTILES))):
             mine, x = pick(rows, quantity, scaling=scaling), place + shift
-            panels.by_backend(panel, mine, x, colour, form=partial(_power, power), named=False)
-            for row in panels.of_first_backend(
-                mine
-            ):  # all are given the same rows: one error bar stands for all
+            form = math.sqrt if power == 0.5 else float
+            panels.by_backend(panel, mine, x, colour, form=form, named=False)
+            # all are given the same rows: one error bar stands for all
+            for row in panels.of_first_backend(mine):
                 error = power * row.measured ** (power - 1) * row.standard_error
                 points(panel, [x], [row.measured**power], [error], colour, fmt="none")
                 panel.plot([x - 0.1, x + 0.1], [row.predicted**power] * 2, color=colour, lw=1.6)
@@ -350,10 +336,6 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_xticks(range(3), ["root mean\nsquare", "median", "5 % quantile"])
     panel.set_xlim(-0.5, 2.5)
     legend(panel, fontsize=9.5, loc="lower left", title="bars predicted, marks measured", title_fontsize=8.5)
-
-
-def _power(power: float, value: float) -> float:
-    return float(value**power)
 
 
 def _tail(panel: Axes, rows: Sequence[Row]) -> None:
@@ -428,9 +410,22 @@ def _whole(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="The vanishing gradient",
+    question="Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
+    theory="The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag "
+    "p − ppᵀ the Jacobian of the softmax. For a g of independent components of unit variance E|Jg|² = "
+    "‖J‖_F² = S₂ − 2S₃ + S₂², S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, 0 where "
+    "one key has all the weight; at n = 1024 its mean is largest at 1.5 times the freezing β. So at d_k = "
+    "64 the unscaled rows have the larger mean square, and some of them next to nothing; with d_k their "
+    "share grows. The mean square is an exact integral. Shares and quantiles are sampled from the random "
+    "energy model, over strata of its largest logit, and carry the error of that.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Top left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line "
+    "is exact. Top middle: root mean square, median and 5 % quantile; bars are predicted. Top right: share "
+    "of the rows whose ‖J‖_F is below x; lines join the predictions. Bottom left: share below 1e-3 against "
+    "d_k, without the scale. Bottom middle: the median against n, with it. Bottom right: the length of "
+    "dL/dq, the scale included, unscaled over scaled. Vertical bars are five standard errors.",
     lesson="That ‖J‖ vanishes (is below 1e-3) without 1/√d_k is true of a share of the rows, at n = 1024 by the "
     "sampled law 2.6 % at d_k = 64 and more than half from d_k ≈ 1,600 on; its root mean square over rows does "
     "not. And with the scale ‖J‖ falls as √(e/n) for large n, in the median as in the root mean square. All of "

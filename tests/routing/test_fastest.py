@@ -99,7 +99,7 @@ def test_a_tie_is_not_called_a_win(tmp_path: Path) -> None:
 def test_it_is_pickled_before_and_after_a_call(tmp_path: Path) -> None:
     """For another process; loaded, it looks at its machine again."""
     found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
-    found._made_of[0].save()
+    found._run.save()
     assert attnlab.fastest(tmp_path).explain(*tensors()).backend == "torch_eager", (
         "a folder is as good as a run"
     )
@@ -107,7 +107,7 @@ def test_it_is_pickled_before_and_after_a_call(tmp_path: Path) -> None:
         again = pickle.loads(pickle.dumps(found))
         assert sent(again, *tensors()) == "torch_eager"
         found(*tensors())
-    found._made_of[0].environment = {"cpu": "Another CPU"}
+    found._run.environment = {"cpu": "Another CPU"}
     with pytest.warns(UserWarning, match="another machine"):
         again = pickle.loads(pickle.dumps(found))
     assert again.explain(*tensors()).fell_back

@@ -126,8 +126,8 @@ def _hold_choice(found: Fastest, choice: Choice, call: dict[str, Any], arrays: A
     assert kind is not None and kind == kind_of(
         workload_of(Call(*arrays, **rest, differentiable=call["grad"]))
     )
-    (route,) = [one for one in found._routes.by_kind[kind] if one.workload == choice.workload]
-    assert route.results[choice.backend].latency is not None
+    (route,) = [one for one in found._routes.by_kind[kind] if one.cell.workload == choice.workload]
+    assert route.cell.measured[choice.backend].latency is not None
 
 
 def _numpy(array: Tensor) -> Any:

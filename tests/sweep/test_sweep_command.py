@@ -104,7 +104,7 @@ def test_a_plan_is_cut_and_its_shards_are_told(tmp_path: Path, capsys: pytest.Ca
     [
         ([], "a sweep needs a plan: attnlab sweep PLAN.toml"),
         (["nowhere.toml"], "the plan file nowhere.toml cannot be read: No such file"),
-        (["{plan}", "--cluster", "pbs"], "--cluster must be one of slurm, local, got 'pbs'"),
+        (["{plan}", "--cluster", "pbs"], "'--cluster': 'pbs' is not one of 'slurm', 'local'"),
         (["{plan}", "--partition", "gpu"], "--partition is for Slurm: give --cluster slurm too"),
         (["{plan}", "--detach"], "--detach is for Slurm"),
         (["{plan}", "--shards", "0"], "--shards must be above 0, got 0"),
