@@ -149,9 +149,7 @@ def problem_of_call(
     if bias is not None:
         added = _array(bias) if added is None else added + _array(bias)
     if added is not None:
-        added = _over_four(added)
-        if not added.any():
-            added = None
+        added = np.array(added, ndmin=4) if added.any() else None
     return Problem.of(
         _array(query),
         _array(key),
@@ -192,10 +190,6 @@ def _array(tensor: Tensor) -> NDArray[Any]:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy().copy()
 
 
-def _over_four(array: NDArray[Any]) -> NDArray[Any]:
-    return array.reshape((1,) * (4 - array.ndim) + array.shape)
-
-
 def _split(mask: Tensor | None) -> tuple[NDArray[Any] | None, NDArray[np.bool_] | None]:
     """What a mask adds, and which pairs it keeps."""
     if mask is None:
@@ -213,14 +207,13 @@ def _named(seen: NDArray[np.bool_] | None, causal: bool, shape: tuple[int, int, 
     mask = Mask((Causal(),)) if causal else EVERYTHING
     if seen is None or seen.all():
         return mask
-    seen = _over_four(seen)
+    seen = np.array(seen, ndmin=4)
     batch, _, queries, keys = shape
     whole = np.broadcast_to(seen, (seen.shape[0], seen.shape[1], queries, keys))
     if (whole == whole[:1, :1]).all():
         for candidate in _candidates(whole[0, 0]):
-            if np.array_equal(
-                np.broadcast_to(_visible(candidate, queries, keys), (queries, keys)), whole[0, 0]
-            ):
+            visible = candidate.array(Shape(1, 1, queries, keys))
+            if (whole[0, 0] == (True if visible is None else visible)).all():
                 return mask & candidate
     lengths = np.broadcast_to(whole, (batch, *whole.shape[1:]))[:, 0, 0].sum(axis=-1)
     if (whole == (np.arange(keys) < lengths[: whole.shape[0], None, None, None])).all() and lengths.all():
@@ -235,11 +228,6 @@ def _candidates(seen: NDArray[np.bool_]) -> Iterator[Mask]:
         yield Mask((Causal(alignment),))
         if last > 0:
             yield Mask((Causal(alignment), Window.of((last - 1, 0), alignment)))
-
-
-def _visible(mask: Mask, queries: int, keys: int) -> Any:
-    found = mask.array(Shape(1, 1, queries, keys))
-    return True if found is None else found
 
 
 class _Mode(TorchFunctionMode):

@@ -17,6 +17,7 @@ from typing import Any
 
 from attnlab.experiments.finding import STANDARD_ERRORS, Finding, Row, meets, pick
 from attnlab.experiments.survey import RAISED
+from attnlab.plain import finite
 
 
 class Role(StrEnum):
@@ -113,19 +114,13 @@ class Check:
         of = "claimed" if self.role in (Role.CLAIM, Role.BEYOND) else "predicted"
         error = f" ± {self.standard_error:.2g}" if self.standard_error else ""
         slack = f" ± {self.slack:.2g}" if self.slack and self.relation not in "<>" else ""
-        expected, where = (
-            f"{self.relation} {_number(self.expected)}{slack}",
-            f" ({self.where})" if self.where else "",
-        )
+        expected = f"{self.relation} {_number(self.expected)}{slack}"
+        where = f" ({self.where})" if self.where else ""
         return f"{self.quantity}: {_number(self.measured)}{error}, {of} {expected}{where}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, which has no NaN and no infinity: such a number becomes its name."""
-        plain = {
-            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
-        return {**plain, "holds": self.holds}
+        return {**finite(asdict(self)), "holds": self.holds}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Check:

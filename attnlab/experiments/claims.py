@@ -456,9 +456,6 @@ def judged(claims: Iterable[Claim], found: Mapping[str, Finding], seed: int = 0)
     used = [found[name] for name in dict.fromkeys(entry.experiment for entry in entries) if name in found]
     facts: dict[str, str | float] = {"seed": seed, "backends": "none"}
     for one in used:
-        told = {
-            key: fact for key, fact in one.facts.items() if key.startswith("without") or key == "backends"
-        }
-        facts |= told
+        facts |= {key: fact for key, fact in one.facts.items() if key.startswith(("without", "backends"))}
     seconds = sum(float(one.facts.get("seconds", 0.0)) for one in used)
     return Ledger(entries, {**facts, "seconds": round(seconds, 2)})

@@ -19,7 +19,7 @@ from attnlab.errors import Declined
 from attnlab.experiments import capture
 from attnlab.experiments import trained_model as models
 from attnlab.experiments.diagnosis_errors import INPUTS, BackendError, errors_on
-from attnlab.experiments.heads import Head, beyond, heads_of
+from attnlab.experiments.heads import Head, heads_of
 from attnlab.experiments.survey import one_thread
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.plain import finite
@@ -79,7 +79,7 @@ class Diagnosis:
     @property
     def frozen(self) -> list[Head]:
         """The heads beyond the freezing line, the furthest first."""
-        return beyond(self.heads)
+        return [one for one in self.most_frozen if one.beyond]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, `from_json` undoes it; a number that does not exist is None."""

@@ -54,11 +54,6 @@ class BackendError:
     reason: str = ""
 
 
-def formats(dtype: str) -> tuple[str, ...]:
-    """The number formats no wider than `dtype`, narrow first."""
-    return tuple(one for one in DTYPES if ITEM_BYTES[one] <= ITEM_BYTES[dtype])
-
-
 def errors_on(
     problems: Mapping[int, Problem],
     order: Sequence[int],
@@ -72,7 +67,7 @@ def errors_on(
     """
     exact = {layer: _exact(problem) for layer, problem in problems.items()}
     first = problems[order[0]]
-    asked = formats(first.dtype)
+    asked = [one for one in DTYPES if ITEM_BYTES[one] <= ITEM_BYTES[first.dtype]]  # narrow first
     some = first.query[:1, : first.group, :_SMALL], first.key[:1, :1, :_SMALL], first.value[:1, :1, :_SMALL]
     part = Problem.of(*some, scale=first.scale, dtype=first.dtype)
     calls = math.prod(first.shape) / math.prod(part.shape) * len(order)

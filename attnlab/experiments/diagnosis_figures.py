@@ -41,7 +41,7 @@ def spread(heads: Sequence[Head]) -> tuple[Figure, str]:
         if mine:
             panel.hlines(mine[0].critical, layer - 0.5, layer + 0.5, color=BLACK, linewidth=1.4, zorder=1)
     named = sorted(beyond, key=lambda one: -one.beta)[:_NAMED]
-    first = next(one for one in heads if one.layer == min(each.layer for each in heads))
+    first = min(heads, key=lambda one: one.layer)
     panel.set_xlim(-0.5, layers - 0.5)
     note(
         panel,

@@ -156,10 +156,8 @@ def gradient_problems(dtype: str, seed: int) -> Iterator[tuple[Where, Problem]]:
     for axis, points in GRADIENT_AXES.items():
         for value in points:
             size = {**_GRADIENT_USUAL, axis: value}
-            rng, keys = (
-                generator(seed, 1250, list(GRADIENT_AXES).index(axis), round(value)),
-                int(size["keys"]),
-            )
+            rng = generator(seed, 1250, list(GRADIENT_AXES).index(axis), round(value))
+            keys = int(size["keys"])
             shapes = (
                 (1, _HEADS, n, _GRADIENT_DIM) for n in (_GRADIENT_QUERIES, keys, keys, _GRADIENT_QUERIES)
             )

@@ -15,7 +15,7 @@ that, training made. Rows that see one key have no spread and no choice, and cou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -111,11 +111,7 @@ def heads_of(layer: int, problem: Problem, separators: Sequence[int] = ()) -> li
 
 def _of_rows(part: Rows, soft: Softmax, marked: NDArray[np.bool_], keys: int) -> dict[str, Array]:
     """One number a row of a block, each (batches, heads, rows)."""
-    seen = (
-        np.ones(soft.scores.shape, bool)
-        if part.visible is None
-        else np.broadcast_to(part.visible, soft.scores.shape)
-    )
+    seen = np.broadcast_to(True if part.visible is None else part.visible, soft.scores.shape)
     n = seen.sum(axis=-1)
     mean = np.where(seen, soft.scores, 0.0).sum(axis=-1, keepdims=True) / np.maximum(n, 1)[..., None]
     variance = np.where(seen, (soft.scores - mean) ** 2, 0.0).sum(axis=-1) / np.maximum(n, 1)
@@ -174,11 +170,6 @@ def _head(layer: int, head: int, rows: dict[str, Array]) -> Head:
     )
 
 
-def beyond(heads: Iterable[Head]) -> list[Head]:
-    """Those beyond the freezing line, the furthest first."""
-    return sorted((one for one in heads if one.beyond), key=lambda one: one.critical / one.beta)
-
-
 # -- the null ----------------------------------------------------------------------------------------
 # `attnlab.theory.random_energy` is exact and costs some hundredths of a second; a model has tens of thousands of rows.
 # Here it is computed at nodes, and its logarithms are interpolated: in β by monotone cubics (Fritsch and Carlson 1980)
@@ -189,7 +180,6 @@ def beyond(heads: Iterable[Head]) -> list[Head]:
 _RATIOS = np.concatenate([np.linspace(0, 0.45, 7), np.linspace(0.5, 1.4, 16), np.geomspace(1.55, 24, 8)])
 #: nodes of n are so far apart, in ln n
 _STEP = math.log(2)
-_NAMES = ("entropy", "largest_weight", "participation", "jacobian_norm_squared")
 
 
 class Expected(NamedTuple):
@@ -245,6 +235,6 @@ def _at(n: int, ratios: Array) -> Array:
 def _table(n: int) -> Array:
     """The logarithms of the four numbers at the nodes."""
     exact = [random_energy(n, float(ratio * critical_beta(n))) for ratio in _RATIOS]
-    found = np.array([[getattr(one, name) for one in exact] for name in _NAMES])
+    found = np.array([[getattr(one, name) for one in exact] for name in Expected._fields])
     found[0] /= math.log(n)
     return np.asarray(np.log(found))

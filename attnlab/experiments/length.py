@@ -96,9 +96,8 @@ def bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
         unit = np.eye(_CAPPED_KEYS)[None, None]
         largest = float(one.attend(logits[None, None], unit, unit, causal=False, scale=1.0).max())
         found, room = largest if largest > 0 else math.nan, {"slack": 1e-12 * bound, "relation": "≤"}
-        yield one.row(
-            "largest weight under a soft cap", {"keys": _CAPPED_KEYS, "cap": cap}, bound, found, **room
-        )
+        where = {"keys": _CAPPED_KEYS, "cap": cap}
+        yield one.row("largest weight under a soft cap", where, bound, found, **room)
 
 
 def conclusion(rows: Sequence[Row]) -> str:

@@ -50,13 +50,6 @@ def measure(survey: Survey) -> None:
         )
 
 
-def unshifted_softmax(logits: NDArray[Any]) -> NDArray[Any]:
-    """exp(s)/Σexp(s) without subtracting the largest logit first, so that it overflows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        weights = np.exp(logits)
-        return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
-
-
 def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
     """The largest x at which `holds` is still true, by bisection between `low`, where it is, and `high`.
 
@@ -82,7 +75,9 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
     limit, textbook = overflow_threshold(dtype), {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype}
 
     def weights(logit: float, keys: int) -> NDArray[Any]:
-        return unshifted_softmax(np.full(keys, logit).astype(dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            exponentials = np.exp(np.full(keys, logit).astype(dtype))
+            return np.asarray(exponentials / exponentials.sum())
 
     for keys in SUMMED_KEYS:
         where, expected = {**textbook, "keys": keys}, limit - math.log(keys)

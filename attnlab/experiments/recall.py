@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -198,9 +198,4 @@ def train(
                 change = means[name].mul_(_KEPT).add_(gradient)
             weights[name] -= every_rate.reshape(-1, *[1] * (change.dim() - 1)) * change
     shape = (steps, len(rates), len(seeds))
-    return Runs(
-        *(
-            torch.stack([one[i] for one in seen]).double().numpy().reshape(shape)
-            for i in range(len(fields(Runs)))
-        )
-    )
+    return Runs(*(torch.stack(one).double().numpy().reshape(shape) for one in zip(*seen, strict=True)))

@@ -7,7 +7,7 @@ that one exact curve is the prediction, and one backend measures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,10 +84,8 @@ def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
     for number, temperature in enumerate(TEMPERATURES):
         beta = critical / temperature
         rng = generator(seed, 500, number)
-        seen, exact = (
-            _rows_of(one, _KEYS, _HEAD_DIM, beta / math.sqrt(_HEAD_DIM), rng),
-            theory.random_energy(_KEYS, beta),
-        )
+        seen = _rows_of(one, _KEYS, _HEAD_DIM, beta / math.sqrt(_HEAD_DIM), rng)
+        exact = theory.random_energy(_KEYS, beta)
         where = {"keys": _KEYS, _AT: temperature}
         for name in QUANTITIES:
             quantity = f"{name} against temperature"
@@ -174,33 +172,21 @@ def _against_head_dim(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
     for panel, (quantity, title, label, form, height, *offsets) in zip(axes, shown, strict=True):
         mine = pick(rows, quantity)
         for scaling, colour, offset in zip(("unscaled", "scaled"), (ORANGE, BLUE), offsets, strict=True):
-            _by_scaling(panel, pick(mine, scaling=scaling), scaling, colour, form, offset)
+            through_all = pick(mine, scaling=scaling)
+            if first := panels.of_first_backend(through_all):  # the exact curve with its name
+                x, exact = list(values(first, "head_dim")), [form(row.predicted) for row in first]
+                panel.plot(*figures.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
+                place = x[max(0, len(x) - 3)], exact[max(0, len(x) - 3)]
+                panel.annotate(scaling, place, offset, textcoords="offset points", color=colour, fontsize=10)
+            named = scaling == "scaled"
+            panels.by_backend(panel, through_all, "head_dim", colour, form=form, named=named)
         figures.powers_of_two(panel, sorted(set(values(mine, "head_dim"))) or [1.0])
         entitle(panel, title, f"head dimension d_k, at n = {keys}", label)
         panels.boundary(panel, freezing)
-        place = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
+        across = panel.get_xaxis_transform()  # x in data, y as a fraction of the panel
         text = f"d_k = 2 ln n = {freezing:.1f}"
-        panel.text(freezing * 1.1, height, text, fontsize=9, color=GREY, transform=place)
+        panel.text(freezing * 1.1, height, text, fontsize=9, color=GREY, transform=across)
     axes[2].set_yscale("log")
-
-
-def _by_scaling(
-    panel: Axes,
-    rows: Sequence[Row],
-    scaling: str,
-    colour: str,
-    form: Callable[[float], float],
-    offset: tuple[float, float],
-) -> None:
-    """The exact curve with its name, and the marks of the backends."""
-    if rows:
-        first = panels.of_first_backend(rows)
-        x, exact = list(values(first, "head_dim")), [form(row.predicted) for row in first]
-        panel.plot(*figures.smooth(x, exact), color=colour, linewidth=1.8, zorder=2)
-        style: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 10}
-        named = max(0, len(x) - 3)
-        panel.annotate(scaling, (x[named], exact[named]), offset, **style)
-    panels.by_backend(panel, rows, "head_dim", colour, form=form, named=scaling == "scaled")
 
 
 def _map(panel: Axes, rows: Sequence[Row]) -> None:

@@ -233,9 +233,7 @@ def log_log_slope(x: Sequence[float], y: Sequence[float], y_error: Sequence[floa
     log_x, found, errors = np.log(np.asarray(x, float)), np.asarray(y, float), np.asarray(y_error, float)
     if not (np.isfinite(log_x).all() and found.min() > 0 and errors.min() > 0):
         raise ValueError("a slope needs x, y and errors above 0")
-    weights = (found / errors) ** 2
-    centred = log_x - np.average(log_x, weights=weights)
-    spread = float(weights @ centred**2)
-    if spread <= 0:
+    if np.ptp(log_x) == 0:
         raise ValueError("a slope needs at least two different x")
-    return float(weights @ (centred * np.log(found))) / spread, spread**-0.5
+    (slope, _), covariance = np.polyfit(log_x, np.log(found), 1, w=found / errors, cov="unscaled")
+    return float(slope), math.sqrt(covariance[0, 0])

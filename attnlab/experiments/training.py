@@ -37,10 +37,8 @@ ADAM, MOMENTUM = "Adam", "momentum"
 _CAP = 5.0
 SHARE, DIVERGED, BEST = "share of runs that learned", "share of runs that diverged", "best learning rate"
 SHARE_AT_BEST, STEPS = "share of runs that learned at their best learning rate", "steps to learn, median"
-MORE, MORE_AT_BEST = (
-    "learned with 1/√d_k − without",
-    "learned with 1/√d_k − without, at the best learning rates",
-)
+MORE = "learned with 1/√d_k − without"
+MORE_AT_BEST = f"{MORE}, at the best learning rates"
 START = "mean square of the scores at the start"
 #: what is followed step by step, at the best learning rate
 CURVES: Mapping[str, str] = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -184,10 +183,8 @@ def _against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
 
     for head_dim in HEAD_DIMS:
         row = (_KEYS, head_dim, 1.0)
-        norms, where = (
-            norms_of(820, row, 32, 160),
-            {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim},
-        )
+        norms = norms_of(820, row, 32, 160)
+        where = {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
         yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, law.share_below(SMALL, *row))
         yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, law.quantile(0.5, *row))
     for keys in LENGTHS:
@@ -327,10 +324,10 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     for scaling, colour, shift in (("scaled", BLUE, -0.12), ("unscaled", ORANGE, 0.12)):
         for place, (quantity, power) in enumerate(((SQUARE, 0.5), *((one, 1.0) for one in QUANTILES))):
             mine, x = pick(rows, quantity, scaling=scaling), place + shift
-            panels.by_backend(panel, mine, x, colour, form=partial(_power, power), named=False)
-            for row in panels.of_first_backend(
-                mine
-            ):  # all are given the same rows: one error bar stands for all
+            form = math.sqrt if power == 0.5 else float
+            panels.by_backend(panel, mine, x, colour, form=form, named=False)
+            # all are given the same rows: one error bar stands for all
+            for row in panels.of_first_backend(mine):
                 error = power * row.measured ** (power - 1) * row.standard_error
                 points(panel, [x], [row.measured**power], [error], colour, fmt="none")
                 panel.plot([x - 0.1, x + 0.1], [row.predicted**power] * 2, color=colour, lw=1.6)
@@ -339,10 +336,6 @@ def _spread(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_xticks(range(3), ["root mean\nsquare", "median", "5 % quantile"])
     panel.set_xlim(-0.5, 2.5)
     legend(panel, fontsize=9.5, loc="lower left", title="bars predicted, marks measured", title_fontsize=8.5)
-
-
-def _power(power: float, value: float) -> float:
-    return float(value**power)
 
 
 def _tail(panel: Axes, rows: Sequence[Row]) -> None:

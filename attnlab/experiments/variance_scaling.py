@@ -175,12 +175,8 @@ def _kurtosis(panel: Axes, rows: Sequence[Row]) -> None:
         panel.plot(
             dims, [FAMILIES[family].moments(d).kurtosis - 3 for d in dims], color=colour, linewidth=1.4
         )
-        x, excess, errors = (
-            values(mine, "head_dim"),
-            values(mine, "measured") - 3,
-            values(mine, "standard_error"),
-        )
-        points(panel, x, excess, errors, colour, markersize=4, label=family)
+        x, found, errors = (values(mine, name) for name in ("head_dim", "measured", "standard_error"))
+        points(panel, x, found - 3, errors, colour, markersize=4, label=family)
     panel.set_yscale("symlog", linthresh=_LINEAR)
     figures.powers_of_two(panel, [2.0**power for power in range(9)])
     panel.axhline(0, color=BLACK, linewidth=0.8)

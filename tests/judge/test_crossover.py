@@ -38,24 +38,6 @@ def test_it_is_where_two_known_laws_cross_and_exact_ratios_leave_the_doubt_of_in
     assert found.high / found.low < 1.3
 
 
-def test_there_is_none_without_two_decided_sides():
-    assert crossovers("a", "b", {n: verdict(r) for n, r in {64: 0.5, 128: 1.0, 256: 1.02}.items()}) == []
-    ends = {64: verdict(0.5), 128: without_interval(3.0)}
-    assert crossovers("a", "b", ends) == []
-
-
-@pytest.mark.parametrize("ratio", [0.7, 1.0, 1.4])
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_verdict_without_interval_between_two_decided_ones_excludes_nothing(ratio, turned):
-    """Its `low` is 0, of which there is no logarithm."""
-    ends = (2.0, 0.5) if turned else (0.5, 2.0)
-    verdicts = {64: verdict(ends[0]), 128: without_interval(ratio), 256: verdict(ends[1])}
-    (found,) = crossovers("a", "b", verdicts)
-    assert (found.low, found.high) == (64, 256)
-    assert 64 < found.length < 256
-    assert (found.below, found.above) == (("a", "b") if turned else ("b", "a"))
-
-
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.001, 3), st.booleans()), min_size=2, max_size=8))
 def test_whatever_the_verdicts_a_crossover_lies_between_the_two_that_support_it(drawn):
     verdicts = {

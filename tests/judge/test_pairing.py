@@ -64,13 +64,10 @@ def test_the_interval_is_students_over_the_medians_of_the_pairs() -> None:
 @pytest.mark.parametrize(
     ("ratio", "kind"),
     [
-        (1.02, Kind.SLOWER),
         (1.0101, Kind.SLOWER),
         (1.0099, Kind.EQUIVALENT),
-        (1.0, Kind.EQUIVALENT),
         (0.991, Kind.EQUIVALENT),
         (0.99, Kind.FASTER),
-        (0.5, Kind.FASTER),
     ],
 )
 def test_a_sharp_ratio_is_judged_by_the_margin(ratio: float, kind: Kind) -> None:
@@ -140,12 +137,3 @@ def test_a_turn_that_waited_for_a_core_is_never_paired() -> None:
         verdict = compare(one, two)
         assert (verdict.ratio, verdict.low, verdict.high) == pytest.approx((ratio,) * 3)
         assert (verdict.rounds, verdict.disturbed, verdict.processes) == (4, 2, 2)
-
-
-def test_a_pair_of_which_every_round_was_disturbed_is_none() -> None:
-    """One such pair leaves the others; where none is left there is a ratio of medians and no interval."""
-    base, other = latency([[1.0] * 2] * 3), latency([[3.0] * 2] * 3, disturbed=[2, 3])
-    assert compare(base, other).processes == 2
-    lost = compare(base, latency([[3.0] * 2] * 3, disturbed=range(6)))
-    assert (lost.kind, lost.ratio, lost.low, lost.high) == (Kind.UNDECIDED, 3.0, 0.0, math.inf)
-    assert (lost.rounds, lost.disturbed, lost.processes) == (0, 6, 0)

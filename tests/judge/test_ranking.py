@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.judge.analysis import rate
-from attnlab.judge.ranking import Sure, implementation_of, rank, self_test, winner
+from attnlab.judge.ranking import Sure, implementation_of, rank, winner
 from attnlab.problem.result import Ceiling, Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
 
@@ -38,14 +37,6 @@ def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty()
         ranking = rank({f"c{i}": measured(f"c{i}", row) for i, row in enumerate(samples)}, baseline="c5")
         lost += "c0" not in {one.contender for one in ranking.first}
     assert lost / 300 <= 0.05
-
-
-def test_a_contender_with_one_process_is_neither_first_nor_runner_up():
-    samples = {"a": [1.0] * 31, "b": [2.0] * 31, "few": [9.0] * 3}
-    ranking = rank({name: measured(name, row) for name, row in samples.items()}, baseline="a")
-    assert [one.contender for one in ranking.first] == ["a"]
-    assert ranking.runner_up.contender == "b"
-    assert ranking.of("few").against_best is None
 
 
 def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_another():
@@ -77,61 +68,6 @@ def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
     assert rate(WORKLOAD, 0.4, on_cuda, cold=False).fault.startswith("125% of the best matrix-multiply rate")
     assert rate(WORKLOAD, 1.0, ceiling, cold=False).fault is None
     assert rate(WORKLOAD, 1.0, ceiling, cold=True).fault.startswith("200% of the copy bandwidth")
-
-
-def twins(workload, samples):
-    """A contender of 1 s, and its second entry."""
-    return {
-        "a": measured("a", [1.0] * len(samples), workload=workload),
-        "a#2": measured("a#2", samples, workload=workload),
-    }
-
-
-def test_one_wild_twin_does_not_silence_the_other_workloads():
-    workloads = [WORKLOAD, WORKLOAD.with_(heads=8)]
-    wild = [1.02 + 0.001 * (index // 6 % 2) for index in range(30)]
-    found = self_test(
-        {workloads[0]: twins(workloads[0], wild), workloads[1]: twins(workloads[1], [1.0] * 30)}
-    )
-    (failed,) = found.failures
-    assert failed.workload == workloads[0]
-    assert failed.deviation == pytest.approx(0.0204, abs=1e-4)
-    assert found.floor(workloads[0]) == pytest.approx(0.021)  # rounded up
-    assert found.floor(workloads[1]) == found.margin == 0.01
-
-
-def test_the_scatter_between_processes_is_half_the_variance_of_their_pairs():
-    logs = [0.01, -0.01] * 3
-    (twin,) = self_test({WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6)))}).twins
-    assert twin.between == pytest.approx(np.std(logs, ddof=1) / np.sqrt(2))
-    one_process = self_test({WORKLOAD: twins(WORKLOAD, [1.0] * 6)})
-    assert one_process.between is None
-    both = self_test(
-        {
-            WORKLOAD: twins(WORKLOAD, np.exp(np.repeat(logs, 6))),
-            WORKLOAD.with_(heads=8): twins(WORKLOAD, [1.0] * 30),
-        }
-    )
-    assert twin.between is not None and both.between == pytest.approx(twin.between / 2)
-
-
-def test_a_ranking_counts_turns_that_do_not_count_and_shows_two_speeds():
-    samples = ([1.0] * 6 + [1.5] * 6) * 3
-    ranking = rank({"a": flagged("a", [0.5] * 36, {3, 4}), "b": flagged("b", samples, {5})}, baseline="a")
-    assert (ranking.turns, ranking.disturbed) == (72, 3)
-    assert [one.rounds for one in ranking.standings] == [34, 35]
-    assert [len(one.speeds) for one in ranking.standings] == [1, 2]
-    assert ranking.of("b").speeds[1].seconds == 1.5
-
-
-def flagged(name, samples, disturbed):
-    result = measured(name, samples)
-    (latency,) = result.measurements
-    columns = {
-        **latency.columns,
-        "disturbed": tuple(float(index in disturbed) for index in range(len(samples))),
-    }
-    return replace(result, measurements=(replace(latency, columns=columns),))
 
 
 @settings(deadline=None, max_examples=80)

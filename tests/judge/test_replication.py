@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from process_sets import PLACED_FOR, latency
 
 from attnlab.judge.replication import (
-    Components,
     components,
-    placements,
-    rounds_per_process,
     speeds,
 )
 from attnlab.problem.result import Measurement
@@ -37,42 +31,11 @@ def test_the_two_levels_of_scatter_are_recovered(within: float, between: float) 
     assert found.between**2 == pytest.approx(between**2, abs=3 * error_between)
 
 
-@given(st.floats(0.001, 1), st.floats(0.001, 1), st.floats(0.01, 100), st.floats(0.01, 100))
-def test_no_other_number_of_rounds_reaches_a_width_in_less_time(
-    within: float, between: float, process_cost: float, round_cost: float
-) -> None:
-    """The time for a given variance of the mean, (T2² + T1²/r) · (c2 + c1 r), is least there."""
-    best = rounds_per_process(Components(within, between), process_cost, round_cost)
-
-    def time(rounds: float) -> float:
-        return (between**2 + within**2 / rounds) * (process_cost + round_cost * rounds)
-
-    assert all(time(best) <= time(best * factor) * (1 + 1e-9) for factor in (0.5, 0.9, 1.1, 2.0))
-
-
 def placed(*seconds: float, scatter: float = 0.0) -> Measurement:
     """Two placements a process, each raced for its rounds at one of these speeds."""
     rounds = [second * (1 + scatter * (index - 1)) for second in seconds for index in range(PLACED_FOR)]
     size = 2 * PLACED_FOR
     return latency([rounds[at : at + size] for at in range(0, len(rounds), size)])
-
-
-def by_turns(slow: list[bool]) -> bool:
-    """Whether each speed is met three times, and not all of one before all of the other."""
-    turns = sum(before != after for before, after in pairwise(slow))
-    return 3 <= sum(slow) <= len(slow) - 3 and turns >= 2
-
-
-@given(
-    st.lists(st.booleans(), min_size=6, max_size=20).filter(by_turns),
-    st.floats(1.14, 3.0),
-    st.floats(1e-5, 1.0),
-)
-def test_two_speeds_are_found_where_they_are_built_in(slow: list[bool], apart: float, fast: float) -> None:
-    """With how often each was met, whatever the order."""
-    found = speeds(placed(*[fast * apart if one else fast for one in slow], scatter=0.02))
-    assert [one.placements for one in found] == [slow.count(False), slow.count(True)]
-    assert [one.seconds for one in found] == [pytest.approx(fast), pytest.approx(fast * apart)]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +53,3 @@ def test_two_speeds_are_found_where_they_are_built_in(slow: list[bool], apart: f
 def test_what_is_not_clearly_two_speeds_is_one(seconds: tuple[float, ...]) -> None:
     """It takes two groups that stand apart, each met three times."""
     assert len(speeds(placed(*seconds))) == 1
-
-
-def test_a_disturbed_turn_says_nothing_of_where_memory_lies() -> None:
-    """Nor does a placement of which all turns were disturbed."""
-    lost = range(PLACED_FOR)
-    samples = [9.0] * PLACED_FOR + [1.0, 7.0, 1.0]
-    one = latency([samples], disturbed=[*lost, 4])
-    assert placements(one) == {(0, 1): [1.0, 1.0]}
-    assert speeds(latency([[1.0] * PLACED_FOR], disturbed=lost)) == ()

@@ -67,11 +67,10 @@ class FakeWorker:
 
     It is the worker of the first set itself, and `in_set` makes those of the later ones. What is counted is counted
     over all its workers: `noise` of (turn, process) multiplies what is told of the n-th turn, and `delay` of the turn
-    is the part of it that its threads waited for a core, `page_faults` those of a call in it; `faults` are raised in
+    is the part of it that its threads waited for a core; `faults` are raised in
     place of the n-th answer to an operation, or of an instrument's n-th readings. `spoils` of the process multiplies
     its answers, `ready` is what preparing and `placing` what placing costs. `binding` and `first_call` are what a
-    process tells of them. `free` are the bytes that it finds free, a number or a function without arguments, `further`
-    those that its calls took beyond what it holds. `turns` holds what each turn was asked for: iterations and settling.
+    process tells of them. `free` are the bytes that it finds free.
     """
 
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
@@ -83,22 +82,16 @@ class FakeWorker:
         self.faults: dict[tuple[str, int], Exception] = more.get("faults", {})
         self.waited = more.get("waited", 0.0)
         self.free, self.peak = more.get("free", 2**40), more.get("peak", lambda workload: 1000)
-        self.declined = more.get("declines", lambda workload: None)
         self.delay = more.get("delay", lambda turn: 0.0)
-        self.page_faults = more.get("page_faults", lambda turn: 0)
         self.spoils = more.get("spoils", lambda process: 1.0)
         self.ready, self.placing = more.get("ready", 0.0), more.get("placing", 0.0)
-        self.stays: str | None = more.get("stays")
         self.binding = more.get("binding", lambda process: 0.0)
         self.first_call = more.get("first_call", lambda process: 0.0)
         self.kernel = more.get("kernel", "fake")
-        self.resident = more.get("resident", 0)
         self.asked: Counter[str] = Counter()
         self.tried: list[Workload] = []
-        self.turns: list[tuple[int, float | None]] = []
         self.processes: list[FakeWorker] = [self]
         self.process, self.alive, self.workload = 0, False, SMALL
-        self.prepared: Workload | None = None
 
     @property
     def starts(self) -> int:
@@ -126,7 +119,7 @@ class FakeWorker:
         self.alive = False
 
     def resident_bytes(self) -> int:
-        return self.resident if self.alive else 0
+        return 0
 
     def _fault(self, op: str) -> None:
         self.asked[op] += 1
@@ -161,16 +154,12 @@ class FakeWorker:
         self._fault(instrument or op)
         if op == "check":
             return self._check(**arguments)
-        if op in ("declines", "prepare"):
-            posed = arguments["workload"]
-            if reason := self.declined(posed):
-                raise Refused("declined", reason)
-            if op == "prepare":
-                self.workload = self.prepared = posed
-                self.clock.now += self.ready
+        if op == "prepare":
+            self.workload = arguments["workload"]
+            self.clock.now += self.ready
         if op == "place":
             self.clock.now += self.placing
-            return self.stays
+            return None
         if op == "calibrate":
             return {"seconds": self._call(), "waited": self.waited}
         if instrument == "Latency":
@@ -180,20 +169,16 @@ class FakeWorker:
         if op == "attest":
             return self.kernel
         if op == "free_bytes":
-            return self.free() if callable(self.free) else self.free
-        if op == "release":
-            self.prepared = None
+            return self.free
         return {"bind_s": self.binding(self.process), "fresh": float(self.process > 0), "cache": "warm"}
 
     def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> Readings:
-        self.turns.append((iterations, settle_seconds))
         seconds, turn = self._call(), self.asked["Latency"]
         settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
         self.clock.now += settled + (iterations - 1) * seconds
         told = seconds * self.noise(turn, self.process)
         delay = self.delay(turn) * told * iterations
-        faults = self.page_faults(turn) * iterations
-        columns = {"settled_s": (settled,), "run_delay_s": (delay,), "minor_faults": (faults,)}
+        columns = {"settled_s": (settled,), "run_delay_s": (delay,), "minor_faults": (0,)}
         return Readings((told,), columns)
 
 
@@ -219,12 +204,6 @@ def race(
         results = conductor.race(workload)
     assert not any(process.alive for worker in workers for process in worker.processes)
     return results, conductor
-
-
-def rounds_of(result: Result) -> int:
-    """How many rounds it was measured in."""
-    assert result.latency is not None, result.reason
-    return len(result.latency.samples)
 
 
 def processes_of(result: Result) -> dict[int, int]:

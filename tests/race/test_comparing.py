@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from process_sets import latency
 
-from attnlab.cli.tables import comparison_table
-from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race import compare as program
 from attnlab.race.compare import Comparison, compare
 from attnlab.race.limits import Limits
 
@@ -27,71 +21,6 @@ TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "seconds_by_placement", "disturbed_rounds"}
 FIELDS |= {"processes_needed", "setup_seconds", "computes_in"}
-
-
-def twofold(name: str, **facts: str) -> Result:
-    """A contender of two speeds: one process in two is slow."""
-    times = latency([[1e-3 * (1.3 if number % 2 else 1.0)] * 6 for number in range(6)])
-    measured = replace(times, facts={"cache": "warm", **facts})
-    return Result(name, TINY, Outcome.MEASURED, measurements=(measured,))
-
-
-def test_what_was_seen_of_the_machine_follows_the_verdicts() -> None:
-    """Two speeds of a contender, whether or not it is the baseline, and who else used the cores."""
-    steady = replace(twofold("b"), measurements=(latency([[2e-3] * 6] * 4),))
-    found = Comparison(TINY, "a", (twofold("a", others="1.2 cores, most of it rustc"), steady), {}, 4)
-    first, second = found.sentences()
-    assert first.startswith("a takes 1.30 ms or 1.00 ms by where its memory lies")
-    assert second == (
-        "Other programs took 1.2 cores, most of it rustc meanwhile: turns that had to wait for a core do not count."
-    )
-    told = found.to_json()
-    assert [one["seconds_by_placement"] for one in told["contenders"]] == [
-        [1e-3, pytest.approx(1.3e-3)],
-        [2e-3],
-    ]
-    assert [one["disturbed_rounds"] for one in told["contenders"]] == [0, 0]
-    assert told["sets"] == 4
-
-
-class Conducting:
-    """Stands in for a conductor; every contender has two speeds until it has huge pages."""
-
-    raced: list[list[str]]
-
-    def __init__(self, contenders: Sequence[Any], **options: Any) -> None:
-        self.contenders = contenders
-
-    def __enter__(self) -> Conducting:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def race(self, workload: Workload) -> list[Result]:
-        type(self).raced.append([one.name for one in self.contenders])
-        huge = replace(twofold("x"), measurements=(latency([[0.5e-3] * 6] * 3),))
-        return [
-            replace(huge if one.pages == "huge" else twofold("x"), contender=one.name)
-            for one in self.contenders
-        ]
-
-
-@pytest.mark.parametrize("refused", [None, "transparent huge pages are switched off (never)"])
-def test_contenders_with_two_speeds_are_measured_with_huge_pages_too(
-    monkeypatch: pytest.MonkeyPatch, refused: str | None
-) -> None:
-    """Where the system gives any: in a short race of their own, which decides no verdict."""
-    monkeypatch.setattr(Conducting, "raced", [], raising=False)
-    monkeypatch.setattr(program, "Conductor", Conducting)
-    monkeypatch.setattr(program, "huge_pages_refused", lambda: refused)
-    found = compare(["numpy_vectorized", "numpy_blocked[threads=1]"], TINY)
-    first, *further = Conducting.raced
-    assert first == ["numpy_vectorized", "numpy_blocked[threads=1]"]
-    expected = [] if refused else [["numpy_vectorized[pages=huge]", "numpy_blocked[threads=1,pages=huge]"]]
-    assert further == expected
-    assert found.huge_pages == ({} if refused else dict.fromkeys(first, 0.5e-3))
-    assert found.sets == 6
 
 
 def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Path) -> None:
@@ -114,16 +43,6 @@ def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Pat
         "attnlab compare numpy_vectorized numpy_vectorized naive_loop half --length 16 --heads 1 --head-dim 8 "
         f"--implementations {tmp_path} --seconds 20 --processes 3"
     )
-
-
-def test_what_is_open_comes_with_what_would_decide_it() -> None:
-    """The most processes that any verdict needs, and how long they would take."""
-    verdicts = {
-        name: Verdict(Kind.UNDECIDED, 1.02, 0.99, 1.05, 60, processes=8, processes_needed=needed)
-        for name, needed in (("b", 14), ("c", 9))
-    }
-    found = Comparison(TINY, "a", (), verdicts, 8, set_seconds=2.5)
-    assert found.sentences() == ["To decide all of it: --processes 14, about 35 s."]
 
 
 def measured(name: str, seconds: float, error: float, **more: Any) -> Result:
@@ -150,12 +69,8 @@ def test_who_computes_in_less_is_told_with_both_errors() -> None:
                 "plain takes 2 times as long as quick, which computes in bfloat16: "
                 "relative error 2.3e-07 against 3.1e-03"
             )
-        shown = [str(cell) for cell in comparison_table(found).columns[0].cells]
-        assert "quick, in bfloat16" in shown and "plain" in shown
-        assert {one["name"]: one["computes_in"] for one in found.to_json()["contenders"]} == {
-            "quick": "bfloat16",
-            "plain": None,
-        }
+        told = {one["name"]: one["computes_in"] for one in found.to_json()["contenders"]}
+        assert told == {"quick": "bfloat16", "plain": None}
 
 
 def test_set_up_is_told_with_when_it_pays_off() -> None:
@@ -169,6 +84,3 @@ def test_set_up_is_told_with_when_it_pays_off() -> None:
         in found.sentences()
     )
     assert [one["setup_seconds"] for one in found.to_json()["contenders"]] == [0.25, 1.25]
-    table = comparison_table(found)
-    (column,) = [one for one in table.columns if one.header == "set-up"]
-    assert list(column.cells) == ["250 ms", "1.25 s"]

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.backend.contender import Contender, parse_all
-from attnlab.backend.library import thread_variables
+from attnlab.backend.contender import parse_all
 from attnlab.problem.result import SAME_BITS, Invariance
 from attnlab.race.conductor import Conductor
-from attnlab.race.invariance import threads_of
 
 #: in float64, row by row: no sum depends on what else is there, unless it is made to
 SOURCE = """
@@ -68,29 +66,6 @@ def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ
     assert (found.contender, found.dtype, found.reason) == ("mine[threads=2]", "float32", None)
 
 
-def test_every_dtype_is_asked_and_one_that_it_lacks_is_left_out(tmp_path: Path) -> None:
-    found = asked(
-        tmp_path, "query.dtype == np.float16 and query.shape[2] == 1", ("float16", "bfloat16", "float32")
-    )
-    assert [(one.dtype, one.same["one query alone"]) for one in found] == [
-        ("float16", False),
-        ("float32", True),
-    ]
-
-
 def test_what_it_raises_is_told(tmp_path: Path) -> None:
     (found,) = asked(tmp_path, "query.shape[0] == 1 and [][0]")
     assert found.same == {} and "IndexError" in str(found.reason)
-
-
-def test_other_threads_are_others_also_where_the_environment_sets_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in thread_variables():
-        monkeypatch.delenv(name, raising=False)
-    assert threads_of(Contender.parse("a"), 4) == 4
-    assert threads_of(Contender.parse("a[threads=3]"), 4) == 3
-    assert threads_of(Contender.parse("a[MKL_NUM_THREADS=2]"), 4) == 2
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert threads_of(Contender.parse("a"), 4) == 1
-    assert threads_of(Contender.parse("a[threads=3]"), 4) == 3

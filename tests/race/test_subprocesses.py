@@ -10,10 +10,8 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from attnlab.subprocesses import Aside, Broken, Channel, Closed, Enough, Garbled, Late, work_side_by_side
+from attnlab.subprocesses import Aside, Broken, Channel, Closed, Garbled, Late, work_side_by_side
 
 #: the work: calls a part with what tells, so that a part is what is done in it; mypy cannot say of what parts
 CALL: Any = operator.call
@@ -36,48 +34,6 @@ def test_a_process_that_raises_is_an_error_that_says_so() -> None:
     """Nothing takes over what it was to do. `int` cannot be called with what a part is given."""
     with pytest.raises(Broken, match=r"raised:\n(.*\n)*TypeError"):
         work_side_by_side(CALL, [told_until(lambda: False), int], lambda message: None)
-    assert psutil.Process().children() == []
-
-
-@pytest.mark.parametrize("done_here", [True, False])
-def test_a_process_that_is_killed_is_an_error_that_says_so(done_here: bool) -> None:
-    """Whether the caller is still at work or waits for it."""
-
-    def killed(tell: Callable[[Any], None]) -> None:
-        (one,) = psutil.Process().children()
-        one.kill()
-        if not done_here:
-            told_until(lambda: False)(tell)
-
-    with pytest.raises(Broken, match="killed by SIGKILL"):
-        work_side_by_side(CALL, [killed, time.sleep], lambda message: None)
-    assert psutil.Process().children() == []
-
-
-def test_who_has_heard_enough_ends_all_of_it() -> None:
-    """Without an error, in the middle of the work: `print`, as a part, prints to nowhere and is done."""
-    told: list[Any] = []
-
-    def tell(message: Any) -> None:
-        told.append(message)
-        if len(told) == 3:
-            raise Enough
-
-    work_side_by_side(CALL, [told_until(lambda: False), print], tell)
-    assert told == ["here"] * 3
-    assert psutil.Process().children() == []
-
-
-def test_work_aside_gives_its_result_and_ends() -> None:
-    """Of whatever size: the caller need not read while it is told."""
-    aside = Aside(bytes, 2**22)
-    assert aside.result() == bytes(2**22)
-    assert psutil.Process().children() == []
-
-
-def test_work_aside_that_raises_says_so() -> None:
-    with pytest.raises(Broken, match=r"raised:\n(.*\n)*ValueError.*not a number"):
-        Aside(int, "not a number").result()
     assert psutil.Process().children() == []
 
 
@@ -105,12 +61,3 @@ def test_a_message_that_is_none_is_told_and_one_that_does_not_come_is_late() -> 
                 theirs.close()
             with pytest.raises(fault):
                 Channel(ours).receive(time.monotonic() + (0.05 if fault is Late else 60))
-
-
-@given(st.recursive(st.none() | st.binary() | st.floats(allow_nan=False), st.lists))
-def test_what_is_sent_is_received(message: object) -> None:
-    """Whatever it is."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        Channel(ours).send(message)
-        assert Channel(theirs).receive(time.monotonic() + 60) == message

@@ -102,72 +102,61 @@ def synthetic(
         findings=[variance()],
     )
     run.save()
+
+    def result(name: str, workload: Workload, drift: np.ndarray) -> Result:
+        backend = name.partition("#")[0]
+        error = 3e-7 * (workload.keys / 64) ** 0.1
+        accuracy = Accuracy(error, 4e-6, 4 * error, workload.queries, workload.queries, passed=True)
+        if backend not in costs:
+            reason = (
+                f"{backend.removeprefix('torch_sdpa_')} attention is there for CUDA only, the device is cpu"
+            )
+            return Result(name, workload, Outcome.DECLINED, reason)
+        if backend in wrong:
+            bad = Accuracy(
+                0.31, 4e-6, 1.2, workload.queries, workload.queries, False, "error 0.31, budget 4e-06"
+            )
+            return Result(name, workload, Outcome.WRONG, "relative error 0.31, at most 4e-06 is right", bad)
+        seconds = costs[backend](workload) * (second_entry if "#" in name else 1.0)
+        if seconds > 2:
+            reason = f"a call is predicted to take {seconds:.0f} s, more than 2 s"
+            return Result(name, workload, Outcome.OVER_BUDGET, reason, accuracy)
+        count = len(drift)
+        placed = np.arange(count) * 2 * processes // count
+        samples = seconds * drift * np.exp(generator.normal(0, noise, count))
+        samples[placed % 3 == 2] *= speeds.get(name, 1.0)
+        disturbed = np.arange(count) == 3 if count > 5 else np.zeros(count)
+        noted = {
+            "round": range(count),
+            "process": placed // 2,
+            "placement": placed % 2,
+            "disturbed": disturbed,
+        }
+        noted["calibration_s"] = np.full(count, 5e-4)
+        if whole:
+            noted |= {
+                one: generator.integers(0, 200, count) for one in ("iterations", "minor_faults", "retaken")
+            }
+            noted |= {one: generator.uniform(0, 1e-2, count) for one in ("run_delay_s", "waited", "steal_s")}
+            noted |= {"involuntary_switches": generator.integers(0, 3, count)}
+        columns = {name: tuple(map(float, column)) for name, column in noted.items()}
+        latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
+        peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
+        peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)
+        library, measured = backend.partition("_")[0], (latency, *(peaks if memory else ()))
+        if whole:
+            first = tuple(map(float, 5e-4 * np.exp(generator.normal(0, noise, processes))))
+            numbers = tuple(map(float, range(processes)))
+            columns = {"bind_s": first, "fresh": (0.0,) * processes, "process": numbers}
+            measured += (Measurement("setup", "s", first, columns),)
+        return Result(
+            name, workload, Outcome.MEASURED, None, accuracy, kernels.get(backend), measured, library
+        )
+
     for workload in plan.workloads:
         drift = np.exp(np.cumsum(generator.normal(0, wander, rounds)))
-        given = (costs, kernels, generator, drift, noise, second_entry, wrong, memory, processes, speeds)
-        run.append([_result(name, workload, *given, whole=whole) for name in contenders])
+        run.append([result(name, workload, drift) for name in contenders])
     return run
-
-
-def _result(
-    name,
-    workload,
-    costs,
-    kernels,
-    generator,
-    drift,
-    noise,
-    second_entry,
-    wrong,
-    memory,
-    processes,
-    speeds,
-    *,
-    whole,
-):
-    backend = name.partition("#")[0]
-    error = 3e-7 * (workload.keys / 64) ** 0.1
-    accuracy = Accuracy(error, 4e-6, 4 * error, workload.queries, workload.queries, passed=True)
-    if backend not in costs:
-        reason = f"{backend.removeprefix('torch_sdpa_')} attention is there for CUDA only, the device is cpu"
-        return Result(name, workload, Outcome.DECLINED, reason)
-    if backend in wrong:
-        bad = Accuracy(0.31, 4e-6, 1.2, workload.queries, workload.queries, False, "error 0.31, budget 4e-06")
-        return Result(name, workload, Outcome.WRONG, "relative error 0.31, at most 4e-06 is right", bad)
-    seconds = costs[backend](workload) * (second_entry if "#" in name else 1.0)
-    if seconds > 2:
-        reason = f"a call is predicted to take {seconds:.0f} s, more than 2 s"
-        return Result(name, workload, Outcome.OVER_BUDGET, reason, accuracy)
-    count = len(drift)
-    placed = np.arange(count) * 2 * processes // count
-    samples = seconds * drift * np.exp(generator.normal(0, noise, count))
-    samples[placed % 3 == 2] *= speeds.get(name, 1.0)
-    disturbed = np.arange(count) == 3 if count > 5 else np.zeros(count)
-    noted = {
-        "round": range(count),
-        "process": placed // 2,
-        "placement": placed % 2,
-        "disturbed": disturbed,
-        "calibration_s": np.full(count, 5e-4),
-    }
-    if whole:
-        noted |= {one: generator.integers(0, 200, count) for one in ("iterations", "minor_faults", "retaken")}
-        noted |= {one: generator.uniform(0, 1e-2, count) for one in ("run_delay_s", "waited", "steal_s")}
-        noted |= {"involuntary_switches": generator.integers(0, 3, count)}
-    columns = {name: tuple(map(float, column)) for name, column in noted.items()}
-    latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
-    peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
-    peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)
-    library, measured = backend.partition("_")[0], (latency, *(peaks if memory else ()))
-    if whole:
-        first = tuple(map(float, 5e-4 * np.exp(generator.normal(0, noise, processes))))
-        columns = {
-            "bind_s": first,
-            "fresh": (0.0,) * processes,
-            "process": tuple(map(float, range(processes))),
-        }
-        measured += (Measurement("setup", "s", first, columns),)
-    return Result(name, workload, Outcome.MEASURED, None, accuracy, kernels.get(backend), measured, library)
 
 
 def variance() -> Finding:
@@ -181,12 +170,7 @@ def variance() -> Finding:
                 truth = float(d**power)
                 where = {"head_dim": d, "scaling": scaled, "backend": backend}
                 measured = truth + float(generator.normal(0, 0.02 * truth))
-                told: dict[str, Any] = {
-                    "predicted": truth,
-                    "measured": measured,
-                    "standard_error": 0.02 * truth,
-                }
-                rows.append(Row.compare("variance", where, **told))
+                rows.append(Row.compare("variance", where, truth, measured, standard_error=0.02 * truth))
     return Finding(
         "variance_scaling",
         "Variance of the logits against d_k",

@@ -19,21 +19,17 @@ B_BACKWARD = {"a": lambda workload: 2e-4, "b": lambda workload: 1e-4 if workload
 MIXED: tuple[dict[str, Any], ...] = (
     {},
     {"causal": "bottom_right", "window": (63, 0)},
-    {"kv_heads": 2},
     {"direction": "backward"},
-    {"queries": 1},
 )
 NAMES = [
-    "as many key heads as heads, as many queries as keys, not causal, no window, forward",
+    "not causal, no window, forward",
     "causal=bottom_right, window=63,0, forward",
-    "2 key heads, forward",
     "backward",
-    "1 query over n keys, forward",
 ]
 
 
 def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
-    """Forward, a mask, grouped heads, backward and decoding: `b` is the faster backward only."""
+    """Forward, a mask and backward: `b` is the faster backward only."""
     run = made(costs=B_BACKWARD, variants=MIXED, ceiling_flops=1e15, noise=0.002, **SIZES)
     analysis = analyse(run)
     assert [group.name for group in analysis.groups] == NAMES
@@ -41,7 +37,7 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
     assert analysis.shared == "float32, CPU, batch 1, head_dim 64"
     found = answer_of(analysis)
     assert found.line == (
-        "**It depends on the kind of workload**: use `a` for 4 kinds and `b` for 1 kind, as the tables say."
+        "**It depends on the kind of workload**: use `a` for 2 kinds and `b` for 1 kind, as the tables say."
     )
     said = {one.name: re.match(r"\*\*Use `(\w)`\*\*: nothing", one.line)[1] for one in found.groups}
     assert said == {name: "b" if "backward" in name else "a" for name in NAMES}
@@ -89,45 +85,3 @@ def test_no_field_is_merged_silently(made, name):
     assert all(f"\n### {one}\n" in text for one in names)
     given = conditions(run.plan.workloads[1])
     assert name in given and given != conditions(run.plan.workloads[0])
-
-
-GPT2 = {"preset": "gpt2", "lengths": (64, 128, 256, 512), "heads": None, "rounds": 31}
-
-
-def test_groups_of_a_preset_are_called_by_its_parts(made):
-    """And the page says whose shapes they are, and where they stand."""
-    run = made(costs=B_BACKWARD, ceiling_flops=1e15, noise=0.002, **GPT2)
-    analysis = analyse(run)
-    assert [group.name for group in analysis.groups] == [
-        "gpt2/prefill: causal, forward",
-        "gpt2/training: causal, training",
-        "gpt2/decode: 1 query over n keys, forward",
-    ]
-    text = render(content_of(run), {})
-    assert "`gpt2` is GPT-2 small (124M): Radford et al. 2019, table 2" in text
-    assert (
-        "### gpt2/training: causal, training\n\n**Use `b`**: nothing is decidedly faster at any of 4 sizes"
-        in text
-    )
-
-
-def test_a_batch_that_follows_from_the_length_parts_no_groups(made):
-    """So many tokens in all: one curve over the lengths."""
-    run = made(costs=B_BACKWARD, noise=0.002, **{**GPT2, "preset": "fa2-2k/prefill/d64"})
-    (group,) = analyse(run).groups
-    assert group.lengths == [64, 128, 256, 512] and group.name == ""
-    assert analyse(run).shared.startswith("float32, CPU, batch 2048/n, head_dim 64")
-
-
-@pytest.mark.parametrize("count", [14, 40])
-def test_a_run_of_many_groups_stays_short(made, count):
-    """A table each for some, a line each for many; five sentences, and no more figures than a person looks at."""
-    variants = tuple({"seed": seed} for seed in range(count))
-    sizes = {"lengths": (64, 128), "heads": (4,), "rounds": 6}
-    run = made(costs=B_BACKWARD, variants=variants, noise=0.002, ceiling_flops=1e15, **sizes)
-    content = content_of(run)
-    text = render(content, {})
-    assert text.count("\n### seed") == (14 if count == 14 else 0)
-    assert text.count("|**Use `a`**: nothing is decidedly faster") == (0 if count == 14 else 40)
-    assert len(dict(content.tables())["winners"]) == 2 * count
-    assert len(text.encode()) < 40_000

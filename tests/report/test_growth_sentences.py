@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
-from attnlab.judge import growth
 from attnlab.judge.growth import Fitting
 from attnlab.report.analysis import analyse
 from attnlab.report.formats import content_of, render
 from attnlab.report.sentences import growth as growth_sentences
-from attnlab.subprocesses import Aside
 
 SIZES = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4), "rounds": 25, "noise": 0.01}
 QUADRATIC = {"a": lambda w: 1e-4 + 1e-9 * w.pairs, "b": lambda w: 2e-4 + 2e-9 * w.pairs}
@@ -33,24 +30,6 @@ def sentences(run):
     return growth_sentences(group, Fitting(analysis).found[0])
 
 
-def test_fits_in_a_process_of_their_own_are_those_made_here(made, monkeypatch):
-    """Of every group; a length that one contender lacks is one that its fits lack."""
-    run = made(costs=QUADRATIC, ceiling_flops=1e15, variants=({}, {"dtype": "float64"}), **SIZES)
-    run.results.pop()
-    here = Fitting(analyse(run)).found
-    began = []
-
-    def aside(function, part):
-        began.append(len(part))
-        return Aside(function, part)
-
-    monkeypatch.setattr(growth, "MANY", 1)
-    monkeypatch.setattr(growth, "Aside", aside)
-    monkeypatch.setattr(growth, "cores", lambda: 2)
-    assert Fitting(analyse(run)).found == here
-    assert began == [8] and sum(map(len, here)) == 8
-
-
 def test_every_contender_is_held_out_at_every_head_count_with_five_lengths(made):
     run = made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES)
     found = rows(run)
@@ -63,8 +42,6 @@ def test_every_contender_is_held_out_at_every_head_count_with_five_lengths(made)
     few = made(costs=QUADRATIC, ceiling_flops=1e15, **{**SIZES, "lengths": (64, 128, 256, 512)})
     assert all(row["held_out_predicted"] is None for row in rows(few))
     assert "with fewer than five lengths none could be held out" in chapter(few)
-    two = made(costs=QUADRATIC, **{**SIZES, "lengths": (64, 128)})
-    assert "growth" not in dict(content_of(two).tables()) and "t(n)" not in chapter(two)
 
 
 def test_a_step_is_said_with_the_score_matrix_on_both_sides(made):
@@ -75,16 +52,3 @@ def test_a_step_is_said_with_the_score_matrix_on_both_sides(made):
     assert "(score matrix 16.0 MiB) as up to n = 512 (4.00 MiB)" in said
     row = next(row for row in rows(run) if row["contender"] == "b")
     assert row["step_from"] == 1024 and 1.8 < row["c"] / row["c_below_step"] < 2.2
-
-
-def test_a_machine_that_changed_its_speed_is_named(made):
-    run = made(costs=QUADRATIC, ceiling_flops=1e15, **SIZES)
-    assert not any("own speed" in one for one in sentences(run))
-
-    def slowed(result):
-        columns = {**result.latency.columns, "calibration_s": (8e-4,) * len(result.latency.samples)}
-        return replace(result, measurements=(replace(result.latency, columns=columns),))
-
-    run.results = [slowed(one) if one.workload.keys == 128 else one for one in run.results]
-    (said,) = [one for one in sentences(run) if "own speed" in one]
-    assert "took 800 µs beside n = 128 and 500 µs beside n = " in said
