@@ -12,6 +12,7 @@ import importlib
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,28 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         return None
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM and a terminal that is closed raise KeyboardInterrupt within, as Ctrl-C does.
+
+    Only the main thread receives signals: elsewhere nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    # who was told to ignore a signal (nohup) goes on ignoring it
+    before = {one: handler for one, handler in handlers.items() if handler is not signal.SIG_IGN}
+    try:
+        for one in before:
+            signal.signal(one, signal.default_int_handler)
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 # -- other processes, and cores --------------------------------------------------------------------

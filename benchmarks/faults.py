@@ -26,7 +26,7 @@ from black_box import asked
 from mutants import BY_MODULE, FAULTS
 from mutants.fault import DTYPES as FAULT_DTYPES
 from mutants.paths import held_out
-from mutants.right import RIGHT
+from mutants.rounding import RIGHT
 
 from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable

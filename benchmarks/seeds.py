@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "claims-by-seed.md"
 
 
 def page(ledgers: Mapping[int, Ledger]) -> str:
-    """The ledgers by seed as a page: how many verdicts differ, and each claim's verdict and deciding figure by seed."""
+    """The ledgers by seed as a page: how many verdicts differ, each claim's verdicts, and a deciding figure."""
     first = next(iter(ledgers.values()))
     seeds = ", ".join(str(seed) for seed in ledgers)
     rows, differ = [], 0
@@ -27,15 +27,13 @@ def page(ledgers: Mapping[int, Ledger]) -> str:
         found = {seed: ledger[entry.id] for seed, ledger in ledgers.items()}
         verdicts = [str(one.verdict) for one in found.values()]
         differ += len(set(verdicts)) > 1
-        figures = list(dict.fromkeys(one.deciding_figure for one in found.values()))
-        rows.append([f"`{entry.id}`", ", ".join(dict.fromkeys(verdicts)), "; ".join(figures)])
+        rows.append([f"`{entry.id}`", ", ".join(dict.fromkeys(verdicts)), entry.deciding_figure])
     return "\n\n".join(
         [
             "# The claims by seed",
-            f"Every claim of the ledger with the seeds {seeds}: {differ} of {len(rows)} verdicts differ. Where a "
-            "deciding figure is the same with every seed it stands once. No claim is decided by a time. Made by "
-            "`python benchmarks/seeds.py`.",
-            markdown(["claim", "verdict", f"deciding figure with the seeds {seeds}"], rows, left=3),
+            f"Every claim of the ledger with the seeds {seeds}: {differ} of {len(rows)} verdicts differ. "
+            "No claim is decided by a time. Made by `python benchmarks/seeds.py`.",
+            markdown(["claim", "verdict", f"deciding figure with seed {next(iter(ledgers))}"], rows, left=3),
         ]
     )
 

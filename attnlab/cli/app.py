@@ -7,7 +7,7 @@ import click
 from attnlab.cli import backends, claims, dataset, diagnose, explore, numerics, races, stored, sweep
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(package_name="attnlab", message="attnlab %(version)s")
 def app() -> None:
     """Which attention should I run here, how fast, how big, and is it right?

@@ -8,7 +8,6 @@ from dataclasses import asdict
 import click
 
 from attnlab.cli import options
-from attnlab.problem.workload import DEVICES
 
 
 @click.command()
@@ -33,8 +32,6 @@ def backends(
     from attnlab.report.support_page import page
     from attnlab.runs.support import listed, support
 
-    if device not in DEVICES:
-        raise ValueError(f"--device must be one of {', '.join(DEVICES)}, got {device!r}")
     for name in names:
         require(name, folders)
     if as_json and not matrix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -13,17 +14,10 @@ from attnlab.cli import options
 @click.argument("ids", nargs=-1, metavar="[ID]...", type=options.Name(options.claims))
 @click.option("--list", "as_list", is_flag=True, help="List the claims and measure nothing.")
 @options.chosen_backends("Measure through these; all that are there by default.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of every random number.")
+@click.option("--seed", type=int, default=0, help="Of every random number.")
 @options.folders
 @options.as_json
-def claims(
-    ids: tuple[str, ...],
-    as_list: bool,
-    backends: tuple[str, ...] | None,
-    seed: int,
-    folders: tuple[str, ...],
-    as_json: bool,
-) -> int:
+def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> int:
     """Measure what is often claimed about attention: all claims, or those named.
 
     Runs the experiments of `attnlab numerics` that decide them, each once.
@@ -42,11 +36,11 @@ def claims(
             show(claims_table(listed))
         return 0
     with note(quiet=as_json) as on_event:
-        found = run_claims(ids, seed=seed, backends=backends, folders=folders, on_event=on_event)
+        found = run_claims(ids, on_event=on_event, **how)
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
         return 0
     show(ledger_table(found))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
-    click.echo(f"{counts}; seed {seed}, {found.facts['seconds']} s, through {found.facts['backends']}")
+    click.echo(f"{counts}; seed {how['seed']}, {found.facts['seconds']} s, through {found.facts['backends']}")
     return 0

@@ -59,7 +59,6 @@ def collect(runs: tuple[Path, ...], into: Path) -> int:
     "form",
     type=click.Choice(["table", "md", "csv", "json"]),
     default="table",
-    show_default=True,
     help=f"How the answer is printed: table and md up to {_ROWS} rows, csv and json whole.",
 )
 def query(dataset: Path, sql: str, form: str) -> int:

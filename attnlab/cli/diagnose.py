@@ -28,9 +28,7 @@ from attnlab.cli import options
     help="The first N tokens of the text. [default: 512, or as many as the model takes]",
 )
 @options.chosen_backends("Whose errors to measure; all by default that set up fast.")
-@click.option(
-    "--race/--no-race", default=True, show_default=True, help="Race the quickest backends on its inputs."
-)
+@click.option("--race/--no-race", default=True, help="Race the quickest backends on its inputs.")
 @click.option(
     "--save-inputs",
     type=options.PATH,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,20 +15,13 @@ from attnlab.cli import options
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=options.Name(options.experiments))
 @click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
 @options.chosen_backends("Backends to measure through; all that are there by default.")
-@click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
+@click.option("--seed", default=0, help="Seed of every draw.")
 @options.folders
 @options.out("A new folder; reports/numerics by default.")
 @options.as_json
 @options.quiet
 def numerics(
-    names: tuple[str, ...],
-    listing: bool,
-    backends: tuple[str, ...] | None,
-    seed: int,
-    folders: tuple[str, ...],
-    out: Path | None,
-    as_json: bool,
-    quiet: bool,
+    names: tuple[str, ...], listing: bool, out: Path | None, as_json: bool, quiet: bool, **how: Any
 ) -> int:
     """Run the experiments called NAME and write their page; by default all, with the claims ledger.
 
@@ -45,17 +39,17 @@ def numerics(
             click.echo(f"{name:20} {catalogue.experiment(name).question}")
         return 0
     chosen = catalogue.chosen_experiments(names or ("all",))
-    catalogue.check_request(backends, seed, folders)
+    catalogue.check_request(**how)
     place = claim(out, Path("reports/numerics"), experiments_page.STORE)
     found = []
     with live_progress(quiet=quiet) as progress:
         for done, name in enumerate(chosen):
             progress.stage(name.replace("_", " "), done=done, total=len(chosen))
-            found += catalogue.run_experiments([name], backends, seed=seed, folders=folders)
+            found += catalogue.run_experiments([name], **how)
         ledger = None
         if not names:
             progress.stage("claims", done=len(chosen), total=len(chosen))
-            ledger = run_claims(seed=seed, backends=backends, folders=folders, findings=found)
+            ledger = run_claims(findings=found, **how)
     page = experiments_page.write(
         found, place, environment=environment(), command=options.typed(), ledger=ledger
     )

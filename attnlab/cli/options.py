@@ -48,6 +48,20 @@ class Names(Name):
         return tuple(split_names(value)) if isinstance(value, str) else value
 
 
+class Positive(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A number above 0 of the kind `number`. Raises ValueError, naming the option, for one that is not."""
+
+    def __init__(self, number: click.ParamType) -> None:  # type: ignore[type-arg]
+        self._number, self.name = number, number.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        found = self._number.convert(value, param, ctx)
+        if not found > 0:  # nor nan
+            raise ValueError(f"{param.opts[0] if param else self.name} must be above 0, got {found:g}")
+        return found
+
+
 def backends(context: click.Context) -> Iterable[str]:
     """Names of backends, those of the folders given so far included."""
     from attnlab.backend.discovery import backends as there
@@ -80,6 +94,7 @@ def claims(context: click.Context) -> Iterable[str]:
 
 
 PATH = click.Path(path_type=Path)
+COUNT, AMOUNT = Positive(click.INT), Positive(click.FLOAT)
 
 folders = click.option(
     "--implementations",
@@ -89,12 +104,7 @@ folders = click.option(
     help="A folder of backend files of your own; repeatable.",
 )
 device = click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    metavar="DEVICE",
-    type=Name(DEVICES),
-    help="cpu or cuda.",
+    "--device", default="cpu", metavar="DEVICE", type=click.Choice(DEVICES), help="cpu or cuda."
 )
 preset = click.option(
     "--preset",
@@ -127,13 +137,6 @@ def typed() -> str:
         elif not word.startswith("--out="):
             kept.append(word)
     return without_home(shlex.join(["attnlab", *kept]))
-
-
-def positive(option: str, number: float) -> float:
-    """`number`. Raises ValueError, naming `option`, where it is not above 0."""
-    if not number > 0:
-        raise ValueError(f"{option} must be above 0, got {number:g}")
-    return number
 
 
 def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -98,9 +98,10 @@ class LiveTable(_Timed):
         self._draw()
 
     def _add(self, results: Sequence[Result]) -> None:
-        from attnlab.cli.standings import so_far
+        from attnlab.judge.analysis import analyse
 
-        self._rows.append(so_far(results, self._baseline, self._margin))
+        # judged before a ceiling can take a figure back
+        self._rows += analyse(results, baseline=self._baseline, margin=self._margin).cells
 
     def _draw(self) -> None:
         self._live.update(self.shown(self._live.console.height), refresh=True)

@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     type=options.Names(options.experiments),
     help="The numerical chapter: names, or all, or none.",
 )
-@click.option("--seconds", type=float, help="Time for the rounds of one workload; long calls need more.")
 @click.option(
-    "--processes", type=int, metavar="N", help="Fresh processes of each contender; five by default."
+    "--seconds", type=options.AMOUNT, help="Time for the rounds of one workload; long calls need more."
+)
+@click.option(
+    "--processes", type=options.COUNT, metavar="N", help="Fresh processes of each contender; five by default."
 )
 @options.out("A new folder for the run; reports/latest by default, where the run before is moved aside.")
 @options.quiet
@@ -112,9 +114,8 @@ def _plan(
     chosen: dict[str, Any] = read_plan(file) if file else {}
     limits: dict[str, Any] = {}
     if seconds is not None:
-        limits["workload_seconds"] = options.positive("--seconds", seconds)
+        limits["workload_seconds"] = seconds
     if processes is not None:
-        options.positive("--processes", processes)
         limits |= {"processes": processes, "most_processes": processes}
     if limits:
         chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
@@ -140,13 +141,13 @@ def _plan(
 @options.workload_options(grid=False)
 @click.option(
     "--seconds",
-    type=float,
+    type=options.AMOUNT,
     help="Time for the rounds of the first five processes; 2.5 for each contender by default.",
 )
 @click.option(
     "--processes",
+    type=options.COUNT,
     default=8,
-    show_default=True,
     help="Fresh processes of each, at most; five where they decide it.",
 )
 @options.folders
@@ -172,10 +173,7 @@ def compare(
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
 
-    if seconds is not None:
-        options.positive("--seconds", seconds)
     workload = options.read_workload(said, preset)
-    options.positive("--processes", processes)
     with note(quiet=as_json or quiet) as on_event:
         found = race(
             contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event
@@ -196,16 +194,14 @@ def compare(
 @click.option(
     "--conditions",
     default="idle,cpu,memory",
-    show_default=True,
     type=options.Names(("idle", "cpu", "memory")),
     help="On the machine as it is, beside a process that takes a core, one that takes the memory's bandwidth.",
 )
-@click.option("--seconds", default=5.0, show_default=True, help="Time for the rounds of one race.")
+@click.option("--seconds", type=options.AMOUNT, default=5.0, help="Time for the rounds of one race.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("reports/selftest"),
-    show_default=True,
     metavar="DIR",
     help="Where selftest.md and selftest.json go.",
 )
@@ -228,7 +224,6 @@ def selftest(
     from attnlab.race.selftest import selftest as put_to_the_test
     from attnlab.report.selftest_page import page, verdict
 
-    options.positive("--seconds", seconds)
     out.mkdir(parents=True, exist_ok=True)  # before a quarter of an hour is spent
     with note(quiet=as_json or quiet) as on_event:
         found = put_to_the_test(

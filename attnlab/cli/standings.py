@@ -6,16 +6,16 @@ The same rows while ``attnlab run`` goes on, at its end, and in ``attnlab show``
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab.judge.analysis import Cell, analyse
+from attnlab.judge.analysis import Cell
 from attnlab.judge.pairing import Kind
-from attnlab.problem.result import Outcome, Result
+from attnlab.problem.result import Outcome
 from attnlab.units import bytes_text, interval, ratio, seconds_text
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 #: columns of the table
 COLUMNS = ("workload", "first", "time", "next", "takes", "open", "peak", "rel. error", "no speed")
-
-
-def so_far(results: Sequence[Result], baseline: str, margin: float) -> Cell:
-    """One finished workload, judged before a ceiling can take a figure back."""
-    return analyse(results, baseline=baseline, margin=margin).cells[0]
 
 
 def undecided(cell: Cell) -> tuple[int, int]:

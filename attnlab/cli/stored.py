@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     "form",
     type=click.Choice(["md", "html", "json", "csv"]),
     default="md",
-    show_default=True,
     help="md: report.md with figures and tables beside it; html: one file; json, csv: plain data, printed.",
 )
 @options.out("Where to write; by default RUN_DIR, of a dataset its reports/RUN.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnlab.runs.sweep_folder import Sweep
     from attnlab.runs.sweep_jobs import Asked
 
+_COUNT, _AMOUNT = options.COUNT, options.AMOUNT
 _DEFAULT = Path("reports/sweep")
 #: lines of progress that go to a log come this often, in seconds
 _TOLD_EVERY = 30.0
@@ -27,35 +28,30 @@ _TOLD_EVERY = 30.0
 _WORKLOADS_A_SHARD = 16
 
 
-_PATH = click.Path(path_type=Path)
-
-
 @click.command()
-@click.argument("plans", nargs=-1, type=_PATH, metavar="[PLAN.toml]...")
-@click.option("--cluster", default="local", show_default=True, metavar="NAME", help="slurm, or local: here.")
-@click.option(
-    "--out", type=_PATH, default=_DEFAULT, show_default=True, help="Its folder: all machines see it."
-)
+@click.argument("plans", nargs=-1, type=options.PATH, metavar="[PLAN.toml]...")
+@click.option("--cluster", type=click.Choice(["slurm", "local"]), default="local", help="Slurm, or here.")
+@click.option("--out", type=options.PATH, default=_DEFAULT, help="Its folder: all machines see it.")
 @click.option("--partition", metavar="NAME", help="Slurm's partition.")
 @click.option("--constraint", metavar="FEATURES", help="What nodes must have, as Slurm's --constraint.")
 @click.option(
     "--sbatch", "further", multiple=True, metavar="NAME=VALUE", help="An option of sbatch; repeatable."
 )
+@click.option("--job-hours", "hours", type=_AMOUNT, default=24.0, help="The most that a job may take.")
+@click.option("--at-once", type=_COUNT, default=1000, help="Nodes at work at once.")
 @click.option(
-    "--job-hours", type=float, default=24.0, show_default=True, help="The most that a job may take."
+    "--shards", type=_COUNT, metavar="N", help="Cut it into N parts; one for 16 workloads by default."
 )
-@click.option("--at-once", type=int, default=1000, show_default=True, help="Nodes at work at once.")
-@click.option("--shards", type=int, metavar="N", help="Cut it into N parts; one for 16 workloads by default.")
-@click.option("--hours-per-shard", type=float, metavar="H", help="Cut it into parts of about so long.")
+@click.option("--hours-per-shard", type=_AMOUNT, metavar="H", help="Cut it into parts of about so long.")
 @click.option("--cut", "only_cut", is_flag=True, help="Cut the plan and stop: for any other cluster.")
 @click.option("--shard", type=int, metavar="N", help="Do shard N of the sweep in --out, as its job does.")
 @click.option("--estimate", "only_estimate", is_flag=True, help="What it will take, and stop.")
-@click.option("--from", "learned_from", multiple=True, type=_PATH, help="A run to learn from; repeatable.")
 @click.option(
-    "--sample", type=int, default=8, show_default=True, help="Or workloads to measure here for that."
+    "--from", "learned_from", multiple=True, type=options.PATH, help="A run to learn from; repeatable."
 )
-@click.option("--machines", type=int, metavar="N", help="For --estimate: at once; one a shard by default.")
-@click.option("--price-per-hour", type=float, metavar="P", help="For --estimate: of one, in any currency.")
+@click.option("--sample", type=_COUNT, default=8, help="Or workloads to measure here for that.")
+@click.option("--machines", type=_COUNT, metavar="N", help="For --estimate: at once; one a shard by default.")
+@click.option("--price-per-hour", type=_AMOUNT, metavar="P", help="For --estimate: of one, in any currency.")
 @click.option("--detach", is_flag=True, help="Submit the jobs and return; --status and --resume go on.")
 @click.option("--status", "only_status", is_flag=True, help="How far the sweep in --out has come.")
 @click.option("--report", "only_report", is_flag=True, help="Reports of what is done in --out, and stop.")
@@ -63,13 +59,9 @@ _PATH = click.Path(path_type=Path)
 @options.as_json
 def sweep(
     plans: tuple[Path, ...],
-    cluster: str,
+    cluster: Literal["slurm", "local"],
     out: Path,
-    partition: str | None,
-    constraint: str | None,
     further: tuple[str, ...],
-    job_hours: float,
-    at_once: int,
     shards: int | None,
     hours_per_shard: float | None,
     only_cut: bool,
@@ -84,6 +76,7 @@ def sweep(
     only_report: bool,
     resume: bool,
     as_json: bool,
+    **limits: Any,
 ) -> int:
     """Measure a plan on many machines: cut into shards of whole workloads, each `attnlab run` in a job of its own.
 
@@ -119,32 +112,21 @@ def sweep(
             raise ValueError(f"--sbatch takes NAME=VALUE, as in --sbatch qos=low, got {one!r}")
     if detach and cluster != "slurm":
         raise ValueError("--detach is for Slurm: give --cluster slurm too")
-    asked = Asked(
-        cluster=cluster,
-        partition=partition,
-        constraint=constraint,
-        hours=job_hours,
-        at_once=at_once,
-        further=dict(one.split("=", 1) for one in further),
-    )
+    asked = Asked(cluster=cluster, further=dict(one.split("=", 1) for one in further), **limits)
     if not plans:
         found = read_sweep(out)
         found.require_version()
-        return _carried_out(found.begin_again(), asked, detach)
+        with _kept(out):
+            return _carried_out(found.begin_again(), asked, detach)
     whole = joined({str(file): _read(file) for file in plans})
-    for name, number in (("--machines", machines), ("--price-per-hour", price_per_hour)):
-        if number is not None and not only_estimate:
-            raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
-        if number is not None:
-            options.positive(name, number)
+    if not only_estimate and (machines, price_per_hour) != (None, None):
+        raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
     if shards is not None and hours_per_shard is not None:
         raise ValueError("--shards and --hours-per-shard say the same thing: give one of them")
     if shards is None:
         shards = -(-len(whole.workloads) // _WORKLOADS_A_SHARD)
-    options.positive("--shards", shards)
     seconds = costs = None
     if only_estimate or learned_from or hours_per_shard is not None:
-        options.positive("--hours-per-shard", 1 if hours_per_shard is None else hours_per_shard)
         costs = _costs(whole, learned_from, out, sample)
         seconds = costs.of_plan(whole)
         if hours_per_shard is not None:
@@ -153,7 +135,8 @@ def sweep(
         return _estimated(whole, costs, shards, machines, price_per_hour, as_json)
     found = new_sweep(whole, out, shards, seconds)
     click.echo(f"{_sizes(sum(found.told.sizes), len(found.told.sizes))}: {out}", err=True)
-    return 0 if only_cut else _carried_out(found, asked, detach)
+    with _kept(out):
+        return 0 if only_cut else _carried_out(found, asked, detach)
 
 
 def _read(file: Path) -> Plan:
@@ -183,7 +166,7 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
 
     if runs:
         return learned([read_run(one) for one in runs])
-    place, asked = out.with_name(f"{out.name}-sample"), sample(plan, int(options.positive("--sample", count)))
+    place, asked = out.with_name(f"{out.name}-sample"), sample(plan, count)
     there = read_run(place) if (place / RUN_FILE).is_file() else None
     if there is not None and there.plan != execute.resolve(asked)[0]:
         raise ValueError(
@@ -258,11 +241,6 @@ def _kept(out: Path) -> Iterator[None]:
 
 def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     """Jobs for all shards, seen through; then the report. Returns the exit status."""
-    with _kept(found.folder):
-        return _seen_through(found, asked, detach)
-
-
-def _seen_through(found: Sweep, asked: Asked, detach: bool) -> int:
     from attnlab.cli.progress import sweep_progress
     from attnlab.runs.sweep_jobs import Jobs, on_this_host
 

@@ -1,15 +1,4 @@
-"""How does the rounding error grow with n, d_k and the size of the logits?
-
-Rounding to nearest has a relative error of root mean square 0.42 u, u being 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸
-in bfloat16. In 16 bits these roundings outweigh all others, and carried through the softmax they predict the error of
-an implementation that rounds to its input's format only the output (full precision inside), the weights as well, or
-the scores as well. A comparison there is two-sided: the error must lie within five standard errors or a quarter of the
-nearest of the three predictions; a quarter, because roundings of numbers with similar mantissas differ from the
-average one by up to 1.36. The rounding of the output is no estimate but the exact output rounded: with large logits
-one weight is near 1 and the output nearly a value, which the format holds already, so that it is smaller there. In
-float32 the roundings inside count as much as the others, and the budget adds them up as sums taken in order: a bound
-for the root mean square, which blocked or wider sums stay below. In the worst case, which grows with n, all roundings
-would conspire: a bound for every element.
+"""Rounding errors of outputs and gradients against n, d_k and the size of the logits.
 
 The gradients' budget (`attnlab.theory.gradient_budgets`) has its sums in order too: it is a bound in every format.
 """
@@ -279,10 +268,7 @@ def _of_gradients(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Relative error ‖output − truth‖/‖truth‖ of each backend in three formats, against the number of keys, the
-    head dimension and the size of the logits; the truth is float64 on the inputs as cast. In 16 bits the three
-    upper lines are predictions; in float32 one line bounds all classes. The naive loop, where it is shown,
-    computes in float64 and rounds once."""
+    """Relative errors in three formats along three axes, and the budgets' lines."""
     figure, axes = new_figure(3, len(NUMBER_FORMATS), width=14.0, height=10.5)
     errors = pick(finding.rows, ERROR)
     drawn: dict[str, Any] = {}
@@ -306,9 +292,25 @@ def draw(finding: Finding) -> Figure:
 
 EXPERIMENT = Experiment(
     title="The growth of the error",
+    question="How does the rounding error grow with n, d_k and the size of the logits?",
+    theory="Rounding to nearest has a relative error of root mean square 0.42 u, u being 2⁻²⁴ in float32, "
+    "2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits these roundings outweigh all others, and carried "
+    "through the softmax they predict the error of an implementation that rounds to its input's format only "
+    "the output (full precision inside), the weights as well, or the scores as well. A comparison there is "
+    "two-sided: the error must lie within five standard errors or a quarter of the nearest of the three "
+    "predictions; a quarter, because roundings of numbers with similar mantissas differ from the average "
+    "one by up to 1.36. The rounding of the output is no estimate but the exact output rounded: with large "
+    "logits one weight is near 1 and the output nearly a value, which the format holds already, so that it "
+    "is smaller there. In float32 the roundings inside count as much as the others, and the budget adds "
+    "them up as sums taken in order: a bound for the root mean square, which blocked or wider sums stay "
+    "below. In the worst case, which grows with n, all roundings would conspire: a bound for every element.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Relative error ‖output − truth‖/‖truth‖ of each backend in three formats, against the number "
+    "of keys, the head dimension and the size of the logits; the truth is float64 on the inputs as cast. In "
+    "16 bits the three upper lines are predictions; in float32 one line bounds all classes. The naive loop, "
+    "where it is shown, computes in float64 and rounds once.",
     lesson="A tolerance can be derived instead of chosen, and in 16 bits the error then tells what a backend "
     "rounds. With large logits it matters: where the scores are rounded the predicted error grows with their "
     "standard deviation, where the weights are it does not.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -143,40 +142,22 @@ class Shown:
 class Experiment:
     """What a module of an experiment defines as ``EXPERIMENT``: how its question is answered, and its chapter.
 
-    The first paragraph of the module's docstring is the question, the second what theory says of it; the docstring of
-    `draw` is the figure's caption. All of them, and `lesson`, hold whatever was measured.
+    question, theory : what is asked, and what is known of it. caption : what stands below the figure. lesson : what
+    follows. These hold whatever was measured.
 
     measure : takes rows through the backends of a `Survey`, which keeps them. conclusion : what was found, in sentences
-    made from the rows. draw : in a figure. lesson : what follows. shown : the rows that show it best.
+    made from the rows. draw : in a figure. shown : the rows that show it best.
     """
 
     title: str
+    question: str
+    theory: str
+    caption: str
     measure: Callable[[Survey], None]
     conclusion: Callable[[Sequence[Row]], str]
     draw: Callable[[Finding], Figure]
     lesson: str
     shown: tuple[Shown, ...]
-
-    @property
-    def question(self) -> str:
-        """What is asked."""
-        return self._said[0]
-
-    @property
-    def theory(self) -> str:
-        """What is known of it."""
-        return self._said[1]
-
-    @property
-    def caption(self) -> str:
-        """What stands below the figure."""
-        return " ".join((self.draw.__doc__ or "").split())
-
-    @property
-    def _said(self) -> list[str]:
-        """The paragraphs of the module's docstring, each a line; empty ones where Python was told to drop them."""
-        text = sys.modules[self.measure.__module__].__doc__ or "\n\n"
-        return [" ".join(one.split()) for one in text.split("\n\n")]
 
 
 def values(rows: Iterable[Row], condition: str) -> Array:

@@ -1,11 +1,4 @@
-"""What does softmax(scale · q kᵀ) v compute, and which shapes does it take?
-
-There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a query are positive and add
-up to 1 over the keys it sees, p_ij = e^{s_ij} / Σ_l e^{s_il}, and its output is the mean of the values with these
-weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1). So the numbers of queries and keys are independent,
-as are the widths of keys and values; the same permutation of all tokens permutes the output; and under a causal mask
-the output of a prefix does not depend on what follows it.
-"""
+"""The formula's properties and shapes, and what rounding leaves of it, through every backend."""
 
 from __future__ import annotations
 
@@ -180,9 +173,7 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Left: relative error of each backend over the budget of an implementation that rounds all it may; left of
-    the line the error is explained by rounding. Right: share of the pairs of query and key that have a weight,
-    without a mask and with a causal one, in float64; lines are predicted."""
+    """Errors over their budgets, and shares of pairs with a weight."""
     figure, (errors, pairs) = new_figure(2, 1, width=12.5, height=4.4, sharey=True)
     by_error = pick(finding.rows, "error / error budget")
     names = list(dict.fromkeys(str(row.where["backend"]) for row in by_error))
@@ -210,9 +201,19 @@ def draw(finding: Finding) -> Figure:
 
 EXPERIMENT = Experiment(
     title="The formula, index by index",
+    question="What does softmax(scale · q kᵀ) v compute, and which shapes does it take?",
+    theory="There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a "
+    "query are positive and add up to 1 over the keys it sees, p_ij = e^{s_ij} / Σ_l e^{s_il}, and its "
+    "output is the mean of the values with these weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section "
+    "3.2.1). So the numbers of queries and keys are independent, as are the widths of keys and values; the "
+    "same permutation of all tokens permutes the output; and under a causal mask the output of a prefix "
+    "does not depend on what follows it.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Left: relative error of each backend over the budget of an implementation that rounds all it "
+    "may; left of the line the error is explained by rounding. Right: share of the pairs of query and key "
+    "that have a weight, without a mask and with a causal one, in float64; lines are predicted.",
     lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are "
     "equal. A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is "
     "linear in the values, and never larger than the largest of them.",

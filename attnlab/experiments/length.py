@@ -1,10 +1,4 @@
-"""Can a softmax stay sharp as the sequence grows?
-
-At a fixed standard deviation β of independent normal logits H approaches ln n − β²/2 as n grows, so that H/ln n tends
-to 1: the softmax disperses (Veličković et al. 2024). For a few keys to keep a share of the weight at every n, β must
-grow at least as √(2 ln n). With β = s ln n (Nakanishi 2025) it passes that once ln n > 2/s². And whatever the logits
-are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}), Δ being the gap between the largest and the smallest.
-"""
+"""Entropy and largest weight against the number of keys, for rules of scaling."""
 
 from __future__ import annotations
 
@@ -126,9 +120,7 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Left and middle: entropy and mean largest weight against n for four rules of scaling; lines are exact, bars
-    five standard errors; the dashed line is where β = ½ ln n passes √(2 ln n). Right: the largest weight that a
-    gap Δ allows; each circle is a weight of .9 measured at the gap which .9 needs at that n."""
+    """Entropy and largest weight by rule, and the largest weight that a gap allows."""
     figure, (entropy, weight, bound) = new_figure(3, 1, width=14.0, height=4.9)
     for panel, quantity in ((entropy, "entropy"), (weight, "largest_weight")):
         _by_rule(panel, pick(finding.rows, quantity))
@@ -179,9 +171,19 @@ def _by_gap(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="The softmax and the length of the sequence",
+    question="Can a softmax stay sharp as the sequence grows?",
+    theory="At a fixed standard deviation β of independent normal logits H approaches ln n − β²/2 as n "
+    "grows, so that H/ln n tends to 1: the softmax disperses (Veličković et al. 2024). For a few keys to "
+    "keep a share of the weight at every n, β must grow at least as √(2 ln n). With β = s ln n (Nakanishi "
+    "2025) it passes that once ln n > 2/s². And whatever the logits are, no weight exceeds 1/(1 + (n − "
+    "1)e^{−Δ}), Δ being the gap between the largest and the smallest.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Left and middle: entropy and mean largest weight against n for four rules of scaling; lines "
+    "are exact, bars five standard errors; the dashed line is where β = ½ ln n passes √(2 ln n). Right: the "
+    "largest weight that a gap Δ allows; each circle is a weight of .9 measured at the gap which .9 needs "
+    "at that n.",
     lesson="At a fixed β H/ln n tends to 1 as n grows. A weight of .9 over n keys needs a gap of ln 9(n − 1): "
     "4.9 at n = 16, 9.1 at 1024, 14.0 at 131072. A soft cap c keeps logits within 2c of each other, so that a "
     "weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, 987,346 at c = 8, and "

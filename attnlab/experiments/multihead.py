@@ -1,11 +1,4 @@
-"""How large are logits at initialisation, and do heads interact or save arithmetic?
-
-For inputs with |x|² = d_model, as after a layer norm, and independent projection weights of variance σ_w², a logit
-scaled by 1/√d_k has the variance (d_model σ_w²)² at initialisation: 1 only for one of the four usual schemes. Each of
-H heads of dimension d_model/H projects the whole embedding and takes 1/H of the operations of a full-width head;
-together they take 4 n² d_model operations for QKᵀ and PV, whatever H is, and H n² exponentials. They meet in W_O
-alone. In a stack of layers with a pre-norm |x|² is d_model each time, and so the dot products have the same variance
-at every depth, whatever the scale; without a norm |x|² grows by what each layer adds.
+"""Heads: logits at initialisation, independence, cost, and the size of q·k by layer.
 
 How long heads take is measured, and nothing predicts it. The stack of layers is x ← x + W_O Attention(x) at
 initialisation, with projections that preserve variance.
@@ -310,10 +303,7 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Left: variance of the logits at four initialisations; bars are predicted, circles measured. Middle:
-    E(q·k)²/d_k by layer, with bars of five standard errors. Right: operations and processor time of one call
-    against the number of heads at the same d_model, over those of one full-width head. The times are of one thread
-    in this process, without a prediction: a tendency, not a benchmark."""
+    """Variances at initialisation, the size of q·k by layer, and operations and time against the heads."""
     figure, (start, deeper, cost) = new_figure(3, 1, width=17.5, height=4.6)
     _by_layer(deeper, finding.rows)
     names = list(SCHEMES)
@@ -369,9 +359,21 @@ def _by_heads(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="Initialisation and heads",
+    question="How large are logits at initialisation, and do heads interact or save arithmetic?",
+    theory="For inputs with |x|² = d_model, as after a layer norm, and independent projection weights of "
+    "variance σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w²)² at initialisation: 1 only for "
+    "one of the four usual schemes. Each of H heads of dimension d_model/H projects the whole embedding and "
+    "takes 1/H of the operations of a full-width head; together they take 4 n² d_model operations for QKᵀ "
+    "and PV, whatever H is, and H n² exponentials. They meet in W_O alone. In a stack of layers with a "
+    "pre-norm |x|² is d_model each time, and so the dot products have the same variance at every depth, "
+    "whatever the scale; without a norm |x|² grows by what each layer adds.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Left: variance of the logits at four initialisations; bars are predicted, circles measured. "
+    "Middle: E(q·k)²/d_k by layer, with bars of five standard errors. Right: operations and processor time "
+    "of one call against the number of heads at the same d_model, over those of one full-width head. The "
+    "times are of one thread in this process, without a prediction: a tendency, not a benchmark.",
     lesson="Many heads do the same arithmetic as one; their time is another matter and differs by backend. And "
     "the scale 1/√d_k alone does not make the logits start with variance 1; the initialisation decides.",
     shown=(

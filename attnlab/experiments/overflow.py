@@ -1,12 +1,4 @@
-"""Which backend overflows or underflows, in which format, at which logit?
-
-e^x overflows above ln(max) of its format, and the sum of n of them, for equal logits, above ln(max) − ln n: exp(s)/Σ
-exp(s) then gives 1/∞ = 0 for every key, and above ln(max) ∞/∞, a NaN. A softmax that first subtracts the row's largest
-logit has no exponent above 0 and cannot overflow. It underflows: a key whose logit lies Δ below n − 1 equal ones has
-the weight e^{−Δ}/(n − 1), which is rounded to 0 below half the smallest subnormal number. A kernel that flushes
-subnormal numbers loses it earlier: as soon as e^{−Δ} is below the smallest normal one, where it flushes the
-exponential, or the weight itself, where it flushes that.
-"""
+"""Where each backend's softmax overflows or underflows, in each number format."""
 
 from __future__ import annotations
 
@@ -176,10 +168,7 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """A row of n keys, of which one lies Δ below all others: the Δ at which its weight becomes 0, for each format
-    and backend. Broad lines are predicted for subnormal numbers kept, dotted ones for flushed; dashed ones show
-    where e^x itself overflows. Two keys are left to the scalar remainder of vectorised code and 64 are not, so
-    that one kernel may do both. Without a mark: a backend that has not the format."""
+    """The fall of a logit at which its weight becomes 0, by format and backend."""
     figure, panels = new_figure(4, 1, width=15.0, height=4.5, sharey=True)
     rows = pick(finding.rows, GAP)
     names = sorted({str(row.where["backend"]) for row in rows})
@@ -211,9 +200,22 @@ def draw(finding: Finding) -> Figure:
 
 EXPERIMENT = Experiment(
     title="Overflow and underflow",
+    question="Which backend overflows or underflows, in which format, at which logit?",
+    theory="e^x overflows above ln(max) of its format, and the sum of n of them, for equal logits, above "
+    "ln(max) − ln n: exp(s)/Σ exp(s) then gives 1/∞ = 0 for every key, and above ln(max) ∞/∞, a NaN. A "
+    "softmax that first subtracts the row's largest logit has no exponent above 0 and cannot overflow. It "
+    "underflows: a key whose logit lies Δ below n − 1 equal ones has the weight e^{−Δ}/(n − 1), which is "
+    "rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses "
+    "it earlier: as soon as e^{−Δ} is below the smallest normal one, where it flushes the exponential, or "
+    "the weight itself, where it flushes that.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="A row of n keys, of which one lies Δ below all others: the Δ at which its weight becomes 0, "
+    "for each format and backend. Broad lines are predicted for subnormal numbers kept, dotted ones for "
+    "flushed; dashed ones show where e^x itself overflows. Two keys are left to the scalar remainder of "
+    "vectorised code and 64 are not, so that one kernel may do both. Without a mark: a backend that has not "
+    "the format.",
     lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a logit "
     "of 4.16, and with zeros instead of an error. Keep scores of float16 inputs in float32: q·k can pass 65504 "
     "while the scaled logit is harmless, and then no subtraction helps.",

@@ -1,10 +1,4 @@
-"""Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?
-
-Given its query, a row of standard normal inputs has n independent normal logits of standard deviation β: about √d_k
-without the scale, about 1 with it. The softmax over them is the random energy model (Derrida 1981). It freezes at β_c
-= √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a fixed β/β_c, a few keys keep a fixed share of the weight
-however many keys there are. At a fixed β they lose it again as n grows, since β_c grows. The curves are exact
-integrals at this n; at any finite n the transition is a gradual one.
+"""How the weight gathers on few keys as the logits grow, against the random energy model.
 
 Measured against d_k through every backend. For the map and the temperature queries have exactly the length √d_k, so
 that one exact curve is the prediction, and one backend measures.
@@ -154,11 +148,7 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and scaled; lines are
-    exact, marks are measured through each backend. Bottom left: measured largest weight of unscaled attention over
-    n and d_k, with the freezing line. Bottom middle and right: rows whose logits have standard deviation β,
-    against the temperature T = 1/β in units of T_c = 1/β_c; dashed and dotted lines are the limits far below and
-    far above freezing, bars five standard errors."""
+    """Entropy, largest weight and effective keys; the map of the largest weight; and both against the temperature."""
     figure, axes = figures.new_figure(3, 2, width=14.0, height=9.2)
     _against_head_dim(axes[:3], panels.of_most_keys(row for row in finding.rows if "scaling" in row.where))
     _map(axes[3], pick(finding.rows, _ON_MAP))
@@ -295,9 +285,21 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="Saturation of the softmax",
+    question="Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?",
+    theory="Given its query, a row of standard normal inputs has n independent normal logits of standard "
+    "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
+    "model (Derrida 1981). It freezes at β_c = √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a "
+    "fixed β/β_c, a few keys keep a fixed share of the weight however many keys there are. At a fixed β "
+    "they lose it again as n grows, since β_c grows. The curves are exact integrals at this n; at any "
+    "finite n the transition is a gradual one.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and "
+    "scaled; lines are exact, marks are measured through each backend. Bottom left: measured largest weight "
+    "of unscaled attention over n and d_k, with the freezing line. Bottom middle and right: rows whose "
+    "logits have standard deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; dashed and "
+    "dotted lines are the limits far below and far above freezing, bars five standard errors.",
     lesson="For components of unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). In "
     "this model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters "
     "through it alone.",

@@ -1,10 +1,4 @@
-"""Do the identities of statistical mechanics hold for every row of every backend?
-
-The weights p_j = e^{βs_j}/Z are a Boltzmann distribution: energies −s_j, inverse temperature β (τ = 1/β), Z the
-partition function. So d ln Z/dβ = ⟨s⟩, the mean under p; d² ln Z/dβ² = Var_p(s); the entropy is H = ln Z − β⟨s⟩ and
-falls with β as dH/dβ = −β Var_p(s); and the output o answers to a logit by a covariance, ∂o/∂s_j = p_j(v_j − o). These
-hold for every row. A backend can miss them only by rounding (allowed: 1e-11) or by the difference quotient that stands
-for a derivative (1e-8).
+"""The identities of a Boltzmann distribution, tried through every backend.
 
 With p = softmax(βs) all identities hold for every row, whatever q and k, so that a backend which misses one is wrong,
 whatever its inputs were. Derivatives are differences of the backend's outputs.
@@ -245,9 +239,7 @@ def conclusion(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Left and middle: ln Z, β⟨s⟩, entropy and heat capacity of rows of normal logits; lines are exact, bars five
-    standard errors, the dashed line the freezing point of infinitely many keys. Right: the largest violation of
-    each identity through each backend; a violation of exactly 0 is drawn at the left edge."""
+    """ln Z, energy, entropy and heat capacity against β, and the largest violation of each identity."""
     figure, (potentials, capacity, identities) = new_figure(
         3, 1, width=15.0, height=5.0, width_ratios=[1, 1, 1.25]
     )
@@ -310,9 +302,19 @@ def _violations(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="The softmax as thermodynamics",
+    question="Do the identities of statistical mechanics hold for every row of every backend?",
+    theory="The weights p_j = e^{βs_j}/Z are a Boltzmann distribution: energies −s_j, inverse temperature β "
+    "(τ = 1/β), Z the partition function. So d ln Z/dβ = ⟨s⟩, the mean under p; d² ln Z/dβ² = Var_p(s); the "
+    "entropy is H = ln Z − β⟨s⟩ and falls with β as dH/dβ = −β Var_p(s); and the output o answers to a "
+    "logit by a covariance, ∂o/∂s_j = p_j(v_j − o). These hold for every row. A backend can miss them only "
+    "by rounding (allowed: 1e-11) or by the difference quotient that stands for a derivative (1e-8).",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Left and middle: ln Z, β⟨s⟩, entropy and heat capacity of rows of normal logits; lines are "
+    "exact, bars five standard errors, the dashed line the freezing point of infinitely many keys. Right: "
+    "the largest violation of each identity through each backend; a violation of exactly 0 is drawn at the "
+    "left edge.",
     lesson="ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from the outputs of any backend, without the n × n matrix. "
     "The experiments on this page measure fused kernels that way.",
     shown=(

@@ -1,11 +1,4 @@
-"""Does a small transformer learn because of 1/√d_k, and what does as well?
-
-A small transformer (d_model 32, one head of dimension d_k, an MLP, pre-norm) learns associative recall: a sequence
-pairs 16 of 32 keys with values, and is asked for each key's value. Weights start with variance 1/d_model, so that
-E(q·k)² = d_k. Adam divides each gradient by its own size: a factor that makes all of them smaller changes nothing, one
-before the softmax changes how far a step moves the scores. A scale on the scores and a learning rate for W_q and W_k
-can therefore stand in for one another, and each way to make scores is compared at equal learning rates and at its own
-best one. The learning rate is constant, without warm-up and clipping.
+"""A small transformer trained with the factor 1/√d_k, without it, and with what may stand in for it.
 
 At each d_k and each learning rate some runs learn the task and some do not. What is compared is their share over the
 same learning rates, and at the learning rate that is best for each way to make the scores: a change that merely wants
@@ -308,9 +301,7 @@ _STYLES = {
 
 
 def draw(finding: Finding) -> Figure:
-    """Above: share of runs that learned, with 95 % intervals (Wilson); marks of one learning rate stand side by
-    side. Below, each at its best learning rate: median steps until nine of ten answers are right; loss, entropy of
-    the weights and gradient over the steps, with bands of one standard error over the seeds."""
+    """Shares that learned, steps until then, and the curves of the best learning rates."""
     figure, panels = figures.new_figure(4, 2, width=18.0, height=8.8)
     shares = [row for row in pick(finding.rows, SHARE) if "learning rate" in row.where]
     groups = list(dict.fromkeys((str(row.where["optimiser"]), row.where["head_dim"]) for row in shares))
@@ -373,9 +364,21 @@ def _curves(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="Training with the factor and without",
+    question="Does a small transformer learn because of 1/√d_k, and what does as well?",
+    theory="A small transformer (d_model 32, one head of dimension d_k, an MLP, pre-norm) learns "
+    "associative recall: a sequence pairs 16 of 32 keys with values, and is asked for each key's value. "
+    "Weights start with variance 1/d_model, so that E(q·k)² = d_k. Adam divides each gradient by its own "
+    "size: a factor that makes all of them smaller changes nothing, one before the softmax changes how far "
+    "a step moves the scores. A scale on the scores and a learning rate for W_q and W_k can therefore stand "
+    "in for one another, and each way to make scores is compared at equal learning rates and at its own "
+    "best one. The learning rate is constant, without warm-up and clipping.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Above: share of runs that learned, with 95 % intervals (Wilson); marks of one learning rate "
+    "stand side by side. Below, each at its best learning rate: median steps until nine of ten answers are "
+    "right; loss, entropy of the weights and gradient over the steps, with bands of one standard error over "
+    "the seeds.",
     lesson="For this model and task the factor widens the range of learning rates that work and shortens "
     "learning; by Adam 1/d_k and normalised queries and keys widen the range further, and at their own best "
     "learning rates runs learn without it too. Nothing of this has been shown for other models here.",

@@ -1,11 +1,4 @@
-"""Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?
-
-The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag p − ppᵀ the Jacobian of
-the softmax. For a g of independent components of unit variance E|Jg|² = ‖J‖_F² = S₂ − 2S₃ + S₂², S_k = Σp^k. It is
-small at both ends: (n − 1)/n² for equal weights, 0 where one key has all the weight; at n = 1024 its mean is largest
-at 1.5 times the freezing β. So at d_k = 64 the unscaled rows have the larger mean square, and some of them next to
-nothing; with d_k their share grows. The mean square is an exact integral. Shares and quantiles are sampled from the
-random energy model, over strata of its largest logit, and carry the error of that.
+"""The norm of the softmax's Jacobian: its mean square and its tail, and the gradients that it passes on.
 
 Measured through the backends in float64, and by automatic differentiation through those that have it.
 """
@@ -286,11 +279,7 @@ def _whole_gradient(rows: Sequence[Row]) -> str:
 
 
 def draw(finding: Finding) -> Figure:
-    """Top left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line is exact. Top
-    middle: root mean square, median and 5 % quantile; bars are predicted. Top right: share of the rows whose ‖J‖_F
-    is below x; lines join the predictions. Bottom left: share below 1e-3 against d_k, without the scale. Bottom
-    middle: the median against n, with it. Bottom right: the length of dL/dq, the scale included, unscaled over
-    scaled. Vertical bars are five standard errors."""
+    """The mean norm, its quantiles and tail, how they go with d_k and n, and the whole gradient of a query."""
     figure, (average, spread, tail, size, longer, whole) = figures.new_figure(3, 2, width=16.5, height=9.0)
     _average(average, pick(finding.rows, AGAINST_BETA))
     shown = (SQUARE, *QUANTILES, BELOW)
@@ -428,9 +417,22 @@ def _whole(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="The vanishing gradient",
+    question="Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
+    theory="The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag "
+    "p − ppᵀ the Jacobian of the softmax. For a g of independent components of unit variance E|Jg|² = "
+    "‖J‖_F² = S₂ − 2S₃ + S₂², S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, 0 where "
+    "one key has all the weight; at n = 1024 its mean is largest at 1.5 times the freezing β. So at d_k = "
+    "64 the unscaled rows have the larger mean square, and some of them next to nothing; with d_k their "
+    "share grows. The mean square is an exact integral. Shares and quantiles are sampled from the random "
+    "energy model, over strata of its largest logit, and carry the error of that.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Top left: root mean square of ‖J‖_F against the standard deviation β of the logits; the line "
+    "is exact. Top middle: root mean square, median and 5 % quantile; bars are predicted. Top right: share "
+    "of the rows whose ‖J‖_F is below x; lines join the predictions. Bottom left: share below 1e-3 against "
+    "d_k, without the scale. Bottom middle: the median against n, with it. Bottom right: the length of "
+    "dL/dq, the scale included, unscaled over scaled. Vertical bars are five standard errors.",
     lesson="That ‖J‖ vanishes (is below 1e-3) without 1/√d_k is true of a share of the rows, at n = 1024 by the "
     "sampled law 2.6 % at d_k = 64 and more than half from d_k ≈ 1,600 on; its root mean square over rows does "
     "not. And with the scale ‖J‖ falls as √(e/n) for large n, in the median as in the root mean square. All of "

@@ -1,11 +1,4 @@
-"""Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?
-
-A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where these are independent
-with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever their distribution is. Its kurtosis is
-3 + (κ_q κ_k − 3)/d_k, κ being that of the components: it tends to the normal law's as d_k grows, and the product of
-normal queries with keys of ±1 is exactly normal at every d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of
-1, and 1/d_k, the scale of μP, leaves 1/d_k. Logits of one matrix share queries and keys; the standard errors allow for
-that.
+"""The variance of the logits against d_k at three scales, and the law of q·k.
 
 Here every logit is read out of a backend's weights (`read_logits`) and its variance held against the exact one, with
 the standard error that many rows sharing few queries and keys really have. The rest of the law needs no backend:
@@ -144,10 +137,7 @@ _LINES = (
 
 
 def draw(finding: Finding) -> Figure:
-    """Lines are theory, points are measured. Top left: variance of the logits read through each backend, at three
-    scales. Top right: excess kurtosis of q·k for seven families of components; a normal law has 0. Bottom: how far
-    the law of q·k/√d_k is from the normal one, by its characteristic function and its distribution function, for
-    normal components. Bars are five standard errors."""
+    """Variances, kurtosis, and the distance from the normal law, in both of its functions."""
     figure, (variance, kurtosis, characteristic, distribution) = figures.new_figure(
         2, 2, width=12.0, height=8.4
     )
@@ -236,9 +226,20 @@ def _normal(variable: str, x: Array) -> Array:
 
 EXPERIMENT = Experiment(
     title="The variance of the logits",
+    question="Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?",
+    theory="A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where "
+    "these are independent with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever "
+    "their distribution is. Its kurtosis is 3 + (κ_q κ_k − 3)/d_k, κ being that of the components: it tends "
+    "to the normal law's as d_k grows, and the product of normal queries with keys of ±1 is exactly normal "
+    "at every d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of 1, and 1/d_k, the scale of μP, "
+    "leaves 1/d_k. Logits of one matrix share queries and keys; the standard errors allow for that.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
+    caption="Lines are theory, points are measured. Top left: variance of the logits read through each "
+    "backend, at three scales. Top right: excess kurtosis of q·k for seven families of components; a normal "
+    "law has 0. Bottom: how far the law of q·k/√d_k is from the normal one, by its characteristic function "
+    "and its distribution function, for normal components. Bars are five standard errors.",
     lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
     "nothing else: components of standard deviation σ leave a variance of σ⁴, means that are not 0 add to it, and "
     'components of unequal variance ("anisotropic") count for fewer dimensions than they are: where few of them '

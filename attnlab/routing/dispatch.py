@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ class Fastest:
     def __init__(self, run: Run, *, factor: float, compiled: bool, elsewhere: bool) -> None:
         if not factor >= 1:
             raise ValueError(f"factor must be 1 or more, got {factor:g}")
-        self._made_of = run, factor, compiled, elsewhere
+        self._run = run
+        self._again = partial(Fastest, factor=factor, compiled=compiled, elsewhere=elsewhere)
         self._routes, self._factor = Routes(run, compiled=compiled), factor
         self._not_here = None if elsewhere else _not_here(run)
         self._measured_threads = _threads_of(run)
@@ -105,7 +107,7 @@ class Fastest:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew where it is loaded, which may be another machine."""
-        return _again, self._made_of
+        return self._again, (self._run,)
 
     def __call__(
         self,
@@ -125,11 +127,13 @@ class Fastest:
         broadcastable to (batch, heads, n_q, n_k): booleans, True keeps, or numbers that are added to the scores.
         """
         if not _compiling() and _tracing() is None and not query.is_nested:
-            kept = self._remembered.get(
-                _question(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-            )
+            asked = query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+            question = _question(*asked)
+            kept = self._remembered.get(question)
             if kept is None:
-                kept = self._remember(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+                if len(self._remembered) >= _REMEMBERED:
+                    self._remembered.clear()
+                kept = self._remembered[question] = self._find(*asked)
             if kept.attend is not None:
                 return kept.attend(query, key, value, attn_mask)
         return own_function(
@@ -162,18 +166,12 @@ class Fastest:
             found.backend,
             bool(found.reason),
             why,
-            route.workload,
+            route.cell.workload,
             found.factor,
             against,
             verdict,
             route.left_out,
         )
-
-    def _remember(self, *asked: Any) -> _Found:
-        if len(self._remembered) >= _REMEMBERED:
-            self._remembered.clear()
-        found = self._remembered[_question(*asked)] = self._find(*asked)
-        return found
 
     def _find(self, *asked: Any) -> _Found:
         """Who answers a call, whose arguments are those of `__call__` in their order."""
@@ -205,14 +203,18 @@ class Fastest:
             raise Outside(_other_kind(kind, list(self._routes.by_kind)))
 
         def distance(one: Route) -> tuple[float, float, bool]:
-            return one.sizes.factor(sizes), one.sizes.apart(sizes), one.workload.layout != workload.layout
+            return (
+                one.sizes.factor(sizes),
+                one.sizes.apart(sizes),
+                one.cell.workload.layout != workload.layout,
+            )
 
         nearest = min(routes, key=distance)
         factor = nearest.sizes.factor(sizes)
         if factor > self._factor:
             raise Outside(
                 f"its sizes differ by a factor of up to {units.number_text(factor)} from those of the nearest measured "
-                f"workload, {nearest.workload.label}, and {units.number_text(self._factor)} is allowed"
+                f"workload, {nearest.cell.workload.label}, and {units.number_text(self._factor)} is allowed"
             )
         return nearest, factor
 
@@ -271,45 +273,24 @@ def fastest(
 
 
 def _question(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, *numbers: float | None
 ) -> tuple[Any, ...]:
-    """All that the choice depends on: calls with equal questions have the same answer. Takes some two microseconds."""
+    """All that the choice depends on: calls with equal questions have the same answer. Takes some two microseconds.
+
+    numbers : the other arguments of the call.
+    """
     return (
-        query.shape,
-        key.shape,
-        value.shape,
-        query.dtype,
-        key.dtype,
-        value.dtype,
-        query.device,
-        key.device,
-        value.device,
-        query.stride(),
-        type(query),
-        type(key),
-        type(value),
+        (query.shape, key.shape, value.shape, query.stride()),
+        (query.dtype, key.dtype, value.dtype),
+        (query.device, key.device, value.device),
+        (type(query), type(key), type(value)),
         attn_mask
         if attn_mask is None
         else (attn_mask.shape, attn_mask.dtype, attn_mask.device, attn_mask.requires_grad, type(attn_mask)),
-        dropout_p,
-        is_causal,
-        scale,
-        enable_gqa,
+        numbers,
         _grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
-        _autocast("cpu"),
-        _autocast("cuda"),
-        _threads(),
-        _precision(),
-        _deterministic(),
-        _transforms() is None,
-        forward_mode._current_level,
+        (_autocast("cpu"), _autocast("cuda"), _threads(), _precision(), _deterministic()),
+        (_transforms() is None, forward_mode._current_level),
     )
 
 
@@ -352,7 +333,7 @@ def _why(route: Route, found: _Found, against: str | None, verdict: Verdict | No
         lead += f" and {ratio} times as fast as {against}"
     factor = found.factor or 1.0
     near = "this very shape" if factor == 1 else f"sizes within a factor of {units.number_text(factor)}"
-    return f"{lead}, at {route.workload.label} ({near})"
+    return f"{lead}, at {route.cell.workload.label} ({near})"
 
 
 def _place(route: Route, chosen: str) -> str:
@@ -363,14 +344,10 @@ def _place(route: Route, chosen: str) -> str:
     others = [name for name in first if name != chosen]
     if not others:
         return "the fastest that is right"
-    peaks = [peak for name in first if (peak := route.results[name].peak_bytes) is not None]
+    peaks = [peak for name in first if (peak := route.cell.measured[name].peak_bytes) is not None]
     decides = len(peaks) == len(first) and max(peaks) > MORE_MEMORY * min(peaks) and route.order[0] == chosen
     why = ", chosen of them by memory" if decides else ""
     return f"right, shares the first place with {listed(others)}{why}"
-
-
-def _again(run: Run, factor: float, compiled: bool, elsewhere: bool) -> Fastest:
-    return Fastest(run, factor=factor, compiled=compiled, elsewhere=elsewhere)
 
 
 def _not_here(run: Run) -> str | None:

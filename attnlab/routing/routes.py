@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from attnlab.backend.discovery import on_request
 from attnlab.backend.keywords import flag_and_array, given_nothing, told
 from attnlab.errors import Unavailable
 from attnlab.judge.analysis import MORE_MEMORY, Cell
-from attnlab.judge.pairing import MARGIN, Verdict
+from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Ranking, decidable, rank
 from attnlab.libraries.torch_sdpa import LEAST_SCALE
 from attnlab.problem.dtypes import DTYPES
@@ -199,20 +199,17 @@ class Route:
     is faster than PyTorch's own, where that is so.
     """
 
-    workload: Workload
-    kind: Kind
+    cell: Cell
     sizes: Sizes
     order: tuple[str, ...]
     left_out: Mapping[str, str]
     why_own: str | None
-    results: Mapping[str, Result] = field(repr=False)
-    ranking: Ranking | None = field(repr=False)
-    margin: float = MARGIN
+    ranking: Ranking | None
 
     def verdict(self, chosen: str, against: str) -> Verdict | None:
         """`against` compared with `chosen`: a ratio above 1 says how many times as fast the choice is."""
-        usable = {name: self.results[name] for name in self.order}
-        return decidable(usable.values(), chosen, self.margin).get(against)
+        usable = [self.cell.measured[name] for name in self.order]
+        return decidable(usable, chosen, self.cell.margin).get(against)
 
     def rival(self, chosen: str) -> str | None:
         """Whom the choice is held against: PyTorch's own, or where that is the choice the next other kernel."""
@@ -267,17 +264,8 @@ class Routes:
                     key=lambda name: ((peaks[name] or 0) > most, self.backends[name].kernel is not None)
                 )
             every = [*first, *(name for name in every if name not in first)]
-        return Route(
-            workload=cell.workload,
-            kind=kind,
-            sizes=Sizes.of(cell.workload),
-            order=tuple(every),
-            left_out={name: why for name, why in refusals.items() if why is not None},
-            why_own=why_own,
-            results=cell.measured,
-            ranking=ranking,
-            margin=cell.margin,
-        )
+        left_out = {name: why for name, why in refusals.items() if why is not None}
+        return Route(cell, Sizes.of(cell.workload), tuple(every), left_out, why_own, ranking)
 
     def _refusal(self, name: str, result: Result, kind: Kind) -> str | None:
         """Why the contender may not answer this kind of call, or None; its backend is loaded where it may be asked."""

@@ -19,10 +19,10 @@ from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.runs import results_file
-from attnlab.runs.interrupts import terminable
 from attnlab.runs.lock import held
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run
+from attnlab.system import terminable
 
 DEFAULT_FOLDER = Path("reports/latest")
 

@@ -151,14 +151,13 @@ def support(
     device: str = "cpu",
     folders: Sequence[str] = (),
     *,
-    confirm: bool = True,
     only: Sequence[str] | None = None,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Support:
     """Ask the backend `name` for every feature, in every direction and number format.
 
-    confirm : run each yes once, and judge the answer; otherwise what it declares is believed. Of one that races only
-    where it is named, because it compiles, the forward pass in float32 alone. only : these features.
+    Each yes is run once, and the answer judged; of one that races only where it is named, because it compiles, the
+    forward pass in float32 alone: else what it declares is believed. only : these features.
     Raises ValueError for an unknown backend.
     """
     process = WorkerProcess(Contender.parse(name), folders)
@@ -179,7 +178,7 @@ def support(
                     except ValueError as nothing:  # there is no such workload
                         found[dtype] = str(nothing)
                         continue
-                    told = _answer(process, posed, confirm and not spared)
+                    told = _answer(process, posed, not spared)
                     found[dtype] = f"{DECLARED}: {slow}" if spared and told == YES else told
     except NoAnswer as fault:
         return Support(name, device, unavailable=str(fault))

@@ -13,18 +13,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
-from attnlab.runs.interrupts import terminable
 from attnlab.runs.sweep_folder import Shard, Sweep, append_line, read_lines
 from attnlab.runs.sweep_progress import Status, status
 from attnlab.runs.sweep_work import MOST_DEATHS, end, judge, refuse, stop, work
+from attnlab.system import terminable
 from attnlab.text import one_line
 
 JOBS, SUBMITTED = "jobs", "submitted.jsonl"
-CLUSTERS = ("slurm", "local")
 #: how often jobs are looked at, in seconds
 _LOOKS = 10.0
 #: Slurm may be away for so many looks
@@ -74,7 +73,7 @@ def on_this_host(sweep: Sweep, tell: Callable[[Status], None]) -> None:
 class Asked:
     """What is asked of the cluster. hours : the most that a job may take. further : options of sbatch, by name."""
 
-    cluster: str = "local"
+    cluster: Literal["slurm", "local"] = "local"
     partition: str | None = None
     constraint: str | None = None
     hours: float = 24.0
@@ -82,16 +81,10 @@ class Asked:
     further: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.cluster not in CLUSTERS:
-            raise ValueError(f"--cluster must be one of {', '.join(CLUSTERS)}, got {self.cluster!r}")
         slurm = {"--partition": self.partition, "--constraint": self.constraint, "--sbatch": self.further}
         for name, value in slurm.items():
             if value and self.cluster != "slurm":
                 raise ValueError(f"{name} is for Slurm: give --cluster slurm too")
-        if not self.hours > 0:
-            raise ValueError(f"--job-hours must be above 0, got {self.hours:g}")
-        if self.at_once < 1:
-            raise ValueError(f"--at-once must be above 0, got {self.at_once}")
 
     def resume(self, folder: Path) -> str:
         """The command that goes on with the sweep in `folder` on the same cluster, with the same options."""

@@ -18,11 +18,10 @@ from typing import Any
 
 from attnlab.environment import environment, fingerprint, unchanged
 from attnlab.runs import results_file
-from attnlab.runs.interrupts import terminable
 from attnlab.runs.lock import held, host_held
 from attnlab.runs.store import Run, read_run
 from attnlab.runs.sweep_folder import JOURNAL, PLAN_FILE, Shard, only, plan_text, read_sweep
-from attnlab.system import die_with_parent
+from attnlab.system import die_with_parent, terminable
 from attnlab.text import one_line
 
 #: a shard that ends so many jobs at the same workload is not tried again

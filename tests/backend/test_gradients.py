@@ -52,7 +52,7 @@ class Forward(torch.autograd.Function):
     def forward(ctx, q, k, v):
         return torch.softmax(q @ k.transpose(2, 3), -1) @ v
 """
-RAISING = "if query.requires_grad:\n        raise {}('no way back here')\n    return query @ key.mT @ value"
+RAISING = "raise NotImplementedError('no way back here')"
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,9 @@ RAISING = "if query.requires_grad:\n        raise {}('no way back here')\n    re
         ),
         ("return (query @ key.detach().mT).softmax(-1) @ value", ValueError, "no key gradient arrived"),
         (FORWARD, attnlab.Declined, "PyTorch says: You must implement"),
-        (RAISING.format("NotImplementedError"), attnlab.Declined, "no way back here"),
-        (RAISING.format("ValueError"), ValueError, "no way back here"),
+        (RAISING, attnlab.Declined, "no way back here"),
     ],
-    ids=["cut off", "an array alone", "no backward pass", "refused before", "another fault"],
+    ids=["cut off", "an array alone", "no backward pass", "refused before"],
 )
 def test_a_backend_without_a_way_back_says_so(
     tmp_path: Path, body: str, raised: type[Exception], message: str

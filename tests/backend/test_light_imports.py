@@ -15,7 +15,7 @@ HEAVY = {
     *("cpuinfo", "pytest", "hypothesis", "numba", "jax", "rich"),
 }
 #: packages that stay light, but for a script that is run by its path
-PACKAGES = ("problem", "backends", "judge", "gate", "race", "runs")
+PACKAGES = ("problem", "backend", "judge", "gate", "race", "runs")
 LIGHT = [
     f"attnlab.{package}.{file.stem}"
     for package in PACKAGES

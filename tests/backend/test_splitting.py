@@ -10,15 +10,13 @@ from every import here
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.backend.backend import Backend
 from attnlab.backend.calling import merge
-from attnlab.backend.discovery import load
 from attnlab.backend.library import open_library
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
 from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
-from attnlab.problem.problem import Problem, places
+from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 from attnlab.theory.log_sum_budget import log_sums
 
@@ -87,48 +85,3 @@ def test_backends_give_ln_z_and_merge_within_the_budget(
     for which in (OUTPUT, LOG_SUM):
         fault = weigh(references[which], found[which], directions=None).fault
         assert fault is None, f"{which} of {workload.label}: {fault}"
-
-
-def test_a_part_keeps_what_hides_its_keys() -> None:
-    """Lengths stay lengths; a condition that hides nothing of a part is not asked of it."""
-    assert places(10, 3) == [3, 6] and places(2, 4) == [0, 1, 1] and places(7, 1) == []
-    workload = Workload(batch=2, heads=1, queries=1, keys=10, causal="bottom_right", key_lengths=(3, 10))
-    pieces = [(at, part.mask.text) for at, part in problem_of(workload).parts([5])]
-    assert pieces == [(slice(0, 5), "key_lengths(3,5)"), (slice(5, 10), "key_lengths(0,5)")]
-
-
-def test_keys_are_not_cut_for_who_gives_no_ln_z() -> None:
-    """Nor for gradients, nor where a part needs a mask that `attend` does not take."""
-
-    def attend(query: Any, key: Any, value: Any, *, causal: bool, scale: float) -> Any:
-        return value
-
-    plain = Backend("plain", "numpy", attend)
-    giving = Backend("giving", "numpy", attend, attend_with_log_sum=lambda *arrays, **asked: arrays[1:])
-    cut = Workload(heads=1, queries=4, keys=4, head_dim=2, splits=2)
-    assert "no ln Z" in (plain.declines(cut) or "")
-    assert "no ln Z" in (plain.declines(cut.with_(splits=1, direction="forward_with_log_sum")) or "")
-    assert giving.declines(cut) is None
-    assert "as parts of the keys need" in (giving.declines(cut.with_(causal=True)) or "")
-    assert giving.declines(cut.with_(splits=1, causal=True)) is None
-    assert "whole keys" in (load("torch_eager").declines(cut.with_(direction="training")) or "")
-
-
-@pytest.mark.parametrize(
-    ("returned", "told"),
-    [
-        (lambda q: q, "expected (output, ln Z)"),
-        (lambda q: (q, q), "returned shape (1, 1, 2, 2) as log sum"),
-        (lambda q: (q, q[..., 0].astype(np.float64)), "returned dtype float64 as log sum"),
-    ],
-)
-def test_what_is_no_ln_z_is_told(returned: Any, told: str) -> None:
-    backend = Backend(
-        "odd",
-        "numpy",
-        lambda query, key, value, **asked: query,
-        attend_with_log_sum=lambda query, key, value, **asked: returned(query),
-    )
-    asked = Workload(heads=1, queries=2, keys=2, head_dim=2, direction="forward_with_log_sum")
-    with pytest.raises(ValueError, match=told.replace("(", r"\(").replace(")", r"\)")):
-        backend.named(asked, backend.bind(asked)())

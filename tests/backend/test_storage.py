@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import load
 from attnlab.backend.library import open_library
-from attnlab.backend.storage import PAGE, not_stored
+from attnlab.backend.storage import PAGE
 from attnlab.backend.storage import STORED as KINDS
 from attnlab.problem.inputs import inputs
 from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
@@ -61,19 +61,6 @@ def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> No
             assert np.isfinite(read).all()
 
 
-@given(workload=caches())
-@settings(max_examples=25, deadline=None)
-def test_a_call_on_a_storage_answers_as_on_contiguous_arrays(workload: Workload) -> None:
-    """What is computed is the same; only where the numbers lie differs."""
-    backend = load("numpy_vectorized")
-    plain = backend.bind(workload.with_(storage=CONTIGUOUS))()
-    call = backend.bind(workload)
-    for _ in range(2):
-        np.testing.assert_allclose(
-            call(), plain, rtol=2e-3 if workload.dtype == "float16" else 1e-5, atol=1e-6
-        )
-
-
 @pytest.mark.parametrize("storage", STORED)
 @pytest.mark.parametrize("name", installed("onnxruntime", "torch_sdpa"))
 def test_backends_attend_over_every_storage(name: str, storage: str) -> None:
@@ -88,24 +75,6 @@ def test_backends_attend_over_every_storage(name: str, storage: str) -> None:
         expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
         found = backend.named(workload, backend.bind(workload)())["output"]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_pages_lie_in_no_order_and_packed_rows_without_padding() -> None:
-    workload = Workload(
-        batch=3, heads=1, queries=1, keys=5 * PAGE, head_dim=2, key_lengths=(5 * PAGE, 0, PAGE + 1)
-    )
-    library, (_, key, value) = open_library("numpy"), inputs(workload)
-    paged, again = (KINDS["paged"].lay(library, workload, key, value) for _ in range(2))
-    np.testing.assert_array_equal(paged.numbers, again.numbers)
-    pool, table = paged.lying[0], paged.numbers
-    assert pool.shape == (5 + 0 + 2 + 1, PAGE, 1, 2) and table.shape == (3, 5)
-    used = [*table[0], *table[2, :2]]
-    assert len(set(used)) == 7 and used != sorted(used)
-    (spare,) = set(range(8)) - set(used)
-    assert (table[1] == spare).all() and (table[2, 2:] == spare).all() and not pool[spare].any()
-    packed = KINDS["packed"].lay(library, workload, key, value)
-    assert packed.numbers.tolist() == [0, 5 * PAGE, 5 * PAGE, 6 * PAGE + 1]
-    np.testing.assert_array_equal(packed.lying[1][5 * PAGE : -1], value[2, :, : PAGE + 1].swapaxes(0, 1))
 
 
 def _reading_pages(
@@ -142,18 +111,3 @@ def test_a_backend_that_reads_pages_is_given_them_as_they_lie() -> None:
     assert backend.declines(workload) is None
     expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
     np.testing.assert_allclose(backend.bind(workload)(), expected, rtol=1e-4)
-
-
-class Bare:
-    """A library that can do nothing."""
-
-    name = "bare"
-
-
-@pytest.mark.parametrize("storage", STORED)
-def test_what_a_storage_needs_is_declined_with_a_reason(storage: str) -> None:
-    """Gradients of stored keys, and a library that cannot do what it takes."""
-    workload = Workload(heads=1, queries=2, keys=3, head_dim=2, storage=storage)
-    assert "gradients" in (load("torch_eager").declines(workload.with_(direction="training")) or "")
-    reason = not_stored(workload, Bare())  # type: ignore[arg-type]
-    assert f"storage {storage}: attnlab's bare library does not" in (reason or "")

@@ -51,21 +51,13 @@ def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            "x = 1\nraise RuntimeError('no\\nluck')",
-            r"mine.py fails on import: RuntimeError: no luck \(line 2\)",
-        ),
+        ("x = 1\nraise RuntimeError('no\\nluck')", r"fails on import: RuntimeError: no luck \(line 2\)"),
         ("def attend(:", r"fails on import: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
         ("import sys\nsys.exit(3)", r"fails on import: SystemExit: 3 \(line 2\)"),
-        ("from json import nothing", r"fails on import: ImportError: cannot import name 'nothing'"),
         ("LIBRARY = 'numpy'", r"mine: a backend file must define attend\(query, key, value"),
         ("def attend(q, k, v): ...", r'mine: LIBRARY must be .*"numpy" or .*"torch" or .*got None'),
-        ("LIBRARY = 'tensorflow'\ndef attend(q, k, v): ...", r"got 'tensorflow'"),
         ("LIBRARY = 'numpy'\nattend = max", r"wrap it in a function: def attend\("),
-        (
-            "LIBRARY = 'numpy'\ndef attend(q, k, v, *, dropout): ...",
-            r"its attend needs 'dropout', which nobody gives",
-        ),
+        ("LIBRARY = 'numpy'\ndef attend(q, k, v, *, dropout): ...", "needs 'dropout', which nobody gives"),
     ],
 )
 def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, source: str, message: str) -> None:
@@ -80,15 +72,12 @@ def test_a_missing_library_is_unavailable_by_name(tmp_path: Path) -> None:
     """Not an error of the user's."""
     with pytest.raises(Unavailable, match=r"mine needs nosuchlibrary, which is not installed"):
         load("mine", [write(tmp_path, "import nosuchlibrary.deep")])
-    with pytest.raises(Unavailable, match=r"mine needs something of its own, which"):
-        load("mine", [write(tmp_path, "raise ModuleNotFoundError('something of its own')")])
 
 
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
         ("torch_mah", r"did you mean torch_mha( or \w+)*\?$"),
-        ("sdpa_math", r"did you mean torch_sdpa_math( or \w+)*\?$"),
         ("torch_abc", "there are: array_api, "),
         ("", "there are: array_api, "),
     ],
@@ -127,9 +116,7 @@ def of(function: Any, **fields: Any) -> Backend:
     [
         ("q, k, v", set()),
         ("q, k, v, causal=False", {"causal"}),
-        ("q, k, v, *, scale", {"scale"}),
         ("q, k, v, **others", {"causal", "scale"}),
-        ("q, k, v, dropout=0.0, scale=None, causal=None", {"causal", "scale"}),
         ("q, k, v, *, causal, mask, softcap, enable_gqa", {"causal", "mask", "softcap", "enable_gqa"}),
         ("q, k, v, window=None, key_lengths=None", {"window", "key_lengths"}),
     ],
@@ -145,12 +132,8 @@ def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, opti
     [
         ({"causal": True}, set(), "causal mask"),
         ({"causal": "bottom_right"}, {"causal"}, "bottom-right causal mask"),
-        ({"window": (2, 0)}, {"causal"}, "no window"),
         ({"key_lengths": (3,)}, set(), "no key_lengths"),
         ({"mask": "window(1,1) & window(2,2)"}, {"window"}, "no mask"),
-        ({"bias": "normal"}, {"mask"}, "no bias"),
-        ({"softcap": 3.0}, {"mask"}, "no softcap"),
-        ({"sinks": True}, {"mask"}, "no sinks"),
         ({"kv_heads": 1}, {"mask"}, "no enable_gqa"),
         ({"direction": "backward"}, {"mask"}, "no automatic differentiation"),
     ],
@@ -167,15 +150,9 @@ def test_each_feature_is_declined_by_name(asked: dict[str, Any], taken: set[str]
         ({"causal": True}, {"causal", "mask"}, {"causal": True, "mask": None}),
         ({"causal": True, "keys": 3}, {"causal_bottom_right"}, {"causal_bottom_right": True}),
         ({"causal": True, "window": (1, 0)}, {"causal", "window"}, {"causal": True, "window": (1, 0)}),
-        ({"key_lengths": (4,)}, {"key_lengths"}, {"key_lengths": (4,)}),
         ({"bias": "alibi"}, {"alibi_slopes"}, {"alibi_slopes": (0.0625, 0.00390625)}),
-        ({"softcap": 3}, {"softcap"}, {"softcap": 3.0}),
         ({"kv_heads": 1}, {"enable_gqa"}, {"enable_gqa": True}),
-        (
-            {},
-            {"causal", "bias", "sinks", "enable_gqa"},
-            {"causal": False, "bias": None, "sinks": None, "enable_gqa": False},
-        ),
+        ({}, {"causal", "bias", "enable_gqa"}, {"causal": False, "bias": None, "enable_gqa": False}),
     ],
 )
 def test_a_keyword_is_given_what_it_says(
@@ -190,12 +167,7 @@ def test_a_keyword_is_given_what_it_says(
 def test_rows_that_see_no_key_are_zeroed_for_who_does_not_say_that_it_does() -> None:
     """Forward; what its gradients are there is not known, and declined."""
     workload = SMALL.with_(batch=2, key_lengths=(5, 0))
-    for empty_rows, expected in (
-        (None, 0.0),
-        ("zeros", 7.0),
-        ({"cpu": "zeros"}, 7.0),
-        ({"cuda": "zeros"}, 0.0),
-    ):
+    for empty_rows, expected in ((None, 0.0), ("zeros", 7.0), ({"cuda": "zeros"}, 0.0)):
         backend = of(
             lambda q, k, v, *, mask: np.full_like(q, 7), options=frozenset({"mask"}), empty_rows=empty_rows
         )
@@ -228,7 +200,6 @@ RIGHT = np.zeros((1, 2, 3, 4), np.float32)
     ("output", "message"),
     [
         (RIGHT[0], r"returned shape \(2, 3, 4\), expected \(1, 2, 3, 4\)"),
-        (RIGHT.astype(np.float64), "returned dtype float64, expected float32"),
         (None, "returned a NoneType, expected a numpy.ndarray"),
         (torch.from_numpy(RIGHT), r"returned a torch.Tensor, expected a numpy.ndarray, as its LIBRARY"),
     ],

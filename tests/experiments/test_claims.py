@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from verdicts import VERDICTS, found
 
 from attnlab.__main__ import main
 from attnlab.experiments.catalogue import EXPERIMENTS
-from attnlab.experiments.claim import Check, Claim, ClaimVerdict, Ledger, Role, decide
-from attnlab.experiments.claims import CLAIMS, PUBLISHED, judged, published, run_claims
+from attnlab.experiments.claim import Check, Claim, ClaimVerdict, Ledger, Role
+from attnlab.experiments.claims import CLAIMS, PUBLISHED, judged, run_claims
 from attnlab.experiments.finding import Finding
 
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
@@ -51,31 +50,6 @@ def test_the_verdict_turns_with_the_figures(claim: Claim) -> None:
     assert claim.judged(replace(found(claim), rows=())).verdict is NOT_MEASURABLE
 
 
-def test_of_many_rows_the_worst_for_the_claim_decides() -> None:
-    claim = next(one for one in MEASURED if one.id == "scaled-dot-product")
-    good, bad = found(claim), found(claim, claimed=False)
-    entry = claim.judged(replace(good, rows=(*good.rows, *bad.rows, *good.rows)))
-    assert entry.verdict is REFUTED and "worst of 3" in entry.checks[0].where
-
-
-@pytest.mark.parametrize(
-    ("failed", "expected"),
-    [
-        ("", CONFIRMED),
-        ("right", CONFIRMED),
-        ("beyond", CONDITIONAL),
-        ("claim", REFUTED),
-        ("claim beyond", REFUTED),
-        ("beyond right", NOT_MEASURABLE),
-        ("claim right", NOT_MEASURABLE),
-        ("control", NOT_MEASURABLE),
-    ],
-)
-def test_the_rule(failed: str, expected: ClaimVerdict) -> None:
-    assert decide(Check(role, "x", float(role not in failed.split()), "=", 1.0) for role in Role) is expected
-    assert decide([Check(Role.RIGHT, "x", 1, "=", 1)]) is NOT_MEASURABLE  # the claim was put to no test
-
-
 def test_the_ledger_survives_json_and_a_verdict_in_a_file_is_not_believed() -> None:
     data = json.loads(json.dumps(BY_HAND.to_dict(), allow_nan=False))
     for claim in data["claims"]:
@@ -95,18 +69,6 @@ def test_the_stored_ledger_follows_from_the_stored_findings() -> None:
     ]
     stored = Ledger.from_dict(json.loads((REFERENCE / "claims.json").read_text("utf-8")))
     assert judged(CLAIMS, {one.experiment: one for one in findings}).entries == stored.entries
-
-
-def test_what_is_looked_up_has_sources_and_what_is_not_measured_says_why() -> None:
-    ids = ["typical-head-count", "bert-heads", "heads-learn-syntax", "separate-linears-slower"]
-    count, _, syntax, raced = run_claims(ids, backends=[]).entries
-    assert count.verdict is CONDITIONAL and count.deciding is not None and count.deciding.measured == 128
-    assert all(row.where["source"] for row in published().rows)
-    assert syntax.verdict is NOT_MEASURABLE and "trains one" in syntax.note
-    assert raced.verdict is NOT_MEASURABLE and raced.plan in raced.note
-    plan = tomllib.loads((Path(__file__).parents[2] / raced.plan).read_text("utf-8"))
-    for name in ("torch_sdpa", "numpy_vectorized"):  # a loop of small layers, raced against one matrix
-        assert {name, f"{name}[projection=loop]"} <= set(plan["backends"])
 
 
 def test_wrong_and_raising_and_absent_backends(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from attnlab.experiments import recall, training
 from attnlab.experiments.catalogue import figure
@@ -29,23 +27,6 @@ def finding() -> Finding:
         training.measure(survey, SMALL)
     said = training.conclusion(survey.rows)
     return Finding("training", "title", "question?", said, tuple(survey.rows), survey.facts)
-
-
-def drawn(seed: int = 0) -> torch.Tensor:
-    return recall.sequences(torch.Generator().manual_seed(seed))
-
-
-def test_the_model_is_attention_as_torch_has_it_and_the_values_cannot_be_told_without() -> None:
-    attention = Attention(16, 0.25)
-    parameters, batch = recall.start(attention, 5), drawn(1)
-    pairs, x = recall.tokens(parameters, batch)
-    weights = recall.forward(parameters, attention, batch)[1]
-    q, k = recall.normalised(x) @ parameters["query"], pairs @ parameters["key"]
-    v = pairs @ parameters["value"]
-    assert torch.allclose(weights @ v, scaled_dot_product_attention(q, k, v, scale=0.25), atol=1e-5)
-    # the same keys asked, other values: only through the pairs can the guesses differ
-    other = torch.stack([batch[0], (batch[1] + 1) % recall.VALUES, batch[2]])
-    assert torch.equal(recall.tokens(parameters, other)[1], x)
 
 
 @pytest.mark.parametrize("optimiser", [recall.ADAM, recall.MOMENTUM])
@@ -72,21 +53,6 @@ def test_the_runs_of_one_program_are_those_of_torch_one_by_one(optimiser: str) -
     assert runs.gradient.min() > 0 and (runs.query_key_gradient < runs.gradient).all()
     with pytest.raises(ValueError, match="optimiser must be"):
         recall.train(attention, rates, seeds, 1, "Lion")
-
-
-def test_what_a_run_is_called() -> None:
-    right = np.full((100, 1, 4), 0.95)
-    right[:, 0, 1:] = 0.1
-    cost = np.full((100, 1, 4), 0.1)
-    cost[:, 0, 1], cost[:, 0, 2] = 2.0, 9.0
-    cost[50, 0, 3] = math.nan
-    runs = recall.Runs(cost, right, cost, cost, cost)
-    assert runs.learned.tolist() == [[True, False, False, False]]
-    assert runs.diverged.tolist() == [[False, False, True, True]]
-    assert runs.steps_to_learn.tolist() == [[10, 100, 100, 100]]
-    # a run that is not finite has not learned, whatever it answers
-    spoiled = replace(runs, accuracy=np.full((100, 1, 4), 1.0))
-    assert spoiled.learned.tolist() == [[True, True, True, False]]
 
 
 def test_a_learning_rate_is_chosen_on_other_seeds_than_it_is_judged_on() -> None:

@@ -63,18 +63,12 @@ def drawn(
     return Problem.of(round_to(std * q, dtype), k, v, output_gradient=g, scale=scale, dtype=dtype, **features)
 
 
-def eager(
-    problem: Problem, dtype: str | None = None, *, block: int | None = None, last_first: bool = False
-) -> dict[str, np.ndarray]:
-    """Output and gradients, each step stored in the dtype.
-
-    block : online softmax over so many keys at a time instead, with float32 inside, its maxima differentiated too; of
-    a plain problem. last_first : from the last block on.
-    """
+def eager(problem: Problem, dtype: str | None = None) -> dict[str, np.ndarray]:
+    """Output and gradients, each step stored in the dtype."""
     kind = getattr(torch, dtype or problem.dtype)
     leaves = [torch.tensor(x).to(kind).requires_grad_() for x in (problem.query, problem.key, problem.value)]
     q, (k, v) = leaves[0], (x.repeat_interleave(problem.group, dim=1) for x in leaves[1:])
-    output = _at_once(problem, q, k, v) if block is None else _online(problem, q, k, v, block, last_first)
+    output = _at_once(problem, q, k, v)
     found = torch.autograd.grad(output, leaves, torch.tensor(problem.output_gradient).to(kind))
     arrays = (torch.nan_to_num(x.detach().double()).numpy() for x in (output, *found))
     return dict(zip((OUTPUT, *GRADIENTS), arrays, strict=True))
@@ -97,21 +91,3 @@ def _at_once(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     if seen is not None:
         weights = torch.where(torch.tensor(seen.any(-1, keepdims=True)), weights, 0.0)
     return weights[..., : k.shape[2]] @ v
-
-
-def _online(
-    problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: int, last_first: bool
-) -> torch.Tensor:
-    inner = torch.float64 if q.dtype == torch.float64 else torch.float32
-    top = torch.full((*q.shape[:-1], 1), -1e30, dtype=inner)
-    total, output = torch.zeros_like(top), torch.zeros((*q.shape[:-1], v.shape[-1]), dtype=inner)
-    starts = range(0, k.shape[2], block)
-    for start in reversed(starts) if last_first else starts:
-        keys = slice(start, start + block)
-        s = q.to(inner) @ k[:, :, keys].to(inner).mT * problem.scale
-        highest = torch.maximum(top, s.amax(-1, keepdim=True))
-        weights, fade = (s - highest).exp(), (top - highest).exp()
-        total = total * fade + weights.sum(-1, keepdim=True)
-        output = output * fade + weights.to(q.dtype).to(inner) @ v[:, :, keys].to(inner)
-        top = highest
-    return (output / total).to(q.dtype)

@@ -12,13 +12,10 @@ import pytest
 from attnlab.backend.discovery import load
 from attnlab.gate import race_check
 from attnlab.problem.block import PROJECTIONS, Block
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy
 from attnlab.problem.workload import Workload
-from attnlab.theory.block_budget import block_classes
-from attnlab.theory.error_budget import FULL, SCORES
 
 CASES: dict[str, Workload] = {
     "memory": Workload(heads=12, queries=48, keys=80, d_model=768),
@@ -64,47 +61,6 @@ def test_every_honest_block_passes(case: str, dtype: str, name: str) -> None:
         pytest.skip(reason)
     found = judged(workload, name)
     assert found.passed, found.reason
-
-
-def test_the_exact_output_is_the_formula_in_float64() -> None:
-    """At some rows as at all."""
-    workload = CASES["grouped, rotary, causal"].with_(dtype="float64", batch=2)
-    problem = problem_of(workload)
-    whole, some = (block_classes(problem, rows)[SCORES] for rows in (None, [3, 60]))
-    found = load("torch_eager").bind(workload, problem)().numpy()
-    np.testing.assert_allclose(whole.output[:, 0], found, atol=1e-12)
-    np.testing.assert_allclose(some.output, whole.output[:, :, [3, 60]], atol=1e-13)
-    np.testing.assert_allclose(some.rms, whole.rms[:, :, [3, 60]], rtol=1e-6)
-
-
-def test_the_prediction_is_the_error_of_independent_roundings() -> None:
-    """Each number rounded where an implementation that computes exactly would store it: the variance, within 10 %."""
-    squares, predicted = [], []
-    for seed in range(40):
-        workload = Workload(heads=4, queries=12, keys=12, d_model=32, dtype="bfloat16", seed=seed)
-        problem = problem_of(workload)
-        budget = block_classes(problem)[FULL]
-        error = stored_once(problem) - budget.output[:, 0]
-        squares.append(float(np.sum(error**2)))
-        predicted.append(budget.relative**2 * float(np.sum(budget.output**2)))
-    assert 0.9 < np.sqrt(np.mean(squares) / np.mean(predicted)) < 1.1
-
-
-def stored_once(problem: Problem) -> np.ndarray:
-    """The block in float64, with query, key, value, the heads and the output each rounded once."""
-    block, dtype = problem.block, problem.dtype
-    assert block is not None
-    projected = {}
-    for name, (weight, bias) in block.projections.items():
-        tokens = (block.x if name == "query" else block.source).astype(np.float64)
-        flat = round_to(tokens @ weight.T.astype(np.float64) + bias, dtype)
-        projected[name] = np.stack(np.split(flat, block.heads, axis=-1), axis=1).astype(np.float64)
-    scores = projected["query"] @ projected["key"].swapaxes(-1, -2) * problem.scale
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    heads = round_to(weights / weights.sum(axis=-1, keepdims=True) @ projected["value"], dtype)
-    flat = np.concatenate(list(heads.swapaxes(0, 1)), axis=-1).astype(np.float64)
-    out = block.parameters["out_proj.weight"].T.astype(np.float64), block.parameters["out_proj.bias"]
-    return round_to(flat @ out[0] + out[1], dtype).astype(np.float64)
 
 
 # -- faults
@@ -180,17 +136,3 @@ def test_a_wrong_block_is_caught(dtype: str) -> None:
     for asked, done in IGNORED:
         workload, other = (FAULTY.with_(dtype=dtype, **one) for one in (asked, {**asked, **done}))
         assert not race_check.judge(workload, ROWS, answered(other, problem_of(other))).passed, done
-
-
-def test_no_right_block_is_beyond_the_worst_case_and_few_rows_of_large_heads_are_checked() -> None:
-    """The bound is not infinitely far. What a row costs grows with the square of the head_dim."""
-    for dtype, least in (("float16", 1e-3), ("bfloat16", 1e-3), ("float32", 1e-5)):
-        workload = FAULTY.with_(dtype=dtype)
-        budget = block_classes(problem_of(workload))[SCORES]
-        error = np.abs(answered(workload, problem_of(workload)) - budget.output[:, 0])
-        assert budget.worst_case is not None
-        assert least < (error / budget.worst_case[:, 0]).max() < 1
-    large, small = (Workload(heads=heads, queries=512, keys=512, d_model=768) for heads in (1, 12))
-    assert race_check.sampled_rows(small.core) == race_check.sampled_rows(small)
-    rows = race_check.sampled_rows(large)
-    assert len(rows) == 8 and (rows[0], rows[-1]) == (0, 511)

@@ -85,11 +85,8 @@ def test_a_right_file_passes_with_its_precision_in_one_process_and_in_two(tmp_pa
     [
         ({"scale": "scale * 1.01"}, "scale looks too large by"),
         ({"extra": "query[...] = 0"}, "changed its query array"),
-        ({"extra": "raise KeyError('lost')"}, "raised KeyError"),
-        ({"extra": "return value"}, "shares memory with its value array"),
         ({"extra": "return np.zeros((1, 2))"}, "returned shape (1, 2), expected"),
         ({"extra": "os._exit(3)"}, "exited with status 3"),
-        ({"extra": "os.abort()"}, "killed by SIGABRT"),
         ({"extra": "time.sleep(600)", "deadline": 1.0}, "killed"),
         ({"extra": "s = None", "more": "\ndef attend_with_log_sum(): pass\n"}, "attend_with_log_sum"),
         ({"more": LOG_SUM.format(log="np.log2")}, "ln Z in float32"),
@@ -100,16 +97,6 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, Any]
     found = held(tmp_path, **change, dtypes=("float32",))
     assert not found.passed
     assert found.reason is not None and told in found.reason and "\n" not in found.reason
-
-
-def test_of_faults_in_several_dtypes_the_first_is_told(tmp_path: Path) -> None:
-    """In the order of the dtypes, whichever process is done first; and a process that dies is one."""
-    extra = "os._exit(3) if query.dtype == np.float64 else None"
-    alone, together = (
-        held(tmp_path, extra=extra, processes=processes, dtypes=("float32", "float64"))
-        for processes in (1, 2)
-    )
-    assert alone == together and alone.passed is False and "float64" in (alone.reason or "")
 
 
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
@@ -146,19 +133,6 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
     assert found.no_dtypes["float64"] == "its answers have the precision of float32"
     shown = [str(cell) for column in check_table([found]).columns for cell in column.cells]
     assert any("no float64: its answers have the precision of float32" in cell for cell in shown)
-
-
-def test_the_table_says_where_too_little_was_asked() -> None:
-    """More than a quarter left out is not plainly right, and the table says why; what was declined does not count."""
-    found = [
-        Checked("fast", True, None, asked=300, declined=500, left_out=100),
-        Checked("slow", True, None, asked=299, left_out=100),
-        Checked("wrong", False, "NaN", asked=1, left_out=100),
-        Checked("compiled", True, None, asked=299, uncompiled=100),
-    ]
-    columns = {str(column.header): list(column.cells) for column in check_table(found).columns}
-    assert columns["result"] == ["right", "right, as far as asked", "WRONG", "right, as far as asked"]
-    assert columns["not compiled for"] == ["0", "0", "0", "100"]
 
 
 # -- gradients, and attentions as users write them, in this process
@@ -209,8 +183,6 @@ def held_backwards(
     ("change", "told"),
     [
         ({"change": "query = t @ k"}, "query gradient: "),
-        ({"change": "query = 1.1 * query"}, "too large by 10 % on average: a factor is missing or wrong"),
-        ({"change": "key = -key"}, "key gradient: "),
         ({"change": "value = value.nan_to_num() * float('nan')"}, "value gradient: NaN"),
         ({"change": "query = query[..., :1]"}, "invalid gradient"),
         ({"change": "upstream.zero_()"}, "changed its output gradient array"),
@@ -236,43 +208,13 @@ def test_what_cannot_be_differentiated_is_no_fault(tmp_path: Path) -> None:
 
 
 ANY_MASK = (Path(__file__).with_name("written") / "any_mask_in_one_array.py").read_text(encoding="utf-8")
-ONLINE = """
-import torch
-LIBRARY = "torch"
-def attend(query, key, value, *, causal, scale):
-    inner = torch.float64 if query.dtype == torch.float64 else torch.float32
-    q, k, v = (one.to(inner) for one in (query, key, value))
-    rows = torch.arange(query.shape[-2])[:, None]
-    top = torch.full((*query.shape[:-1], 1), -1e30, dtype=inner)
-    total = torch.zeros_like(top)
-    output = torch.zeros((*query.shape[:-1], value.shape[-1]), dtype=inner)
-    for at in range(0, key.shape[-2], 64):
-        block = slice(at, at + 64)
-        scores = q @ k[..., block, :].mT * scale
-        if causal:
-            scores = scores.masked_fill(rows < torch.arange(key.shape[-2])[block], float("-inf"))
-        highest = torch.maximum(top, scores.amax(-1, keepdim=True))
-        weights, fade = (scores - highest).exp(), (top - highest).exp()
-        total = total * fade + weights.sum(-1, keepdim=True)
-        output = output * fade + weights.to(query.dtype).to(inner) @ v[..., block, :]
-        top = highest
-    return (output / total).to(query.dtype)
-"""
 
 
-@pytest.mark.parametrize(
-    ("text", "dtypes"),
-    [
-        (ONLINE, ("bfloat16",)),
-        (ANY_MASK, ("float16",)),
-        pytest.param(ONLINE, DTYPES, marks=pytest.mark.thorough),
-        pytest.param(ANY_MASK, DTYPES, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize("dtypes", [("float16",), pytest.param(DTYPES, marks=pytest.mark.thorough)])
 @pytest.mark.usefixtures("in_this_process")
-def test_what_users_write_passes(text: str, dtypes: Sequence[str], tmp_path: Path) -> None:
-    """Differentiation goes back through every maximum; gradients included."""
-    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+def test_what_users_write_passes(dtypes: Sequence[str], tmp_path: Path) -> None:
+    """Differentiation goes back through the maximum; gradients included."""
+    (tmp_path / "mine.py").write_text(ANY_MASK, encoding="utf-8")
     found = check("mine", [str(tmp_path)], dtypes=dtypes, keep=True, everything=True)
     assert found.passed is True and found.no_gradients is None, found.reason
     assert set(found.precision) == set(found.gradients) == set(dtypes)

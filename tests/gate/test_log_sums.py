@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mutants.parts import composed, hide, repeated, scores_of, visible
 from numpy.typing import NDArray
 
 from attnlab.backend.discovery import backend_of, load
@@ -30,14 +29,6 @@ Attention = Callable[[Problem, list[int]], tuple[Array, Array]]
 def whole(problem: Problem, cuts: list[int]) -> tuple[Array, Array]:
     found = log_sums(problem)
     return found.output, found.log_sum
-
-
-def largest_score(problem: Problem) -> Array:
-    """(batch, heads, queries, 1), 0 where nothing is seen."""
-    query, key = problem.query.astype(float), repeated(problem.key.astype(float), problem.group)
-    scores = hide(composed(scores_of(query, key, problem.scale), problem), visible(problem))
-    top = scores.max(axis=-1, keepdims=True)
-    return np.where(np.isfinite(top), top, 0.0)
 
 
 def other(change: Callable[[Array, Problem], Array]) -> Attention:
@@ -78,12 +69,7 @@ def sink_in_every_part(problem: Problem, cuts: list[int]) -> tuple[Array, Array]
 
 FAULTS: dict[str, Attention] = {
     "to base 2": other(lambda z, p: z / np.log(2)),
-    "the largest score is not added": other(lambda z, p: np.where(np.isfinite(z), z - largest_score(p), z)),
-    "the largest score is added twice": other(lambda z, p: np.where(np.isfinite(z), z + largest_score(p), z)),
     "0 where nothing is seen": other(lambda z, p: np.where(np.isneginf(z), 0.0, z)),
-    "the least number where nothing is seen": other(
-        lambda z, p: np.where(np.isneginf(z), np.finfo(np.float32).min, z)
-    ),
     "sinks are forgotten": other(lambda z, p: log_sums(p.with_(sinks=None)).log_sum),
     "masked keys are counted": other(lambda z, p: log_sums(p.with_(mask=ALL)).log_sum),
     "a hundredth more": other(lambda z, p: z + 1e-2),

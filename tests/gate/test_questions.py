@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.errors import Declined, Misbehaved
 from attnlab.gate import tables
 from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT, Form, drawn_forms
 from attnlab.gate.gate import QUESTION_SECONDS, SETUP_AT_FIRST, SETUP_SECONDS, SLOW_SECONDS, QuestionBudget
-from attnlab.gate.questions import Question, pose, posed, questions
+from attnlab.gate.questions import Question, pose, posed
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.mask_parts import Part
 
@@ -115,22 +114,3 @@ def test_one_that_compiles_is_not_slow_and_compiles_for_so_long_only() -> None:
     assert box.answers(answered[-1])
     box.budget.all_set_up()
     assert sum(box.answers(one) for one in given_) == 2 + int(SETUP_SECONDS)
-
-
-def test_what_it_declines_and_what_it_does_wrong_is_noted() -> None:
-    def ask(question: Question) -> dict[str, Any]:
-        if question.pairs == 1:
-            raise Declined("not one")
-        raise Misbehaved("it changed its query array") if question.pairs == 2 else ZeroDivisionError
-
-    budget = QuestionBudget(ask)
-    assert budget.put(sized(1)) is None
-    assert (budget.declined, budget.refusal, budget.asked) == (1, "not one", 0)
-    assert budget.put(sized(2)) == "it changed its query array"
-    with pytest.raises(ZeroDivisionError):
-        budget.put(sized(3))
-
-
-def test_float64_is_asked_the_fixed_questions_alone() -> None:
-    counts = {dtype: sum(1 for _ in questions(dtype, 0)) for dtype in ("float32", "float64")}
-    assert counts["float64"] < counts["float32"]

@@ -7,23 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from every import every
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab.backend.call import answer
-from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
-from attnlab.gate import race_check
-from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.mask_parts import Part, Shape
-from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
-from attnlab.problem.workload import Workload
 
-#: they compile for seconds what they have not met: the cases here and the gate ask them, sixty drawn ones do not
-COMPILED = ("torch_compile", "torch_flex", "numba_fused")
 EVERYTHING = ("naive_loop", "numpy_vectorized", "numpy_blocked", "torch_eager")
 _RNG = np.random.default_rng(1)
 
@@ -164,81 +154,3 @@ def test_gradients_are_difference_quotients_of_the_definition(name: str, case: s
         assert set(GRADIENTS) <= set(found)
     for gradient, (along, quotient) in expected.items():
         assert (found[gradient] * along).sum() == pytest.approx(quotient, rel=1e-6, abs=1e-7)
-
-
-@pytest.mark.parametrize("name", every())
-def test_the_layout_in_memory_changes_no_answer(name: str) -> None:
-    workload = Workload(batch=2, heads=3, queries=5, keys=7, head_dim=8)
-    try:
-        backend = load(name)
-        outputs = [
-            backend.named(one, backend.bind(one)())[OUTPUT]
-            for one in (workload, workload.with_(layout="bshd"))
-        ]
-    except (Declined, Unavailable) as reason:
-        pytest.skip(str(reason))
-    np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-5, atol=1e-6)
-
-
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 2**32), dtype=st.sampled_from(["float32", "float64"]))
-def test_any_question_is_answered_rightly_or_declined(seed: int, dtype: str) -> None:
-    """By every backend that is here and does not compile: sizes, mask, bias, cap, sinks and grouping at random."""
-    rng = np.random.default_rng(seed)
-    kv_heads, group = (int(one) for one in rng.integers(1, 4, 2))
-    shape = Shape(int(rng.integers(1, 3)), kv_heads * group, *map(int, rng.integers(1, 20, 2)))
-    dim, value_dim = map(int, rng.integers(1, 20, 2))
-    kinds = [kind for kind in Part.kinds.values() if rng.random() < 0.3]
-    parts = tuple(part for kind in kinds if (part := kind.drawn(rng, shape)) is not None)
-    lengths = (
-        (shape.heads, shape.queries, dim),
-        (kv_heads, shape.keys, dim),
-        (kv_heads, shape.keys, value_dim),
-    )
-    q, k, v = (rng.standard_normal((shape.batch, *one)).astype(dtype) for one in lengths)
-    maybe: dict[str, Any] = {
-        "bias": rng.standard_normal(shape[2:]).astype(dtype),
-        "softcap": float(rng.uniform(0.5, 5)),
-        "sinks": rng.standard_normal(shape.heads).astype(dtype),
-        "scale": float(rng.uniform(-2, 2)),
-    }
-    asked = {name: one for name, one in maybe.items() if rng.random() < 0.3}
-    problem = Problem.of(q, k, v, mask=Mask(parts), **asked)
-    expected = by_definition(problem)
-    for name in every():
-        if name in COMPILED:
-            continue
-        try:
-            found = answer(name, problem)[OUTPUT]
-        except (Declined, Unavailable) as reason:
-            assert name not in EVERYTHING, reason
-            continue
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 if dtype == "float32" else 1e-10)
-
-
-BLOCKS = {
-    "self-attention": Workload(batch=2, heads=4, queries=12, keys=12, d_model=32),
-    "rotary, causal, a memory": Workload(
-        heads=4, queries=5, keys=12, d_model=32, rotary=True, causal="top_left"
-    ),
-}
-
-
-@pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("name", every())
-def test_a_block_around_every_backend_is_right(name: str, block: str) -> None:
-    """It is declined only for what its core declines, or because it computes blocks in one piece."""
-    workload = BLOCKS[block]
-    try:
-        backend = load(name)
-        reason = backend.declines(workload)
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-    if reason:
-        assert backend.block is not None or reason == backend.declines(workload.core)
-        pytest.skip(reason)
-    rows = list(range(workload.queries))
-    for projection in (None,) if backend.block is not None else PROJECTIONS:
-        answer = backend.named(workload, backend.bind(workload, projection=projection)())["output"]
-        judged = race_check.judge(workload, rows, answer)
-        assert judged.passed, f"{projection}: {judged.reason}"

@@ -34,16 +34,6 @@ def test_no_implementation_imports_another(name: str) -> None:
         assert not module.startswith((".", "implementations", "attnlab.implementations"))
 
 
-@pytest.mark.parametrize("name", backends())
-def test_a_file_says_what_it_is_and_what_it_costs(name: str) -> None:
-    """Its docstring opens with one sentence on one line for tables, and tells time and memory."""
-    text = ast.get_docstring(ast.parse((HOME / f"{name}.py").read_text(encoding="utf-8")))
-    assert text is not None
-    assert text.partition("\n")[0].endswith(".")
-    assert "Time:" in text
-    assert "Memory:" in text
-
-
 def test_a_backend_that_tests_leave_out_is_not_installed() -> None:
     """Tests of all backends go through those that are here: no fault of ours may hide among the others."""
     left_out = {name: module for name in backends() if (module := lacking(name)) is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,24 +95,3 @@ def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: st
 def test_a_kernel_declines_what_it_cannot_do(name: str, workload: Workload, reason: str | None) -> None:
     """On the CPU, in words that need no knowledge of PyTorch."""
     assert load(name).declines(workload) == reason
-
-
-def peak_bytes(name: str, length: int, folder: Path) -> int:
-    memray = pytest.importorskip("memray", reason="memray does not run on this system")
-    call = bound_call(name, Workload(heads=4, queries=length, keys=length))
-    call()
-    record = folder / f"{name}-{length}.bin"
-    with memray.Tracker(record):
-        call()
-    return int(memray.FileReader(record).metadata.peak_memory)
-
-
-@pytest.mark.parametrize("name", ["torch_sdpa"])
-def test_fused_memory_grows_with_n_only(name: str, tmp_path: Path) -> None:
-    """Twice the length takes twice the memory; the formula holds two score matrices and the output, within 1 %."""
-    eager = Workload(heads=4, queries=512, keys=512)
-    expected = 2 * eager.score_bytes + eager.output_bytes
-    assert peak_bytes("torch_eager", 512, tmp_path) == pytest.approx(expected, rel=0.01)
-    at_1024, at_2048 = (peak_bytes(name, length, tmp_path) for length in (1024, 2048))
-    assert at_2048 < 2.5 * at_1024
-    assert at_2048 < Workload(heads=4, queries=2048, keys=2048).score_bytes / 10

@@ -59,21 +59,3 @@ def test_it_is_right_with_every_mask_that_it_takes(asked: dict[str, Any], fastpa
     answer = backend.named(workload, backend.bind(workload)())["output"]
     judged = race_check.judge(workload, rows, answer)
     assert judged.passed, judged.reason
-
-
-@pytest.mark.parametrize(
-    ("asked", "reason"),
-    [
-        ({"rotary": True}, "rotary"),
-        ({"kv_heads": 2}, "enable_gqa"),
-        ({"softcap": 2.0}, "softcap"),
-        ({"sinks": True}, "sinks"),
-        ({"scale": 0.1}, "scale"),
-        ({"value_dim": 4}, "evenly"),
-        ({"head_dim": 4, "value_dim": 4, "scale": None}, "evenly"),
-        ({"key_lengths": (10, 0)}, "NaN"),
-    ],
-)
-def test_what_the_module_can_not_do_is_declined(asked: dict[str, Any], reason: str) -> None:
-    """With the reason, before anything is computed."""
-    assert reason in (load("torch_mha").declines(SELF.with_(**asked)) or "")

@@ -12,7 +12,6 @@ from attnlab import system
 from attnlab.backend.backend import Backend
 from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import load
-from attnlab.errors import Declined
 from attnlab.libraries.torch_ranks_library import TorchRanks
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.workload import Workload
@@ -46,13 +45,6 @@ def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
 def over_ranks(named: tuple[str, str]) -> Backend:
     name, processes = named
     return load(name, (), {"processes": processes})
-
-
-@pytest.fixture
-def ulysses() -> Iterator[Backend]:
-    backend = load("torch_ulysses", (), {"processes": "2"})
-    yield backend
-    ended(backend)
 
 
 def ended(backend: Backend) -> None:
@@ -141,14 +133,6 @@ def test_what_a_ring_cannot_cut_is_declined() -> None:
     assert "as many, got 6 and 12" in str(declines(WORKLOAD.with_(queries=6, causal=True)))
     assert "3 processes need a query each, got 2" in str(declines(WORKLOAD.with_(queries=2)))
     assert "needs value_dim = head_dim" in str(declines(WORKLOAD.with_(value_dim=4)))
-
-
-def test_a_block_is_declined(ulysses: Backend) -> None:
-    """What is cut is the attention alone, among ranks that have a head each."""
-    with pytest.raises(Declined, match="2 processes need a head of key and value each, got 1"):
-        ulysses.bind(WORKLOAD.with_(kv_heads=1))
-    with pytest.raises(Declined, match="without projections"):
-        ulysses.bind(Workload(d_model=16, heads=2, queries=4, keys=4))()
 
 
 @pytest.fixture

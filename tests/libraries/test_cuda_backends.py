@@ -14,14 +14,12 @@ from typing import Any
 
 import fake_kernels
 import pytest
-import torch
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.gate.gate import Answers, examine
 from attnlab.gate.questions import Question
-from attnlab.libraries import cuda_kernels
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 
@@ -97,8 +95,6 @@ def test_on_the_cpu_it_is_declined(name: str, loaded: Loaded) -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "reason"),
     [
-        ("flash_attn", {"value_dim": 32}, "needs value_dim = head_dim"),
-        ("flash_attn", {"head_dim": 288, "value_dim": 288}, "no head_dim above 256"),
         ("flash_attn", {"queries": 32, "causal": "top_left"}, "16 keys or more for no window"),
         ("flash_attn", {"key_lengths": (9,), "direction": "training"}, "has no backward pass"),
         ("flash_attn", {"key_lengths": (9,), "causal": "top_left"}, "to each key length"),
@@ -107,17 +103,12 @@ def test_on_the_cpu_it_is_declined(name: str, loaded: Loaded) -> None:
             {"keys": 32, "causal": "top_left", "bias": "alibi"},
             "from the last key that it is given",
         ),
-        ("flash_attn", {"queries": 30, "window": (0, -1)}, "bottom-right diagonal"),
         ("xformers", {"head_dim": 60, "value_dim": 60}, "multiples of 8 in float16"),
-        ("xformers", {"head_dim": 62, "value_dim": 62, "dtype": "float32"}, "multiples of 4 in float32"),
-        ("xformers", {"dtype": "float64"}, "not in float64"),
         ("xformers", {"window": (3, 3), "dtype": "float32"}, "flash kernels alone"),
         ("flashinfer", {"head_dim": 80, "value_dim": 80}, "64, 128, 192/128, 256, got 80/80"),
         ("flashinfer", {"window": (3, 3)}, "causal mask and left window"),
-        ("flashinfer", {"direction": "training"}, "has no backward pass"),
         ("sageattention", {"head_dim": 192, "value_dim": 192}, "no head_dim above 128"),
         ("sageattention", {"keys": 32, "causal": "top_left"}, "as many queries as keys"),
-        ("sageattention", {"direction": "backward"}, "has no backward pass"),
     ],
 )
 def test_what_its_kernels_lack_is_declined_with_the_reason(
@@ -129,40 +120,6 @@ def test_what_its_kernels_lack_is_declined_with_the_reason(
     assert file.declines(HALF) is None
 
 
-@pytest.mark.parametrize("name", ["flash_attn", "sageattention"])
-def test_no_array_is_copied_on_its_way_to_the_kernel(
-    name: str, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In either layout."""
-    _, file = loaded(name)
-    places: list[int] = []
-    kernel = getattr(file, name)
-    function = "flash_attn_func" if name == "flash_attn" else "sageattn"
-    inner = getattr(kernel, function)
-
-    def watched(*arrays: torch.Tensor, **asked: Any) -> torch.Tensor:
-        places.extend(one.data_ptr() for one in arrays)
-        return inner(*arrays, **asked)
-
-    monkeypatch.setattr(kernel, function, watched)
-    arrays = [torch.randn(2, 4, 16, 64, dtype=torch.float16) for _ in range(3)]
-    apart = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in arrays]
-    for given in (arrays, apart):
-        places.clear()
-        file.attend(*given, scale=0.125)
-        assert places == [one.data_ptr() for one in given]
-
-
-def test_flashinfer_plans_when_a_workload_is_bound(loaded: Loaded) -> None:
-    """And not on the clock; its arrays lie as it wants them then."""
-    backend, file = loaded("flashinfer")
-    workload = HALF.with_(device="cpu", causal="bottom_right", batch=2, scale=-0.1, softcap=5.0)
-    call = on_the_cpu(backend, file).bind(workload)
-    before = file._planned.cache_info().misses
-    call()
-    assert file._planned.cache_info().misses == before == 1
-
-
 def test_an_old_version_is_unavailable(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose causal mask would be another one."""
     old: Any = fake_kernels.flash_attn()
@@ -172,14 +129,3 @@ def test_an_old_version_is_unavailable(loaded: Loaded, monkeypatch: pytest.Monke
         Unavailable, match=r"flash_attn 2.0.9.post1 is too old: .*; pip install 'flash_attn>=2.6'"
     ):
         loaded("flash_attn")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device, which refuses nothing here")
-def test_what_the_device_says_is_the_reason() -> None:
-    """Found by trying, in one line."""
-
-    def attend(*arrays: Any, **asked: Any) -> Any:
-        raise AssertionError("never reached: there is no device")
-
-    said = cuda_kernels.refusal(attend, HALF)
-    assert said is not None and said.startswith("on this device it says: ") and "\n" not in said

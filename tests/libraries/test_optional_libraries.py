@@ -8,9 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,10 @@ from every import here
 
 from attnlab.backend.discovery import load
 from attnlab.backend.library import open_library
-from attnlab.errors import Declined, Unavailable
+from attnlab.errors import Unavailable
 from attnlab.gate import race_check
 from attnlab.libraries import executorch_library, jax_library, vllm_library
-from attnlab.libraries.host import Made, required
+from attnlab.libraries.host import required
 from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=33, keys=33, head_dim=32)
@@ -130,24 +128,6 @@ def test_no_model_is_compiled_on_the_clock(name: str) -> None:
     assert bound > 1
 
 
-def test_what_is_made_of_an_array_is_kept_as_long_as_it_lives() -> None:
-    """For the same array and rest alone; a tensor that was changed in place is made anew."""
-    asked: list[int] = []
-
-    def make(array: Any, factor: int) -> Any:
-        asked.append(factor)
-        return array * factor
-
-    made, one, other = Made(make), np.arange(3), torch.ones(3)
-    assert made(one, 2) is made(one, 2) and made(one, 3) is made(one, 3)
-    assert asked == [2, 3]
-    assert made(other, 2) is made(other, 2)
-    other += 1
-    assert made(other, 2).tolist() == [4, 4, 4]
-    del one, other
-    assert not made._kept
-
-
 @pytest.mark.parametrize(
     ("name", "asked", "reason"),
     [
@@ -155,18 +135,12 @@ def test_what_is_made_of_an_array_is_kept_as_long_as_it_lives() -> None:
         ("ggml_flash", {"keys": 4096, "bias": "alibi"}, "exact to 2048, got 4095"),
         ("ggml_flash", {"bias": "normal"}, "would round one in float32"),
         ("onnxruntime_contrib", {"dtype": "float16"}, "float32 only on the CPU"),
-        ("onnxruntime_contrib", {"softcap": 5.0}, "takes no softcap"),
-        ("onnxruntime_contrib", {"kv_heads": 1}, "takes no enable_gqa"),
-        ("executorch", {"value_dim": 16}, "needs value_dim = head_dim, got 16 and 32"),
         ("executorch", {"key_lengths": (3, 9)}, "one mask for all batch elements and heads"),
-        ("executorch", {"bias": "normal"}, "this bias differs by head"),
         ("executorch", {"keys": 9}, "got 33 queries and 9 keys"),
-        ("executorch", {"direction": "training"}, "no backward pass"),
         ("vllm_cpu", {"head_dim": 48, "value_dim": 48}, "not for 48"),
         ("vllm_cpu", {"window": (3, 1)}, "this one looks ahead"),
         ("vllm_cpu", {"keys": 9, "causal": "bottom_right"}, "got 33 queries and 9 keys"),
         ("vllm_cpu", {"bias": "alibi"}, "it needs a causal mask"),
-        ("vllm_cpu", {"dtype": "float64"}, "no float64"),
     ],
 )
 def test_what_a_library_lacks_is_declined_with_the_reason(
@@ -205,57 +179,6 @@ def test_operators_for_pytorch_are_right(name: str, asked: dict[str, Any]) -> No
     assert error < {"float32": 2e-6, "bfloat16": 1.5e-2}[workload.dtype]
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({"avx2", "fma"}, "has no operators for the CPU (_C_AVX2.abi3.so)"),
-        ({"avx2", "fma", "avx512f", "avx512bw", "avx512vl"}, "cannot be loaded beside PyTorch"),
-        ({"sse2"}, "for x86 with AVX2 only"),
-    ],
-)
-def test_only_vllms_build_for_this_processor_is_tried(
-    flags: set[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another processor's would end the process."""
-    (tmp_path / "_C_AVX512.abi3.so").write_bytes(b"no library")
-    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(importlib.util, "find_spec", lambda module: found)
-    monkeypatch.setattr(vllm_library, "instructions", lambda: frozenset(flags))
-    with pytest.raises(Unavailable) as missing:
-        vllm_library.load_operators.__wrapped__()
-    assert said in str(missing.value)
-
-
-@pytest.mark.parametrize(
-    ("asked", "inputs"),
-    [
-        ({"causal": "top_left"}, {}),
-        ({"key_lengths": (5, 0)}, {"nonpad_kv_seqlen": [5, 0]}),
-        ({"causal": "bottom_right"}, {"nonpad_kv_seqlen": [40, 40]}),
-        ({"causal": "top_left", "key_lengths": (5, 0)}, {"attn_mask": (2, 1, 33, 40)}),
-    ],
-    ids=str,
-)
-def test_onnxruntime_is_told_lengths_and_alignment_by_numbers_where_it_can(
-    asked: dict[str, Any], inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not by an array of all pairs; and the answer is right."""
-    backend = here("onnxruntime")
-    file = sys.modules[backend.attend.__module__]
-    given: dict[str, Any] = {}
-
-    def watched(model: Any, arrays: dict[str, Any], output: Any, compute: Any = file.compute) -> None:
-        told = {name: one for name, one in arrays.items() if name not in ("query", "key", "value")}
-        given.update({name: one.shape if one.dtype == bool else one.tolist() for name, one in told.items()})
-        compute(model, arrays, output)
-
-    monkeypatch.setattr(file, "compute", watched)
-    workload = SMALL.with_(keys=40, **asked)
-    found = backend.bind(workload)()
-    assert given == inputs
-    np.testing.assert_allclose(found, load("numpy_blocked").bind(workload)(), atol=1e-6)
-
-
 @pytest.mark.parametrize(("precision", "format"), [("f32", None), ("bf16", "bfloat16"), ("f16", "float16")])
 def test_each_precision_of_openvino_is_attested_and_right_by_its_own_budget(
     precision: str, format: str | None
@@ -290,24 +213,6 @@ def test_openvino_reports_its_use_to_nobody(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_executorch_writes_errors_and_nothing_else() -> None:
-    """By itself it writes of files that it looks for, and with every call of an allocator that nobody gave it."""
-    here("executorch")
-    code = """
-        import sys, torch
-        from attnlab.backend.discovery import load
-        from attnlab.problem.workload import Workload
-        load("executorch").bind(Workload(heads=2, queries=5, keys=5, head_dim=8))()
-        print("before", file=sys.stderr, flush=True)
-        array = torch.zeros(1, 5, 2, 8)
-        torch.ops.llama.custom_sdpa(array, array[0], array, 0, None, 0.0, False, None)
-    """
-    done = run_alone(code)
-    before, _, after = done.stderr.partition("before\n")
-    assert (done.returncode, before) == (0, "")
-    assert "key must be a 4D tensor" in after, "nothing else tells of it: the operator returns"
-
-
 @pytest.fixture
 def jax() -> Any:
     """The module, or the test is skipped."""
@@ -322,36 +227,3 @@ def test_a_call_of_jax_has_computed_when_it_returns(jax: Any) -> None:
     call = load("jax_xla").bind(SMALL.with_(queries=1024, keys=1024))
     call()
     assert call().is_ready()
-
-
-@pytest.mark.parametrize("direction", ["backward", "training"])
-def test_jaxs_gradients_are_compiled_once_for_all_that_differ_in_numbers_alone(
-    jax: Any, direction: str
-) -> None:
-    backend = load("jax_xla")
-    workload = SMALL.with_(direction=direction, bias="normal", kv_heads=1)
-    compiled = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
-    )
-    backend.bind(workload)()
-    assert compiled
-    compiled.clear()
-    backend.bind(workload.with_(seed=1))()
-    assert not compiled
-
-
-def test_what_jax_cannot_do_is_told(jax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(query: Any, key: Any, value: Any) -> Any:
-        raise NotImplementedError("no rule for this")
-
-    library = open_library("jax")
-    array = library.from_numpy(np.ones((1, 1, 2, 2), np.float32), "float32")
-    with pytest.raises(Declined, match="JAX says: no rule for this"):
-        library.training_call(refuses, (array,) * 3, array)()
-    with pytest.raises(Declined, match="JAX says: no rule for this"):
-        library.backward_call(partial(refuses), (array,) * 3, array)
-    monkeypatch.setenv("NPROC", "2")
-    library.set_threads(2)
-    with pytest.raises(RuntimeError, match="start with NPROC=3"):
-        library.set_threads(3)

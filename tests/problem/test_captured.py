@@ -17,7 +17,6 @@ from attnlab.problem.distributions import Captured
 from attnlab.problem.grid import workloads
 from attnlab.problem.inputs import inputs, problem_of
 from attnlab.problem.problem import Problem
-from attnlab.problem.workload import Workload
 from attnlab.runs.plan import Plan
 
 pytestmark = pytest.mark.skipif(
@@ -67,18 +66,6 @@ def test_the_problem_is_the_one_that_was_saved(tmp_path: Path, dtype: str) -> No
     assert np.array_equal(np.broadcast_to(found.mask.array(found.shape), whole), np.broadcast_to(seen, whole))
 
 
-def test_the_command_that_repeats_it_asks_the_same(tmp_path: Path) -> None:
-    file = _file(tmp_path, a=_problem(causal=True, bias=np.ones((5, 7), np.float32)))
-    (one,) = workloads({"distribution": file}, grid=False)
-    words = one.options()
-    names = [name.removeprefix("--").replace("-", "_") for name in words[::2]]
-    texts = dict(zip(names, words[1::2], strict=True))
-    assert read_workload(texts) == one
-    assert Workload.from_dict(json.loads(json.dumps(one.to_dict()))) == one
-    assert f"qkv.safetensors/a@{captured.digest_of(file)[:8]}" in one.label
-    assert str(tmp_path) not in one.label
-
-
 def test_a_plan_has_a_workload_a_layer_and_a_race_one(tmp_path: Path) -> None:
     file = _file(tmp_path, layer0=_problem(0), layer1=_problem(1), layer10=_problem(2))
     plan = Plan.grid(distribution=file)
@@ -102,12 +89,9 @@ GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "va
         ({"weight": np.ones((2, 2), np.float32)}, None, "holds no inputs: it needs tensors query, key and value"),
         ({**GOOD, "key": np.ones((1, 2, 3, 5), np.float32)}, None, "do not fit each other"),
         ({**GOOD, "key": np.ones((3, 4), np.float32)}, None, r"key must be of shape \(batch, heads, length, dim\)"),
-        ({**GOOD, "query": np.ones((1, 2, 3, 4), np.int32)}, None, "query must be of shape .* in I32"),
         (GOOD, {"conditions": '{"eval": "1"}'}, "its metadata do not say what was asked"),
-        (GOOD, {"conditions": '{"window": "wide"}'}, "window must be whole numbers"),
         ({**GOOD, "value": np.full((1, 2, 3, 4), np.nan, np.float32)}, None, "value holds a NaN or an infinity"),
         ({**GOOD, "query": 1e6 * GOOD["query"]}, None, "no float16 holds the inputs .* name a wider dtype"),
-        (b"\x80\x04 a pickle, or anything else", None, "is no safetensors file"),
         ((2**62).to_bytes(8, "little") + b"{}", None, "is no safetensors file"),
     ],
 )  # fmt: skip
@@ -146,11 +130,8 @@ def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
         ({"distribution": "none.safetensors"}, "the file of inputs none.safetensors cannot be read"),
         ({"distribution": "{file}/b"}, "holds no 'b'; it holds a"),
         ({"distribution": "{file}", "queries": 6}, "queries must be at most the 5 of"),
-        ({"distribution": "{file}", "head_dim": 4}, "head_dim must be the 8 of"),
         ({"distribution": "{file}", "mask": "given"}, "holds no mask"),
-        ({"distribution": "{file}", "d_model": 32}, "distribution of a multi-head block"),
         ({"distribution": "a`b.safetensors"}, "its path of letters, digits"),
-        ({"distribution": "normals"}, "distribution must be one of normal"),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(tmp_path: Path, said: dict[str, Any], told: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attnlab.problem.distributions import DISTRIBUTIONS
-from attnlab.problem.dtypes import DTYPES, round_to
-from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.inputs import inputs
 from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=128, keys=128, head_dim=64)
@@ -58,32 +58,3 @@ def test_inputs_are_finite_and_values_have_no_mean(distribution: str, dtype: str
     arrays = inputs(WORKLOAD.with_(distribution=distribution, dtype=dtype))
     assert all(np.isfinite(array).all() for array in arrays)
     assert abs(arrays[2].astype(np.float64).mean()) < 0.05
-
-
-ASKED = Workload(
-    heads=4,
-    kv_heads=2,
-    queries=7,
-    keys=33,
-    head_dim=8,
-    value_dim=5,
-    bias="normal",
-    direction="training",
-    seed=3,
-)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_pieces_are_what_one_draw_gives(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit, in every array that a workload has."""
-    monkeypatch.setattr("attnlab.problem.inputs._DRAWN", 100)
-    workload = ASKED.with_(dtype=dtype)
-    problem = problem_of(workload)
-    shapes = {0: (1, 4, 7, 8), 1: (1, 2, 33, 8), 2: (1, 2, 33, 5), 8: (1, 4, 7, 5)}
-    drawn = (problem.query, problem.key, problem.value, problem.output_gradient)
-    for (stream, shape), found in zip(shapes.items(), drawn, strict=True):
-        expected = np.random.default_rng([3, stream]).standard_normal(shape)
-        np.testing.assert_array_equal(found, round_to(expected, dtype))
-    wide = np.float64 if dtype == "float64" else np.float32
-    bias = np.random.default_rng([3, 6]).standard_normal((1, 4, 7, 33), dtype=wide)
-    np.testing.assert_array_equal(problem.bias, round_to(bias, dtype))

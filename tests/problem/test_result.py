@@ -49,13 +49,6 @@ def test_a_measured_result_has_a_latency_and_is_not_wrong() -> None:
         Measurement("latency", "s", (1.0, 2.0), {"round": (0.0,)})
 
 
-def test_summaries_are_computed_from_the_samples() -> None:
-    """Median, least, and the samples by the round they were taken in."""
-    assert (LATENCY.median, LATENCY.least) == (2.0, 1.0)
-    assert LATENCY.by_round() == {0: 2.0, 1: 1.0, 3: 4.0}
-    assert result().backend == "torch_sdpa"
-
-
 def test_stored_results_are_read_and_share_their_workload() -> None:
     """As they were written by an earlier version, line by line."""
     stored = REFERENCE.read_text(encoding="utf-8").splitlines()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined
 from attnlab.problem.directions import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import ITEM_BYTES
-from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
 
@@ -182,16 +182,6 @@ def test_inputs_are_the_same_on_every_platform(expected: str) -> None:
     assert len({digest(one) for one in (problem, *others)}) == 4
 
 
-def test_queries_do_not_depend_on_how_many_keys_there_are() -> None:
-    """Each array has a stream of its own; of one head, the first keys stay as they were too."""
-    few, many = (Workload(heads=1, queries=5, keys=keys, head_dim=8) for keys in (3, 300))
-    (q_few, k_few, v_few), (q_many, k_many, v_many) = inputs(few), inputs(many)
-    assert np.array_equal(q_few, q_many)
-    assert np.array_equal(k_few, k_many[:, :, :3])
-    assert np.array_equal(v_few, v_many[:, :, :3])
-    assert not np.array_equal(q_few[:, :, :3], k_few)
-
-
 ARRAY = np.zeros((2, 3, 5, 8), np.float32)
 
 
@@ -212,12 +202,3 @@ def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: A
     """By the first thing that does not fit."""
     with pytest.raises(ValueError, match=message):
         Problem.of(query, key, value)
-
-
-def test_arrays_pose_the_workload_of_their_shapes() -> None:
-    """Every size is read off the array that has it."""
-    posed = Workload.of_problem(
-        Problem.of(np.zeros((2, 3, 5, 8)), np.zeros((2, 3, 7, 8)), np.zeros((2, 3, 7, 4)))
-    )
-    wanted = Workload(batch=2, heads=3, queries=5, keys=7, head_dim=8, value_dim=4, dtype="float64")
-    assert posed == wanted

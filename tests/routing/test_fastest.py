@@ -55,7 +55,7 @@ def test_ties_go_to_the_least_memory(other: float, own: float, chosen: str, tmp_
 def test_it_is_pickled_before_and_after_a_call(tmp_path: Path) -> None:
     """For another process; loaded, it looks at its machine again."""
     found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
-    found._made_of[0].save()
+    found._run.save()
     assert attnlab.fastest(tmp_path).explain(*tensors()).backend == "torch_eager", (
         "a folder is as good as a run"
     )

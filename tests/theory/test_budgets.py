@@ -10,12 +10,9 @@ import pytest
 from attention import FEATURES, drawn, eager
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutants.right import RIGHT
+from mutants.rounding import RIGHT
 
 from attnlab.gate.reference import refer
-from attnlab.problem.dtypes import DTYPES, round_to
-from attnlab.problem.masks import Mask
-from attnlab.problem.problem import Problem
 from attnlab.theory import (
     GRADIENT_CLASSES,
     classify,
@@ -24,8 +21,6 @@ from attnlab.theory import (
     gradient_budgets,
     precision_classes,
 )
-from attnlab.theory.exact_attention import backward_rows, blocks
-from attnlab.theory.gradient_noise import Ways
 
 HALVES = ("float16", "bfloat16")
 
@@ -44,7 +39,7 @@ def test_the_exact_results_are_those_of_automatic_differentiation(feature: str) 
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_rows_are_those_of_the_whole(feature: str) -> None:
-    """An output gradient that is 0 elsewhere leaves the same, for less; and the hull is that of the values seen."""
+    """An output gradient that is 0 elsewhere leaves the same, for less."""
     rows = [0, 7, 30]
     problem = drawn("bfloat16", **FEATURES[feature])
     assert problem.output_gradient is not None
@@ -57,30 +52,6 @@ def test_rows_are_those_of_the_whole(feature: str) -> None:
     assert (np.delete(whole["query gradient"].bound, rows, axis=2) == 0).all()
     for name in ("key gradient", "value gradient"):
         np.testing.assert_allclose(part[name].lenient.rms, whole[name].lenient.rms, rtol=1e-12)
-    wider = problem.without_sinks()
-    seen = wider.mask.array(wider.shape)
-    seen = np.broadcast_to(True if seen is None else seen, tuple(wider.shape))
-    for b, h, i in np.ndindex(*wider.shape[:3]):
-        values = wider.value[b, h // wider.group, seen[b, h, i]]
-        least, greatest = (values.min(0), values.max(0)) if values.size else (0, 0)
-        assert (whole["output"].low[b, h, i] == least).all()
-        assert (whole["output"].high[b, h, i] == greatest).all()
-
-
-@given(seed=st.integers(0, 99), text=st.sampled_from(["causal", "window(3,2)", "prefix(4)", "random(0.3,1)"]))
-@settings(max_examples=15)
-def test_a_mask_is_its_array_and_a_bias_of_minus_infinity(seed: int, text: str) -> None:
-    """Budgets and bounds included."""
-    kind = drawn("bfloat16", seed, mask=text)
-    seen = Mask.parse(text).array(kind.shape)
-    array, biased = (
-        drawn("bfloat16", seed, **one) for one in ({"mask": seen}, {"bias": np.where(seen, 0.0, -np.inf)})
-    )
-    found = error_budget(kind, worst_case=True)
-    for other in (array, biased):
-        budget = error_budget(other, worst_case=True)
-        for name in ("output", "rms", "worst_case"):
-            np.testing.assert_allclose(getattr(found, name), getattr(budget, name), rtol=1e-12)
 
 
 def test_arrays_and_their_problem_are_one() -> None:
@@ -194,83 +165,6 @@ def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: floa
     assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("last_first", [True, False])
-def test_what_cancels_to_nothing_is_judged_by_what_cancelled(dtype: str, last_first: bool) -> None:
-    """V = 1: ∂L/∂q and ∂L/∂k are 0, and the error of each maximum on the way lies on its key, wherever that is."""
-    for block in (5, 37):
-        problem = drawn(dtype, 2, queries=40, keys=77, dim=16)
-        problem = problem.with_(value=np.ones_like(problem.value))
-        for name, answer in eager(problem, block=block, last_first=last_first).items():
-            reference = refer(problem)[name]
-            assert np.linalg.norm(answer - reference.output) <= 1.25 * np.linalg.norm(reference.lenient.rms)
-
-
-# -- noise at one place of the backward pass
-
-PLACES = {
-    "from_scores": "s",
-    "from_products": "a",
-    "from_raw_slopes": "r",
-    "from_weights": "weights",
-    "from_offsets": "d",
-    "from_factors": "factor",
-}
-SCALE, STEP = 0.7, 1e-6
-
-
-def passed(back: Any, **noise: Any) -> list[np.ndarray]:
-    """dq, dk, dv of one head where noise is added at a place, by the definition; 0 for the key of a sink."""
-    at = dict.fromkeys(PLACES.values(), 0.0) | noise
-    part, scores = back.part, back.soft.scores + at["s"]
-    if part.visible is not None:
-        scores = np.where(part.visible, scores, -np.inf)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    p = p / p.sum(axis=-1, keepdims=True)
-    products = back.g @ part.v.swapaxes(2, 3) + at["a"]
-    offset = (p * products).sum(axis=-1, keepdims=True) + at["d"]
-    p = p * (1 + at["factor"])
-    raw = p * (products - offset) * (1 if back.soft.slope is None else back.soft.slope) + at["r"]
-    found = [
-        SCALE * raw @ part.k,
-        SCALE * raw.swapaxes(2, 3) @ part.q,
-        (p + at["weights"]).swapaxes(2, 3) @ back.g,
-    ]
-    for of_keys in found[1:] if part.sink else ():
-        of_keys[:, :, -1] = 0
-    return found
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
-    "features",
-    [{}, {"softcap": 2.0, "sinks": np.array([0.3]), "window": (2, 2), "bias": np.linspace(-1, 1, 6)}],
-    ids=["plain", "all"],
-)
-def test_noise_spreads_as_derived(place: str, features: dict[str, Any]) -> None:
-    """Each noise alone moves the gradients by its derivative; squares times variances add up to what is said."""
-    rng = np.random.default_rng(4)
-    q, k, v, g = (rng.standard_normal((1, 1, *shape)) for shape in ((4, 5), (6, 5), (6, 3), (4, 3)))
-    (part,) = blocks(Problem.of(q, k, v, scale=SCALE, **features))
-    back = backward_rows(part, g)
-    shape = back.offset.shape if place in ("from_offsets", "from_factors") else back.slopes.shape
-    variance = rng.uniform(0.5, 2, size=shape)
-    if shape == back.slopes.shape and part.visible is not None:
-        variance = variance * part.visible
-    if place == "from_raw_slopes" and part.sink:
-        variance[..., -1] = 0  # f' of a sink is 0
-    sums: list[Any] = [0.0, 0.0, 0.0]
-    for at in np.ndindex(shape):
-        noise = np.zeros(shape)
-        noise[at] = STEP
-        above, below = passed(back, **{PLACES[place]: noise}), passed(back, **{PLACES[place]: -noise})
-        for index in range(3):
-            sums[index] = sums[index] + variance[at] * ((above[index] - below[index]) / (2 * STEP)) ** 2
-    found = getattr(Ways(back), place)(variance)
-    for at, counted in enumerate(sums):
-        np.testing.assert_allclose(found[at], np.broadcast_to(counted, found[at].shape), rtol=1e-6, atol=1e-9)
-
-
 # -- what is refused
 
 X = np.zeros((1, 2, 3, 4))
@@ -289,16 +183,3 @@ def test_bad_input_is_refused_in_one_line(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must") as caught:
         error_budget(**{"q": X, "k": X, "v": X, "dtype": "float32", **change})
     assert "\n" not in str(caught.value)
-
-
-def test_other_numbers_without_meaning_are_refused() -> None:
-    budgets = precision_classes(X, X, X + 1, dtype="float16")
-    for bad in (math.nan, -1.0, math.inf):
-        with pytest.raises(ValueError, match="relative_error must"):
-            classify(bad, budgets)
-    with pytest.raises(ValueError, match="source must be one of"):
-        budgets["weights rounded"].restricted_to("luck")
-    with pytest.raises(ValueError, match="must have an output_gradient"):
-        exact_gradients(drawn("float32").with_(output_gradient=None))
-    assert math.isnan(error_budget(X, X, X, dtype="float32").relative)
-    assert round_to(X, "float16").dtype == np.float16

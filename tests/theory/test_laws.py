@@ -26,22 +26,11 @@ from attnlab.theory import (
     score_characteristic_function,
     underflow_threshold,
 )
-from attnlab.theory.random_energy import FIELDS, chi_rule
+from attnlab.theory.random_energy import FIELDS
 
 rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
 
 # -- scores
-
-
-def test_tabled_variances_and_kurtoses() -> None:
-    assert dot_product_moments(16, query_mean=0.5, key_mean=0.5).variance == pytest.approx(24)
-    assert dot_product_moments(64, query_std=3, key_std=2).variance == pytest.approx(2304)
-    for d, kurtosis in ((1, 9), (16, 3.375), (64, 3.094)):
-        assert dot_product_moments(d).kurtosis == pytest.approx(kurtosis, abs=5e-4)
-    assert dot_product_moments(10, query_kurtosis=1.8, key_kurtosis=1.8).kurtosis == pytest.approx(3.024)
-    assert dot_product_moments(64).variance_standard_error(128, 128) / 64 == pytest.approx(0.0247, abs=5e-5)
-    constant = dot_product_moments(3, query_std=0, key_std=0, query_mean=2, key_mean=2)
-    assert (constant.mean, constant.variance, constant.variance_standard_error(5, 5)) == (12, 0, 0)
 
 
 @pytest.mark.parametrize("case", ["independent", "correlated", "covariances"])
@@ -66,15 +55,6 @@ def test_sampled_moments(case: str) -> None:
     for power, expected in ((1, 0.0), (2, found.variance), (4, found.kurtosis * found.variance**2)):
         measured = centred**power
         assert abs(measured.mean() - expected) < 5 * measured.std() / math.sqrt(pairs)
-
-
-def test_routes_agree_where_they_overlap() -> None:
-    plain = dot_product_moments(6, query_std=2, query_mean=0.4, key_mean=1.1)
-    matrix = dot_product_moments(6, query_covariance=4 * np.eye(6), query_mean=0.4, key_mean=1.1)
-    correlated = dot_product_moments(6, query_std=2, query_mean=0.4, key_mean=1.1, correlation=1e-300)
-    for field in ("mean", "variance", "kurtosis", "query_share", "key_share"):
-        assert getattr(plain, field) == pytest.approx(getattr(matrix, field), rel=1e-12), field
-    assert correlated.kurtosis == pytest.approx(plain.kurtosis, rel=1e-12)
 
 
 @pytest.mark.parametrize("mq", [0.0, 0.8])
@@ -116,24 +96,6 @@ def test_the_partition_function_s_slope_is_the_mean_energy(n: int, beta: float) 
     )
 
 
-def test_no_spread_is_a_uniform_row() -> None:
-    found = random_energy(50, 0.0)
-    assert [getattr(found, field) for field in FIELDS] == pytest.approx(
-        [math.log(50), math.log(50), 1 / 50, 1 / 50, 49 / 50**2]
-    )
-
-
-@pytest.mark.parametrize(
-    ("beta", "entropy", "participation", "jacobian"),
-    [(1, 6.4333, 0.0026, 0.0026), (2, 5.027, 0.0285, 0.0211), (8, 0.899, 0.602, 0.0852)],
-)
-def test_tabled_figures(beta: float, entropy: float, participation: float, jacobian: float) -> None:
-    found = random_energy(1024, beta)
-    assert found.entropy == pytest.approx(entropy, abs=6e-4)
-    assert found.participation == pytest.approx(participation, abs=5e-4)
-    assert found.jacobian_norm_squared == pytest.approx(jacobian, abs=6e-5)
-
-
 @pytest.mark.parametrize(("n", "beta"), [(2, 3.0), (64, 1.0), (300, 6.0)])
 @pytest.mark.parametrize("dim", [None, 4])
 def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | None) -> None:
@@ -148,13 +110,6 @@ def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | Non
     found = random_energy(n, beta) if dim is None else attention_under_random_inputs(n, dim, beta)
     for field, values in zip(FIELDS, sampled, strict=True):
         assert abs(values.mean() - getattr(found, field)) < 5 * values.std() / math.sqrt(count), field
-
-
-@pytest.mark.parametrize("head_dim", [1, 7, 344, 1024])
-def test_the_gauss_rule_integrates_the_moments_of_chi_squared(head_dim: int) -> None:
-    nodes, weights = chi_rule(head_dim, 12)
-    moments = [weights @ nodes**power for power in (0, 2, 4)]
-    assert moments == pytest.approx([1, head_dim, head_dim * (head_dim + 2)], rel=1e-11)
 
 
 def test_asymptotes_meet_the_exact_curve_in_their_phases_and_are_nan_elsewhere() -> None:
@@ -239,22 +194,13 @@ def test_scales_and_initialisations() -> None:
 
 NAN, EYE = math.nan, np.eye(4)
 BAD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    *(("dot_product_moments", (d,), {}) for d in (0, 2.0)),
-    ("dot_product_moments", (4,), {"query_std": -1}),
+    ("dot_product_moments", (0,), {}),
     ("dot_product_moments", (4,), {"query_kurtosis": 0.9}),
-    ("dot_product_moments", (4,), {"correlation": 1.1}),
-    ("dot_product_moments", (4,), {"correlation": 0.5, "query_kurtosis": 1.8}),
     ("dot_product_moments", (4,), {"correlation": 0.5, "key_covariance": EYE}),
     ("dot_product_moments", (4,), {"query_covariance": EYE, "query_std": 2.0}),
-    *(
-        ("dot_product_moments", (4,), {"query_covariance": x})
-        for x in (np.eye(3), np.tri(4), -EYE, NAN * EYE)
-    ),
-    *(("score_cdf", arguments, {}) for arguments in ((0.0, 0), (NAN, 4), (0.0, 4, 0.0))),
-    *(
-        ("random_energy", arguments, {})
-        for arguments in ((1, 1.0), (2.5, 1.0), (True, 1.0), (8, -0.1), (8, NAN))
-    ),
+    *(("dot_product_moments", (4,), {"query_covariance": x}) for x in (np.eye(3), -EYE, NAN * EYE)),
+    ("score_cdf", (NAN, 4), {}),
+    *(("random_energy", arguments, {}) for arguments in ((1, 1.0), (2.5, 1.0), (8, NAN))),
     ("random_energy_frozen", (1, 1.0), {}),
     ("attention_under_random_inputs", (8, 0, 1.0), {}),
     *(("log_partition_bounds", (np.array(x),), {}) for x in ([NAN, 0], [], [-math.inf], 3.0)),

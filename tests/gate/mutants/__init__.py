@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from . import chain_rule, contract, formula, memory, paths, places, rounding
+from .contract import CONTRACT, PLACES
 from .fault import Fault
+from .formula import CHAIN_RULE, FORMULA
+from .paths import MEMORY, PATHS
+from .rounding import PRECISION
 
 #: by what they are faults of
 BY_MODULE: dict[str, tuple[Fault, ...]] = {
-    "Masks, biases, groups, caps, sinks": contract.FAULTS,
-    "The formula": formula.FAULTS,
-    "The chain rule": chain_rule.FAULTS,
-    "Rows, heads, batches, components": places.FAULTS,
-    "Memory": memory.FAULTS,
-    "Precision": rounding.FAULTS,
-    "One path": paths.FAULTS,
+    "Masks, biases, groups, caps, sinks": CONTRACT,
+    "The formula": FORMULA,
+    "The chain rule": CHAIN_RULE,
+    "Rows, heads, batches, components": PLACES,
+    "Memory": MEMORY,
+    "Precision": PRECISION,
+    "One path": PATHS,
 }
 #: every fault by name
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in BY_MODULE.values() for fault in faults}
