@@ -77,6 +77,9 @@ MISTAKES = {
     "sweep plan.toml --machines 3": "--estimate",
     "sweep plan.toml --sbatch qos": "'qos'",
     "sweep": "PLAN.toml",
+    "sweep plan.toml --cluster pbs": "'pbs'",
+    "sweep plan.toml --detach": "--detach is for Slurm",
+    "sweep --resume --out missing": "holds no sweep",
     # files and folders
     "run --plan missing.toml": "missing.toml",
     "run --plan bad.toml": "bad.toml: causal",

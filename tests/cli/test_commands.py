@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import subprocess
@@ -17,8 +16,8 @@ from hypothesis import example, given
 from typed import status
 
 from attnlab.cli.app import app
-from attnlab.cli.options import read_workload, typed
-from attnlab.cli.races import compare, run
+from attnlab.cli.options import read_workload
+from attnlab.cli.races import compare
 from attnlab.problem.grid import choices
 from attnlab.problem.workload import Workload
 from attnlab.runs.presets import presets
@@ -64,39 +63,13 @@ def test_a_workloads_command_says_all_of_it(workload: Workload) -> None:
     [
         ("--causal a b", "top_left", False),
         ("--sinks --causal bottom_right a b", "bottom_right", True),
-        ("a --causal=bottom_right --sinks true b", "bottom_right", True),
         ("--sinks a --causal false b", False, True),
         ("--window -1,0 a b --causal", "top_left", False),
-        ("--causal -- a b", "top_left", False),
     ],
 )
 def test_a_flag_may_stand_bare_before_an_argument(words: str, causal: str | bool, sinks: bool) -> None:
     names, workload = understood(words.split())
     assert names == ("a", "b") and (workload.causal, workload.sinks) == (causal, sinks)
-
-
-def test_one_workload_of_a_preset() -> None:
-    """Named by its part and its length; the command that it prints says all of it without the preset."""
-    _, workload = understood(
-        ["a", "b", "--preset", "llama3-70b/decode", "--length", "131072", "--dtype", "bfloat16"]
-    )
-    assert workload.label == "b1 h64/8 n1x131072 d128 bfloat16 cpu"
-    assert understood(["a", "b", *workload.options()])[1] == workload
-
-
-def test_every_field_of_a_workload_is_an_option_with_a_help_line() -> None:
-    for command, plurals in ((compare, {}), (run, {"heads": "heads", "dtype": "dtypes"})):
-        helps = {one.name: getattr(one, "help", None) for one in command.params}
-        assert all(helps[plurals.get(field.name, field.name)] for field in dataclasses.fields(Workload))
-
-
-@pytest.mark.parametrize("out", [["--out", "elsewhere"], ["--out=elsewhere"]])
-def test_a_command_to_repeat_names_neither_the_folder_written_nor_the_home_folder(
-    out: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["attnlab", "run", *out, "--implementations", str(Path.home() / "own")]
-    monkeypatch.setattr(sys, "argv", words)
-    assert shlex.split(typed()) == ["attnlab", "run", "--implementations", "~/own"]
 
 
 def test_a_comparison_in_json_and_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,15 +90,6 @@ def test_a_wrong_backend_fails_the_check(tmp_path: Path, capsys: pytest.CaptureF
     assert printed(capsys, *words, "cuda", "-q", status_is=1).count("\n") == 1
 
 
-def test_backends_are_listed_with_what_they_are_or_why_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "needy.py").write_text("import no_such_library\n")
-    names = ("backends", "numpy_blocked", "needy", "--implementations", str(tmp_path))
-    lines = [line for line in printed(capsys, *names).splitlines() if "│" in line]
-    assert [" yes " in line for line in lines] == [True, False] and "no_such_library" in lines[1]
-
-
 def test_presets_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
     shown = printed(capsys, "plans")
     assert all(f" {part.path} " in shown for one in presets().values() for part in one.parts)
@@ -144,15 +108,10 @@ def test_presets_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[st
 COMPLETED: dict[tuple[str, ...], list[str]] = {
     ("comp",): ["compare"],
     ("compare", "torch_sdpa", "torch_e"): ["torch_eager"],
-    ("check", "numpy_b"): ["numpy_blocked"],
     ("run", "--backends", "torch_eager,torch_sdpa_f"): ["torch_eager,torch_sdpa_flash"],
     ("run", "--dtypes", "float32,b"): ["float32,bfloat16"],
     ("run", "--preset", "llama3-8b/d"): ["llama3-8b/decode"],
-    ("run", "--experiments", "satur"): ["saturation"],
     ("compare", "--causal", "bottom"): ["bottom_right"],
-    ("plans", "llama3-8b/p"): ["llama3-8b/prefill"],
-    ("selftest", "--conditions", "idle,m"): ["idle,memory"],
-    ("backends", "--device", "cu"): ["cuda"],
     ("run", "--quie"): ["--quiet"],
     ("run", "--length", ""): [],
 }
@@ -162,12 +121,6 @@ COMPLETED: dict[tuple[str, ...], list[str]] = {
 def test_a_shell_completes(words: tuple[str, ...]) -> None:
     """Commands, options, backends, presets, experiments and the names that options take."""
     assert completed(*words) == COMPLETED[words]
-
-
-def test_backends_of_ones_own_are_completed(tmp_path: Path) -> None:
-    (tmp_path / "my_attention.py").touch()
-    assert completed("check", "--implementations", str(tmp_path), "my_") == ["my_attention"]
-    assert completed("check", "--implementations", str(tmp_path / "nothing"), "numpy_b") == ["numpy_blocked"]
 
 
 def completed(*words: str) -> list[Any]:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import attnlab
-from attnlab.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 TOPS = ("attnlab", "implementations", "suites")
@@ -42,37 +41,8 @@ def test_an_install_puts_one_name_at_the_top() -> None:
     assert {"attnlab/implementations/__init__.py", "attnlab/suites/__init__.py", "attnlab/py.typed"} <= names
 
 
-def test_the_workflow_runs_tox_with_every_python_that_is_supported() -> None:
-    yaml = pytest.importorskip("yaml", reason="pyyaml is not installed; pip install 'attnlab[test]'")
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
-    (job,) = workflow["jobs"].values()
-    jobs = {one["environment"]: one["python"] for one in job["strategy"]["matrix"]["include"]}
-    told = re.findall(r"Python :: (3\.\d+)", " ".join(PYPROJECT["project"]["classifiers"]))
-    assert {f"py{one.replace('.', '')}" for one in told} <= set(jobs)
-    for name, python in jobs.items():
-        versioned = re.fullmatch(r"py3(\d+)", name)
-        assert versioned or f"testenv:{name}" in TOX, f"tox.ini has no {name}"
-        assert python == (f"3.{versioned[1]}" if versioned else told[0])
-
-
-@pytest.mark.parametrize("name", ["report", "report-all"])
-def test_a_job_that_measures_for_a_user_leaves_its_threads_alone(name: str) -> None:
-    """Tests take one thread each; a report of one thread would answer a question that nobody asked."""
-    settings = TOX[f"testenv:{name}"].get("set_env", "{[testenv]set_env}")
-    while found := re.search(r"\{\[(.+?)\]set_env\}", settings):
-        settings = settings.replace(found[0], TOX[found[1]]["set_env"])
-    assert "PIP_CONSTRAINT" in settings and "THREADS" not in settings
-
-
 def test_ci_runs_the_test_line_of_the_readme() -> None:
     readme = ROOT / "README.md"
     (program,) = re.findall(r"awk '(.*?)'", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
     taken = subprocess.run(["awk", program, readme], capture_output=True, text=True, check=True).stdout
     assert taken.strip().endswith("tox") and taken.strip() in readme.read_text(encoding="utf-8")
-
-
-def test_the_options_that_the_page_of_questions_explains_are_there() -> None:
-    page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
-    (table,) = re.findall(r"\| option \|.*?\n\n", page, flags=re.DOTALL)
-    shown = set(re.findall(r"--[a-z][a-z-]*", table))
-    assert shown and shown <= {option for one in app.commands["compare"].params for option in one.opts}

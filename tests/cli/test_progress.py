@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import threading
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from rich.console import Console
 from synthetic import synthetic
 
 from attnlab.cli.progress import LiveTable, live_progress
-from attnlab.runs.execute import Progress
 
 
 class Clock:
@@ -74,47 +72,6 @@ def test_every_workload_has_a_row_and_the_time_left_is_told(tmp_path: Path) -> N
     rows = [line for line in text.splitlines() if "float32 cpu" in line and "│" in line]
     assert len(rows) == 2 and all("torch_sdpa" in row for row in rows)
     assert "round 3, [bold]process 1 and more" in text and "\x1b" not in text
-
-
-def test_a_small_terminal_shows_the_last_workloads_and_a_resumed_run_counts_from_where_it_stopped(
-    tmp_path: Path,
-) -> None:
-    clock = Clock()
-    live = made(clock)
-    live.begins(synthetic(tmp_path, lengths=(64, 128, 256, 512, 1024, 2048), heads=(1, 4)))
-    text = shown(live, height=12)
-    assert text.count("float32 cpu") == 4 and "8 workloads before" in text and len(text.splitlines()) <= 12
-    live.stage("starting the contenders", done=12, total=14)
-    clock.seconds = 30
-    assert "left" not in shown(live)
-    live.stage("b1 h4 n512", done=13, total=14)
-    assert "30 s so far, about 30 s left" in shown(live)
-
-
-def test_details_are_drawn_at_most_twice_a_second() -> None:
-    clock, screen = Clock(), Screen()
-    live = LiveTable(screen, clock)  # type: ignore[arg-type]
-    for _ in range(100):
-        clock.seconds += 0.01
-        live.detail("a round")
-    assert 2 <= screen.drawn <= 4
-
-
-def test_on_a_terminal_there_is_a_table_and_no_thread_that_draws_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is drawn by whoever tells something, which nobody does while a turn is on the clock."""
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("CI", raising=False)
-    threads = threading.active_count()
-    with live_progress() as found:
-        found.stage("starting", done=0, total=2)
-        drawn = terminal.tell()
-        assert isinstance(found, LiveTable) and drawn and threading.active_count() == threads
-    with live_progress(quiet=True) as found:
-        drawn = terminal.tell()
-        found.stage("starting", done=0, total=2)
-    assert type(found) is Progress and terminal.tell() == drawn
 
 
 @pytest.mark.parametrize("variables", [{}, {"CI": "true", "TERM": "xterm"}, {"TERM": "dumb"}])

@@ -45,16 +45,6 @@ def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.Cap
     assert {file: file.read_bytes() for file in stored.iterdir()} == before
 
 
-@pytest.mark.parametrize("more", [[], ["--page"]])
-def test_a_folder_that_cannot_be_written_to_is_one_line(
-    stored: Path, capsys: pytest.CaptureFixture[str], more: list[str]
-) -> None:
-    (stored / "taken").touch()
-    assert status("report", str(stored), "--out", str(stored / "taken"), *more) == 1
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1 and "cannot be written" in shown
-
-
 @pytest.mark.parametrize("count", [0, 1, 7, 16])
 def test_a_run_is_shown_as_far_as_it_is(
     count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

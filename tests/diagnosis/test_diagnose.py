@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import Plain, bert, bert_folder
+from small_models import Plain, bert_folder
 from torch import Tensor, nn
 
 import attnlab
@@ -81,13 +81,9 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert f"{len(found.frozen)} of 4 heads" in page
     assert f"{high.beta:.3g} (layer {high.layer}, head {high.head})" in page
     assert (tmp_path / "figures" / "spread.png").stat().st_size > 1000
-    assert (tmp_path / "figures" / "entropy.png").stat().st_size > 1000
-    assert page.count("![") == 2
-    assert "![]" not in page
+    assert page.count("![") == 2 and "![]" not in page
     stored = json.loads((tmp_path / "diagnosis.json").read_text())
     assert stored["heads"][0]["beta"] == found.heads[0].beta
-    (table,) = (part for part in page.split("\n\n") if part.startswith("|") and "H by chance" in part)
-    assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
 def test_inputs_that_were_kept_are_the_layers_own(tmp_path: Path) -> None:
@@ -144,12 +140,6 @@ class _OwnKernel(nn.Module):
         return torch.softmax(x @ x.mT, dim=-1) @ x
 
 
-class _Quantised(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2, 2, dtype=torch.int8), requires_grad=False)
-
-
 class _More(nn.Module):
     """Calls the function, and then something that no word of the contract says: dropout that stays on."""
 
@@ -165,13 +155,8 @@ X = torch.ones(1, 1, 4, 4)
     [
         (nn.Linear(4, 4), X, "Linear calls no attention"),
         (_OwnKernel(), X, "computes attention with kernels of its own"),
-        (nn.Linear(4, 4, device="meta"), X, r"lies on meta \(weight\), and it is diagnosed on the CPU"),
-        (_Quantised(), X, "the weight weight is torch.int8: quantised"),
         (_More(), torch.randn(1, 1, 64, 4), "does more than softmax"),
         (Plain(), torch.ones(1, 3), "the model cannot be called: "),
-        (Plain(), "a text", "a module takes tensors"),
-        (3, X, "model must be a folder or a torch module, got int"),
-        (Plain(), torch.ones(1, 1, 16), "nothing to choose"),
     ],
 )
 def test_modules_that_cannot_be_diagnosed(model: Any, inputs: Any, told: str) -> None:
@@ -185,42 +170,16 @@ def _change(folder: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def _weights(folder: Path, dtype: torch.dtype) -> None:
-    from safetensors.torch import save_file
-
-    save_file({"a": torch.ones(2, dtype=dtype)}, str(folder / "model.safetensors"))
-
-
 #: what is done to the folder, or to the text, or said on the command line; and what is told
 SLIPS: list[tuple[Any, Any, list[str], str]] = [
-    (
-        lambda at: (at / "model.safetensors").rename(at / "pytorch_model.bin"),
-        TEXT,
-        [],
-        "holds pickled weights",
-    ),
     (lambda at: (at / "model.safetensors").unlink(), TEXT, [], "holds no weights"),
     (lambda at: (at / "config.json").unlink(), TEXT, [], "has no config.json"),
     (lambda at: (at / "vocab.txt").unlink(), TEXT, [], "has no tokenizer"),
     (lambda at: _change(at, quantization_config={"quant_method": "gptq"}), TEXT, [], "is quantised"),
-    (
-        lambda at: _change(at, model_type="own", auto_map={"AutoModel": "x.Y"}),
-        TEXT,
-        [],
-        "'own', which transf",
-    ),
     (lambda at: _change(at, hidden_size="wide"), TEXT, [], "cannot be loaded"),
-    (lambda at: _weights(at, torch.int8), TEXT, [], "is quantised (a in I8)"),
-    (lambda at: _weights(at, torch.float32), TEXT, [], "of its weights"),
     (lambda at: (at / "model.safetensors").write_bytes(b"no"), TEXT, [], "is no safetensors file"),
     (None, TEXT, ["--length", "33"], "--length 33: tiny takes at most 32 tokens"),
-    (None, "a b", ["--length", "20"], "--length 20: the text has 4 tokens"),
-    (None, TEXT, ["--length", "1"], "--length must be at least 2 tokens"),
-    (None, "", [], "is empty"),
     (None, b"\xff\xfe", [], "it is not UTF-8"),
-    (None, None, [], "cannot be read: No such file"),
-    (None, TEXT, ["--backends", "torch_spda"], "did you mean"),
-    (None, TEXT, ["--save-inputs", "kept.bin"], "a file of inputs is written FILE.safetensors"),
 ]
 
 
@@ -243,12 +202,3 @@ def test_a_slip_is_one_line_and_no_page(tmp_path: Path, capsys: pytest.CaptureFi
         assert told in line and "Traceback" not in said
         assert not (out / "diagnosis.md").exists()
         shutil.rmtree(folder)
-    with pytest.raises(ValueError, match="the model takes at most 32 tokens, got 33"):
-        diagnose(bert(), {"input_ids": torch.ones(1, 33, dtype=torch.long)}, backends=[], race=False)
-
-
-def test_a_name_on_a_hub_is_not_fetched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text.txt").write_text(TEXT)
-    words = ["bert-base-uncased", "--text", str(tmp_path / "text.txt"), "--out", str(tmp_path / "out")]
-    assert _status(["diagnose", *words]) == 2
-    assert "nothing is downloaded" in capsys.readouterr().err

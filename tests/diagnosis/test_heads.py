@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_models import Logits, Plain
+from small_models import Logits
 
 from attnlab.experiments.capture import captured
-from attnlab.experiments.heads import expected, heads_of
+from attnlab.experiments.heads import heads_of
 from attnlab.problem.problem import Problem
 from attnlab.theory import critical_beta, random_energy
 
@@ -43,16 +43,6 @@ def test_two_rows_by_hand() -> None:
     assert head.sink == 0.0
 
 
-def test_a_row_that_sees_one_key_counts_nowhere() -> None:
-    """Under a causal mask the first row has no choice; of the second alone all numbers are."""
-    problem = _of_logits([[5.0, 9.0], [0.0, math.log(3)]])
-    masked = Problem.of(problem.query, problem.key, problem.value, causal=True, scale=problem.scale)
-    (head,) = heads_of(0, masked)
-    assert head.largest_weight == pytest.approx(0.75)
-    assert head.beta == pytest.approx(math.log(3) / 2)
-    assert math.isnan(head.separators)
-
-
 def test_a_learned_sink_takes_its_share() -> None:
     """A sink with the logit of all keys takes as much as one of them, and counts as one more in H and n."""
     q = np.zeros((1, 1, 3, 4))
@@ -81,30 +71,3 @@ def test_independent_logits_do_not_depart_from_the_null(beta: float) -> None:
     # at a spread that is measured, not given, n logits are a little less free: by about 1/n of themselves
     assert head.entropy == pytest.approx(head.expected_entropy, abs=5 * 0.6 / math.sqrt(rows) + 2 * beta / n)
     assert head.beyond == (beta > critical_beta(n))
-
-
-def test_the_null_is_within_a_hundredth_of_the_exact_model() -> None:
-    """Interpolated in β at its own n, where rows are all alike, and in n too, as under a causal mask."""
-    n = np.arange(2.0, 300.0)
-    for keys, beta in ((n, np.linspace(0.1, 12.0, n.size)), (np.full(20, 17.0), np.linspace(0.0, 60.0, 20))):
-        found = expected(keys, beta)
-        for at in range(0, keys.size, 5 if keys.size < 50 else 60):
-            exact = random_energy(int(keys[at]), float(beta[at]))
-            for name in found._fields:
-                assert float(getattr(found, name)[at]) == pytest.approx(getattr(exact, name), rel=0.01)
-
-
-def test_longer_queries_freeze_a_head() -> None:
-    """Twenty times as long, β is twenty times as large, and keys that take part become few."""
-    torch.manual_seed(1)
-    x = torch.randn(1, 24, 16)
-    model = Plain()
-    before = heads_of(0, captured(model, (x,))[0].problem)
-    model.gain = 20.0
-    after = heads_of(0, captured(model, (x,))[0].problem)
-    for one, other in zip(before, after, strict=True):
-        assert other.beta == pytest.approx(20 * one.beta, rel=1e-4)
-        assert not one.beyond
-        assert other.beyond
-        assert other.participation > 3 * one.participation
-        assert other.entropy < one.entropy

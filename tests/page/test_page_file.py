@@ -5,24 +5,17 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import math
 import re
-from dataclasses import replace
-from decimal import ROUND_05UP, Context
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from opened_page import Make
 
 from attnlab import figures, units
 from attnlab.judge.ranking import Sure
-from attnlab.problem.result import Measurement
 from attnlab.report.analysis import analyse
-from attnlab.report.explore_data import figure, packed, packed_rounds
-from attnlab.report.explore_page import LIMIT, render
+from attnlab.report.explore_page import render
 from attnlab.runs.store import read_run
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
@@ -95,61 +88,3 @@ def test_a_page_keeps_its_limit_by_thinning_rounds_or_says_that_it_cannot(made: 
         ValueError, match=r"make a page of [\d.]+ KiB without a raw round, more than 97\.7 KiB"
     ):
         render([run], limit=100_000)
-
-
-@given(
-    st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
-)
-def test_no_text_ends_the_block_of_data(value: Any) -> None:
-    letters = packed(value)
-    assert re.fullmatch(r"[A-Za-z0-9+/=]+", letters)
-    assert unpacked(letters) == value and packed(value) == letters
-
-
-@given(st.floats(1e-300, 1e300), st.integers(1, 4))
-def test_a_figure_of_five_digits_reads_as_the_figure_itself(value: float, digits: int) -> None:
-    found = figure(value)
-    assert found == float(Context(prec=5, rounding=ROUND_05UP).create_decimal(f"{value:.14e}"))
-    assert f"{found:.{digits - 1}e}" == f"{float(f'{value:.14e}'):.{digits - 1}e}"
-    assert figure(-value) is figure(math.inf) is figure(math.nan) is None and figure(0.0) == 0
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(1e-9, 1e3), st.integers(0, 5), st.booleans(), st.integers(1, 3)), min_size=1
-    ),
-    st.integers(0, 900),
-)
-def test_rounds_come_back_to_four_digits_in_the_room_there_is(
-    taken: list[tuple[float, int, bool, int]], most: int
-) -> None:
-    seconds, processes, disturbed, gaps = zip(*taken, strict=True)
-    numbers = [sum(gaps[:at]) for at in range(len(gaps))]
-    columns = {"round": numbers, "process": processes, "disturbed": disturbed}
-    latency = Measurement(
-        "latency", "s", seconds, {name: tuple(map(float, each)) for name, each in columns.items()}
-    )
-    told = unpacked(packed_rounds([latency], LIMIT))
-    assert told["schedules"] == [[numbers, list(processes)]]
-    assert [one * 10.0 ** told["exponent"][0] for one in told["times"][0]] == pytest.approx(
-        seconds, rel=5.1e-4
-    )
-    assert told["disturbed"] == [[at for at, flag in enumerate(disturbed) if flag]]
-    thin = packed_rounds([latency], most)
-    assert len(thin) <= most or unpacked(thin)["shown"] == 0
-
-
-def test_texts_of_a_run_are_one_safe_line_each(made: Make) -> None:
-    run = made()
-    bad = "a\x1b[31m\u202e\nb" + "x" * 2000
-    results = [replace(one, kernel=bad, reason=one.reason and bad) for one in run.results]
-    environment = {"cpu": bad, "contenders": {bad: 3}}
-    page = render([replace(run, results=results, command=bad, environment=environment)])
-    assert not re.search("[\x1b\u202e\n]", json.dumps(unpacked(blocks(page)[0]), ensure_ascii=False))
-
-
-@pytest.mark.parametrize("kernel", ["a plain kernel", "a <b>kernel</b>"])
-def test_the_page_is_the_same_with_a_reports_analysis_and_without(made: Make, kernel: str) -> None:
-    run = made(lengths=(64,))
-    run.results[1] = replace(run.results[1], kernel=kernel)
-    assert render([run], known=[analyse(run)]) == render([run])

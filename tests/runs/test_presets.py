@@ -6,15 +6,11 @@ import json
 import re
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from attnlab.problem.mask_parts import Shape
 from attnlab.problem.masks import Mask
 from attnlab.runs.plan import Plan
-from attnlab.runs.presets import PHASES, Part, chosen_parts, preset_workloads, presets
+from attnlab.runs.presets import PHASES, Part, chosen_parts, presets
 
 #: heads, key heads, head_dim and value_dim by part, and the width of the model where heads × head_dim is it; written
 #: down from the sources beside the presets
@@ -72,39 +68,6 @@ def test_a_phase_is_what_it_is_called(part: Part) -> None:
     assert (phase == "decode") == all(one.queries == 1 for one in found)
     assert all(Mask.parse(one.masked.text) == one.masked for one in found)
     assert re.search(r"arXiv:\d{4}\.\d{5}|Radford et al\. 2019, table 2", presets()[part.preset].source)
-
-
-def test_special_features_are_there() -> None:
-    """Cap, sinks and windows, as the models have them: a window of 4,096 keys is a query's own and 4,095 before."""
-    gemma = preset_workloads("gemma2-9b", {})
-    assert {one.softcap for one in gemma} == {50.0} and {one.scale for one in gemma} == {1 / 16}
-    assert {one.window for one in gemma} == {None, (4095, 0)}
-    oss = preset_workloads("gpt-oss-20b", {})
-    assert all(one.sinks for one in oss) and {one.window for one in oss} == {None, (127, 0)}
-    (absorbed, *_) = preset_workloads("deepseek-v3/decode", {})
-    assert absorbed.scale == pytest.approx(192**-0.5, rel=1e-12)
-    assert {one.queries for one in preset_workloads("whisper-large/prefill/cross", {})} == {4, 448}
-    assert {one.keys for one in preset_workloads("sdxl/prefill/cross-4096", {})} == {77}
-    tokens = preset_workloads("fa2-16k/prefill/d64", {"lengths": (512, 16384, 40000)})
-    assert [one.batch for one in tokens] == [32, 1, 1]
-    assert [one.batch for one in preset_workloads("fa2-2k/prefill/d64", {"batch": 3})] == [3] * 5
-
-
-@given(st.integers(0, 12), st.integers(1, 9), st.booleans())
-def test_a_window_is_left_out_only_where_it_hides_nothing(left: int, keys: int, decoding: bool) -> None:
-    said: dict[str, Any] = {"lengths": (keys,), "heads": (1,), "window": (left, 0), "causal": "top_left"}
-    if decoding:
-        said |= {"queries": 1, "causal": "bottom_right"}
-    part = Part("model", "prefill", said)
-    (workload,) = part.workloads()
-    shape = Shape(1, 1, 1 if decoding else keys, keys)
-    own = np.arange(shape.queries)[:, None] + shape.keys - shape.queries
-    expected = (np.arange(keys) <= own) & (np.arange(keys) >= own - left)
-    seen = workload.masked.array(shape)
-    assert (np.broadcast_to(True if seen is None else seen, (1, 1, *expected.shape)) == expected).all()
-    assert (workload.window is None) == (left >= keys - 1)
-    (asked,) = part.workloads({"window": (left, 0)} if left < keys else {})  # what somebody asks for stays
-    assert asked.window == (left, 0) if left < keys else asked == workload
 
 
 def test_options_go_before_what_a_preset_says_and_what_two_ask_for_is_measured_once() -> None:

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 from every import installed, library_of
-from typed import status
 
 from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.problem.directions import DIRECTIONS
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.mask_parts import Part
 from attnlab.problem.workload import DEVICES, Workload
-from attnlab.report.support_page import SHORT, page, short
-from attnlab.runs.support import DECLARED, FAULT, PLAIN, YES, Support, asked, features, listed, support
+from attnlab.report.support_page import SHORT, page
+from attnlab.runs.support import DECLARED, FAULT, PLAIN, YES, Support, asked, features, support
 
 ROOT = Path(__file__).parents[2]
 ANEW = "run python docs/support.py"
@@ -81,43 +79,6 @@ def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
     assert len(found.faults) == json.dumps(found.answers).count(FAULT)
     text = page([found])
     assert "**fault** " in text and "exited with status 3" in text
-
-
-def test_what_cannot_be_had_says_why(tmp_path: Path) -> None:
-    found = support("numpy_blocked", "cuda")
-    assert found.unavailable and "cuda" in found.unavailable and not found.answers
-    assert Support.from_dict(found.to_dict()) == found and found.unavailable in page([found])
-    (tmp_path / "dies.py").write_text("import os; os._exit(3)\n")
-    dead, alive = listed("cpu", [str(tmp_path)], ["dies", "numpy_blocked"])
-    assert "status 3" in str(dead.reason) and alive.reason is None and alive.library == "numpy"
-
-
-def test_a_cell_names_the_formats_and_the_reasons() -> None:
-    """Yes in all, in some with the reason for the others; what holds throughout is said once."""
-
-    def told(*answers: str) -> dict[str, str]:
-        return dict(zip(DTYPES, answers, strict=True))
-
-    none = told(*["no gradients"] * 4)
-    answers = {
-        PLAIN: {"forward": told("slow", YES, YES, YES), "training": none},
-        "sinks": {"forward": told("slow", "no sinks", "no sinks", YES), "training": none},
-    }
-    text = page([Support("x", "cpu", {"lib": "1.2"}, None, answers)])
-    assert "|`x`|lib 1.2|bf16, f32, f64; not f16 (1)|" in text and "Not `x` (3)." in text
-    assert "|no mask|yes|" in text and "|sinks|f64 (2)|" in text
-    assert text.endswith("1. slow\n2. no sinks\n3. no gradients\n")
-    assert "|`x`|" in short([Support("x", "cpu", {}, None, answers)])
-
-
-def test_the_command_prints_markdown_or_json(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = {PLAIN: features()[PLAIN]}
-    monkeypatch.setattr("attnlab.runs.support.features", lambda: few)
-    for more, expected in ([], "## forward, on cpu"), (["--json"], '"backend": "numpy_vectorized"'):
-        assert status("backends", "numpy_vectorized", "--matrix", *more) == 0
-        assert expected in capsys.readouterr().out
 
 
 def test_the_pages_are_those_of_the_data() -> None:

@@ -101,33 +101,3 @@ def test_a_sweep_is_read_back_as_it_was_cut(tmp_path: Path) -> None:
     assert {one.plan.contenders for one in sweep.shards} == {("torch_eager", "torch_eager", "torch_sdpa")}
     whole = Plan.grid(**read_plan(tmp_path / "sweep" / "plan.toml"))
     assert whole.workloads == many(10).workloads
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, r"holds no sweep: there is no sweep\.json in it"),
-        ("[", "cannot be read"),
-        ("{", "cannot be read"),
-        ('{"format": 9}', "not of format 1"),
-        ('{"format": 1}', r"sweep\.json"),
-    ],
-)
-def test_a_folder_that_is_no_sweep_is_refused(text: str | None, said: str, tmp_path: Path) -> None:
-    """One line with the mend."""
-    if text is not None:
-        (tmp_path / "sweep.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=said):
-        read_sweep(tmp_path)
-
-
-def test_what_cannot_be_cut_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one shard or more, got 0"):
-        cut(many(4), 0)
-    with pytest.raises(ValueError, match="seconds must be 4 numbers above 0"):
-        cut(many(4), 2, [1.0, 2.0])
-    new_sweep(many(2), tmp_path / "sweep", 1)
-    with pytest.raises(ValueError, match="already holds something; go on with --resume"):
-        new_sweep(many(2), tmp_path / "sweep", 1)
-    with pytest.raises(ValueError, match="has shards 0 to 0, got 1"):
-        read_sweep(tmp_path / "sweep").shard(1)

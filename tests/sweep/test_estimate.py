@@ -13,7 +13,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
-from attnlab.runs.sweep_estimate import learned, sample, wall_seconds
+from attnlab.runs.sweep_estimate import learned
 
 NAMES = ("torch_eager", "torch_eager#2", "torch_sdpa")
 PLAN = Plan(
@@ -35,16 +35,14 @@ def seconds(one: Workload) -> float:
     return START * limits.processes * len(NAMES) + rounds
 
 
-def stored(workloads: tuple[Workload, ...], *, declined: str = "") -> Run:
+def stored(workloads: tuple[Workload, ...]) -> Run:
     """A run of such races, the first one longer; 50 s beside them."""
     results = []
     for place, one in enumerate(workloads):
         took = seconds(one) + (0.0 if place else FIRST)
         for name in NAMES:
             latency = Measurement("latency", "s", (one.flops / 4e10,), {"round": (0.0,)})
-            found = Result(name, one, Outcome.MEASURED, measurements=(latency,), race_seconds=took)
-            left = Result(name, one, Outcome.DECLINED, "it does not", race_seconds=took)
-            results.append(left if name == declined else found)
+            results.append(Result(name, one, Outcome.MEASURED, measurements=(latency,), race_seconds=took))
     spent = sum(result.race_seconds or 0.0 for result in results[:: len(NAMES)])
     account = {"timed": spent, "ceilings": BESIDE, "numerics": 1e4}
     return Run(
@@ -61,11 +59,6 @@ def test_starts_and_calls_of_races_are_added_up() -> None:
     assert costs.median < 0.1 and abs(costs.total) < 0.3 and costs.machines == (fingerprint({}),)
 
 
-def test_contenders_that_decline_cost_nothing() -> None:
-    costs = learned([stored(PLAN.workloads, declined="torch_sdpa")])
-    assert costs.call("torch_sdpa", PLAN.workloads[5]) is None
-
-
 def test_what_is_not_known_is_not_predicted() -> None:
     with pytest.raises(ValueError, match="nothing is known of what numpy_vectorized takes: no run that is"):
         learned([stored(PLAN.workloads)]).of_plan(
@@ -73,16 +66,3 @@ def test_what_is_not_known_is_not_predicted() -> None:
         )
     with pytest.raises(ValueError, match="a run of this version with 5 races or more, got 3"):
         learned([stored(PLAN.workloads[:3])])
-
-
-def test_the_last_of_several_machines_ends_the_sweep() -> None:
-    assert wall_seconds([5, 4, 3, 3, 3], 2) == 10
-
-
-def test_a_sample_spans_the_plan() -> None:
-    """From the least FLOPs to the most."""
-    found = sample(replace(PLAN, experiments=("formula",)), 5)
-    flops, every = [one.flops for one in found.workloads], [one.flops for one in PLAN.workloads]
-    assert flops == sorted(flops) and len(flops) == 5 and not found.experiments
-    assert (flops[0], flops[-1]) == (min(every), max(every))
-    assert len(sample(PLAN, 100).workloads) == 24

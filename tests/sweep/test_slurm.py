@@ -39,19 +39,8 @@ def attnlab(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_job_array_gives_the_same_set_of_results_as_one_run(slurm: Slurm, tmp_path: Path) -> None:
     """On two nodes, which hold the lock of their host in turn; the report is written from the shards."""
     file, out = plan_file(tmp_path), tmp_path / "sweep"
-    words = [
-        "sweep",
-        str(file),
-        "--cluster",
-        "slurm",
-        "--partition",
-        "main",
-        "--shards",
-        "3",
-        "--out",
-        str(out),
-    ]
-    found = attnlab(slurm, *words)
+    options = ["--cluster", "slurm", "--partition", "main", "--shards", "3"]
+    found = attnlab(slurm, "sweep", str(file), *options, "--out", str(out))
     assert found.returncode == 0, found.stderr
     assert "6 of 6 workloads; shards: 3 complete" in found.stdout
     sweep = read_sweep(out)
@@ -61,9 +50,7 @@ def test_a_job_array_gives_the_same_set_of_results_as_one_run(slurm: Slurm, tmp_
     nodes = {one["node"] for journal in journals for one in journal if one["event"] == "started"}
     assert nodes == {"node1", "node2"}
     spans = sorted((one[0]["time"], one[1]["time"]) for one in journals)
-    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), (
-        "two measured on one host at a time"
-    )
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans)), "two at a time"
     assert len(list((out / "machines").glob("*/report.md"))) == 1
     told = json.loads(attnlab(slurm, "sweep", "--status", "--json", "--out", str(out)).stdout)
     assert (told["done"], told["size"], told["seconds_left"]) == (6, 6, 0)
@@ -75,17 +62,8 @@ def test_a_job_whose_time_is_over_stops_in_order_and_is_begun_again(slurm: Slurm
     longer = PLAN.replace("max_rounds = 2", "max_rounds = 300").replace(
         "turn_seconds = 0.0001", "turn_seconds = 0.02"
     )
-    words = [
-        "sweep",
-        str(plan_file(tmp_path, longer)),
-        "--cluster",
-        "slurm",
-        "--shards",
-        "1",
-        "--out",
-        str(out),
-    ]
-    found = attnlab(slurm, *words, "--detach")
+    options = ["--cluster", "slurm", "--shards", "1", "--detach"]
+    found = attnlab(slurm, "sweep", str(plan_file(tmp_path, longer)), *options, "--out", str(out))
     assert found.returncode == 0, found.stderr
     shard = read_sweep(out).shard(0)
     (job,) = slurm.queue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import os
@@ -11,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from slurm import wait_until
@@ -21,11 +19,7 @@ from attnlab.__main__ import main
 from attnlab.problem.result import Result
 from attnlab.runs import dataset
 from attnlab.runs import sweep_folder as folder
-from attnlab.runs import sweep_jobs as cluster
-from attnlab.runs.execute import resolve
-from attnlab.runs.plan import Plan, read_plan
-from attnlab.runs.store import Run
-from attnlab.runs.sweep_folder import append_line, new_sweep, read_sweep
+from attnlab.runs.sweep_folder import read_sweep
 from attnlab.runs.sweep_progress import status
 
 
@@ -99,54 +93,6 @@ def test_a_plan_is_cut_and_its_shards_are_told(tmp_path: Path, capsys: pytest.Ca
     assert [one["state"] for one in states["shards"]] == ["open", "complete"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "a sweep needs a plan: attnlab sweep PLAN.toml"),
-        (["nowhere.toml"], "the plan file nowhere.toml cannot be read: No such file"),
-        (["{plan}", "--cluster", "pbs"], "'--cluster': 'pbs' is not one of 'slurm', 'local'"),
-        (["{plan}", "--partition", "gpu"], "--partition is for Slurm: give --cluster slurm too"),
-        (["{plan}", "--detach"], "--detach is for Slurm"),
-        (["{plan}", "--shards", "0"], "--shards must be above 0, got 0"),
-        (["{plan}", "--shards", "2", "--hours-per-shard", "1", "--from", "{out}"], "give one of them"),
-        (["{plan}", "--hours-per-shard", "0", "--from", "{out}"], "--hours-per-shard must be above 0, got 0"),
-        (["{plan}", "--job-hours", "0"], "--job-hours must be above 0, got 0"),
-        (["{plan}", "--at-once", "0"], "--at-once must be above 0, got 0"),
-        (["{plan}", "--machines", "3"], "--machines and --price-per-hour are for --estimate"),
-        (["{plan}", "--estimate", "--machines", "0"], "--machines must be above 0, got 0"),
-        (["{plan}", "--estimate", "--price-per-hour", "nan"], "--price-per-hour must be above 0, got nan"),
-        (["{plan}", "--estimate", "--sample", "4"], "5 races or more, got a sample of 4 of a plan of 6"),
-        (["{plan}", "--sbatch", "qos"], "--sbatch takes NAME=VALUE"),
-        (["{plan}", "--estimate", "--from", "{out}"], "holds no run"),
-        (["{plan}", "--status"], "which holds its plan: give none"),
-        (["--status"], "holds no sweep"),
-        (["--resume"], "holds no sweep"),
-        (["--shard", "0"], "holds no sweep"),
-        (["{bad}"], "bad.toml: unknown key 'length'; did you mean lengths"),
-        (["{none}"], "cannot be read: "),
-        (["{unknown}"], "no_such_backend"),
-    ],
-)
-def test_a_slip_is_one_line_and_writes_nothing(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What was expected, what came, what to do."""
-    files = {
-        "plan": PLAN,
-        "bad": "length = [8]",
-        "none": "<plan/>",
-        "unknown": 'backends = ["no_such_backend"]',
-    }
-    for name, text in files.items():
-        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
-    places = {name: str(tmp_path / f"{name}.toml") for name in files} | {"out": str(tmp_path / "out")}
-    given = [one.format(**places) for one in words]
-    exit_status, printed, errors = said(capsys, "sweep", *given, "--out", places["out"])
-    assert (exit_status, printed, len(errors)) == (2, "", 1), errors
-    assert message in errors[0]
-    assert not (tmp_path / "out").exists()
-
-
 @needs_submitit
 def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -173,59 +119,6 @@ def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
             f"go on with: attnlab sweep --resume --cluster slurm --out {out}"
         ],
     )
-
-
-def test_a_disk_that_is_full_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the sweep stays as it is."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "a file"))
-
-    monkeypatch.setattr(cluster, "work", full)
-    out = tmp_path / "sweep"
-    exit_status, printed, errors = said(capsys, "sweep", str(plan_file(tmp_path)), "--out", str(out))
-    assert (exit_status, printed) == (1, "")
-    assert errors[-1:] == [
-        f"attnlab: the sweep in {out} stops: No space left on device ({tmp_path / 'a file'}); what is done is kept, "
-        "--resume goes on"
-    ]
-    assert read_sweep(out).told.sizes == (6,)
-
-
-def test_a_list_of_jobs_that_was_cut_off_is_read_and_gone_on_with(tmp_path: Path) -> None:
-    """A disk may be full while it is written."""
-    sweep = new_sweep(Plan.grid(**read_plan(plan_file(tmp_path))), tmp_path / "sweep", 3)
-    jobs = sweep.folder / cluster.SUBMITTED
-    jobs.write_text('[0, "17_0"]\n[1, "17', encoding="utf-8")
-    append_line(jobs, '[2, "18"]')
-    assert cluster.Jobs.submitted(SimpleNamespace(sweep=sweep)) == {0: "17_0", 2: "18"}
-
-
-def test_to_go_on_is_said_with_the_options_that_were_given() -> None:
-    """Those of their defaults left out."""
-    asked = cluster.Asked(
-        cluster="slurm", partition="main", constraint="epyc&bigmem", hours=2, further={"account": "lab"}
-    )
-    assert asked.resume(Path("a sweep")) == (
-        "attnlab sweep --resume --cluster slurm --partition main --constraint 'epyc&bigmem' --job-hours 2 "
-        "--sbatch account=lab --out 'a sweep'"
-    )
-    assert cluster.Asked().resume(Path("b")) == "attnlab sweep --resume --out b"
-
-
-def test_a_sample_of_another_plan_is_not_learned_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What it says would be of other workloads."""
-    (tmp_path / "out-sample").mkdir()
-    plan = resolve(Plan.grid(**read_plan(plan_file(tmp_path, PLAN.replace("[8, 16, 32]", "[9, 17, 33]")))))[0]
-    Run(tmp_path / "out-sample", plan, {}, plan.contenders, str(plan.baseline)).save()
-    words = ["sweep", str(plan_file(tmp_path)), "--estimate", "--out", str(tmp_path / "out")]
-    exit_status, printed, (line,) = said(capsys, *words)
-    assert (exit_status, printed) == (2, "")
-    assert "out-sample holds a sample of another plan: give another --out, or learn from it" in line
 
 
 def test_an_estimate_is_learned_from_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

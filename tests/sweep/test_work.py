@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from sweeping import HERE, Fake, cells_of, plan_file
 
 from attnlab.environment import fingerprint
-from attnlab.errors import NotStored
-from attnlab.runs import sweep_folder as folders
 from attnlab.runs import sweep_work as works
 from attnlab.runs.lock import held, host_held
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
-from attnlab.runs.sweep_folder import Sweep, append_line, new_sweep, read_sweep
-from attnlab.runs.sweep_jobs import Job
+from attnlab.runs.sweep_folder import Sweep, new_sweep, read_sweep
 from attnlab.runs.sweep_merging import by_machine
-from attnlab.runs.sweep_progress import State, Status, status
-from attnlab.runs.sweep_work import deaths, run_command, work
+from attnlab.runs.sweep_progress import status
+from attnlab.runs.sweep_work import work
 
 
 @pytest.fixture(autouse=True)
@@ -87,16 +82,6 @@ def test_three_deaths_at_one_workload_are_an_outcome(sweep: Sweep, here: dict[st
     assert work(again.folder, 0, carry=fake) == "complete" and is_whole(again)
 
 
-def test_a_job_that_ends_with_its_node_counts_as_a_death() -> None:
-    """It leaves a line that it began and none that it ended; what other series saw does not count."""
-    began = {"event": "started", "series": 1, "done": 2}
-    asked_to_stop = {"event": "ended", "status": 130, "done": 2}
-    assert deaths([began, began], 1, 2) == 2
-    assert deaths([began, began], 1, 3) == 1, "the second one did a workload"
-    assert deaths([began, asked_to_stop, began], 1, 2) == 1
-    assert deaths([began, began], 2, 2) == deaths([], 1, 0) == 0
-
-
 def test_another_kind_of_machine_does_what_is_left_in_a_run_of_its_own(
     sweep: Sweep, here: dict[str, object]
 ) -> None:
@@ -131,67 +116,6 @@ def test_what_no_further_try_can_mend_is_an_outcome_at_once(
     assert state.state == outcome and "what it said last" in str(state.reason)
 
 
-def test_a_job_of_another_version_is_refused_with_both(
-    sweep: Sweep, here: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything is run; by a job of a cluster it is the outcome, not a failure."""
-    fake = Fake(here, (None, 0))
-    monkeypatch.setattr(folders, "version", lambda name: "99.0")
-    said = f"is of attnlab {sweep.told.attnlab}, and this is attnlab 99.0: install that version"
-    with pytest.raises(ValueError, match=said):
-        work(sweep.folder, 0, carry=fake)
-    assert not fake.commands and not sweep.shard(0).journal()
-    assert Job()(str(sweep.folder), 0) == "refused"
-    (state,) = status(sweep).states
-    assert state.state == "refused" and said in str(state.reason)
-
-
-def test_clocks_that_differ_are_told_and_measure_nothing(
-    sweep: Sweep, here: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host a day behind the files: no duration is taken over both clocks."""
-    real = time.time
-    monkeypatch.setattr(works.time, "time", lambda: real() - 86400)
-    assert work(sweep.folder, 0, carry=Fake(here, (2, 130))) == "interrupted"
-    monkeypatch.undo()
-    found = status(sweep)
-    (line,) = found.clocks()
-    assert " is 86400 s behind that of the files" in line or " is 8640" in line or " is 8639" in line
-    assert found.states[0].seconds < 43200
-    journal = sweep.shard(0).folder / "journal.jsonl"
-    kept = [line for line in journal.read_text(encoding="utf-8").splitlines() if '"ended"' not in line]
-    journal.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    assert status(sweep).states[0].seconds < 43200, "of an attempt that was killed too"
-
-
-def test_the_time_left_follows_from_what_was_seen(sweep: Sweep) -> None:
-    """Seconds a workload so far, times those that are left."""
-    assert status(sweep).seconds_left is None
-    shard = sweep.shard(0)
-    begin = ["", "", "", "", "run", "--plan", f"{shard.folder}/plan.toml", "", f"{shard.folder}/run-1"]
-    Fake(dict(HERE), (2, 130))(begin, [])
-    shard.note("started", series=1, run="run-1", host="a", machine="m", time=1000.0, clock_s=0.0, done=0)
-    shard.note("ended", status=130, said="", done=2, time=1030.0)
-    found = status(sweep)
-    assert (found.done, found.size, found.seconds_left) == (2, 6, 60.0)
-    assert found.summary() == "2 of 6 workloads; shards: 1 stopped; about 60 s left"
-    shard.note("outcome", outcome="complete", series=1)
-    begin[-1] = f"{shard.folder}/run-2"
-    Fake(dict(HERE), (None, 0))(begin, [])
-    with pytest.raises(ValueError, match="two of its runs have results of one workload"):
-        by_machine(sweep)
-
-
-def test_shards_that_ended_for_one_reason_are_one_line() -> None:
-    """A fleet with a wrong version has thousands."""
-    many = [State(number=one, size=4, done=1, state="refused", reason="why") for one in range(7)]
-    other = State(number=9, size=4, done=2, state="killed", reason="3 jobs ended there")
-    assert Status((*many, other)).reasons() == [
-        "7 shards (0, 1, 2, 3, 4, ...) refused with 7 of 28 workloads: why",
-        "shard 9 killed with 2 of 4 workloads: 3 jobs ended there",
-    ]
-
-
 def test_a_journal_that_was_cut_off_is_read_and_gone_on_with(sweep: Sweep) -> None:
     """A kill may come while a line is written."""
     shard = sweep.shard(0)
@@ -201,12 +125,6 @@ def test_a_journal_that_was_cut_off_is_read_and_gone_on_with(sweep: Sweep) -> No
     assert [one["event"] for one in shard.journal()] == ["started"]
     shard.note("ended", status=130)
     assert [one["event"] for one in shard.journal()] == ["started", "ended"], "glued to what was cut off"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_is_told_by_the_name_of_the_file() -> None:
-    with pytest.raises(NotStored, match="/dev/full cannot be written to: No space left on device"):
-        append_line(Path("/dev/full"), "a line")
 
 
 def test_a_host_stays_held_by_what_was_started() -> None:
@@ -239,10 +157,3 @@ def test_who_waits_for_a_folder_gets_it(tmp_path: Path) -> None:
         assert not got.is_set()
     waiting.join()
     assert got.is_set() and not (tmp_path / "run.lock").exists()
-
-
-def test_a_command_tells_how_it_ended() -> None:
-    """Its exit status, or the signal that ended it, and its last line."""
-    say = "import sys; print('first', file=sys.stderr); print('last', file=sys.stderr); "
-    assert run_command([sys.executable, "-c", say + "sys.exit(3)"], []) == (3, "last")
-    assert run_command([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], []) == (-9, "")
