@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
 import psutil
 import pytest
 
@@ -12,10 +12,12 @@ from attnlab import system
 from attnlab.backend.backend import Backend
 from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import load
+from attnlab.gate.evidence import weigh
+from attnlab.gate.questions import questions
 from attnlab.libraries.torch_ranks_library import TorchRanks
-from attnlab.problem.inputs import problem_of
 from attnlab.problem.workload import Workload
 from attnlab.race.instruments import PEAK_MEMORY
+from attnlab.race.probe import Probe
 from attnlab.race.worker_process import Refused, WorkerProcess
 
 distributed = pytest.importorskip("torch.distributed")
@@ -53,43 +55,21 @@ def ended(backend: Backend) -> None:
     library.team.end()
 
 
-UNEVEN = [
-    WORKLOAD.with_(queries=7, keys=13),
-    WORKLOAD.with_(queries=9, keys=4, causal=True, value_dim=3),
-]
-#: those that up to three ranks of a ring can share
-EVEN = [
-    WORKLOAD,
-    WORKLOAD.with_(causal=True, queries=24, keys=24),
-    WORKLOAD.with_(dtype="float64", layout="bshd", scale=-0.3),
-    WORKLOAD.with_(dtype="float64", causal=True, scale=0.0),
-]
-DIRECTIONS = ["forward", "backward", "training"]
-
-
-def agrees(backend: Backend, asked: Workload) -> None:
-    """With attention in one process, twice."""
-    problem, alone = problem_of(asked), load("torch_eager")
-    call = backend.bind(asked, problem)
-    expected = alone.named(asked, alone.bind(asked, problem)())
-    relative, absolute = (1e-12, 1e-13) if asked.dtype == "float64" else (1e-4, 1e-5)
-    for _ in range(2):
-        found = backend.named(asked, call())
-        assert found.keys() == expected.keys()
-        for name, one in found.items():
-            np.testing.assert_allclose(one, expected[name], rtol=relative, atol=absolute)
-
-
-@pytest.mark.parametrize("workload", UNEVEN + EVEN, ids=lambda one: one.label)
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_every_cut_gives_what_one_process_gives(
-    over_ranks: Backend, workload: Workload, direction: str
-) -> None:
-    """In float64 to float64's precision. Lengths that ranks do not share evenly too, of one position, but in a ring."""
-    if workload in UNEVEN and over_ranks.name == "torch_ring":
-        assert over_ranks.declines(workload) is not None or over_ranks.settings["processes"] == "1"
-    else:
-        agrees(over_ranks, workload.with_(direction=direction))
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_every_cut_is_right_by_the_gates_questions(over_ranks: Backend, dtype: str, kind: str) -> None:
+    """The first ones that it does not decline, with and without a causal mask, judged as whoever merges parts."""
+    probe, asked = Probe(over_ranks), Counter[bool]()
+    for question in questions(dtype, 0, kind):
+        workload = question.workload()
+        if asked[bool(workload.causal)] == 3 or over_ranks.declines(workload):
+            continue
+        asked[bool(workload.causal)] += 1
+        answers = probe.answer(question.problem, workload, *question.layouts)
+        for name, reference in question.references_of(over_ranks.parts).items():
+            found = weigh(reference, answers[name], **question.weighing(name))
+            assert found.fault is None, f"{name} of {question.text}: {found.fault}"
+    assert min(asked[True], asked[False]) > 0
 
 
 def sent_by(backend: Backend, workload: Workload) -> list[float]:
