@@ -1,9 +1,10 @@
-"""PyTorch on CUDA: the order of the instruments' steps on stand-ins, and the real thing where there is one."""
+"""PyTorch and CuPy on CUDA: the order of the instruments' steps on stand-ins, and the real thing where there is one."""
 
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 
 from attnlab.backend.discovery import backends, load
 from attnlab.backend.library import Library, open_library
-from attnlab.errors import Unavailable
+from attnlab.errors import Declined, Unavailable
+from attnlab.libraries import cupy_library
 from attnlab.libraries.torch_library import Torch, kernels_of
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.workload import Workload
@@ -24,6 +26,7 @@ class Device:
         self.steps: list[str] = []
         self.flushed: list[int] = []
         self.now, self.held, self.peak, self.there = 0.0, 1000, 5000, True
+        self.hooks: list[Any] = []
 
     def note(self, step: str) -> Any:
         return lambda *given, **named: self.steps.append(step)
@@ -46,7 +49,7 @@ class Device:
             self.steps.append("flush")
             self.now += 100.0
 
-        return SimpleNamespace(zero_=flush)
+        return SimpleNamespace(zero_=flush, fill=flush)
 
     def call(self) -> None:
         """2 ms, that take 300 bytes and give back 200."""
@@ -54,6 +57,9 @@ class Device:
         self.now += 2.0
         self.held += 300
         self.peak = max(self.peak, self.held)
+        for hook in self.hooks:
+            hook.malloc_postprocess(mem_size=300)
+            hook.free_postprocess(mem_size=200)
         self.held -= 200
 
     def as_torch(self) -> Any:
@@ -74,13 +80,60 @@ class Device:
         )
         return SimpleNamespace(cuda=cuda, empty=self.buffer, int8="int8")
 
+    def as_cupy(self) -> ModuleType:
+        device = self
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Library]:
-    """A stand-in's device, and PyTorch's library on it."""
+        class Fault(Exception):
+            pass
+
+        class Hook:
+            def __enter__(self) -> Hook:
+                device.hooks.append(self)
+                return self
+
+            def __exit__(self, *fault: object) -> None:
+                device.hooks.remove(self)
+
+        def count() -> int:
+            if not self.there:
+                raise Fault("cudaErrorNoDevice: no CUDA-capable device is detected")
+            return 1
+
+        made = ModuleType("cupy")
+        made.__spec__ = ModuleSpec("cupy", loader=None)
+        vars(made).update({name: getattr(np, name) for name in np.__all__ if not hasattr(made, name)})
+        runtime = SimpleNamespace(
+            CUDARuntimeError=Fault,
+            getDevice=lambda: 0,
+            getDeviceCount=count,
+            getDeviceProperties=lambda device: {"l2CacheSize": 50 * 2**20},
+            memGetInfo=lambda: (7, 9),
+            runtimeGetVersion=lambda: 12090,
+        )
+        cuda = SimpleNamespace(
+            Device=lambda: SimpleNamespace(synchronize=self.note("synchronize")),
+            Event=self.event,
+            MemoryHook=Hook,
+            get_elapsed_time=self.elapsed,
+            runtime=runtime,
+        )
+        pool = SimpleNamespace(free_all_blocks=self.note("given back"))
+        vars(made).update(
+            __version__="13.6.0",
+            asnumpy=np.asarray,
+            empty=self.buffer,
+            cuda=cuda,
+            get_default_memory_pool=lambda: pool,
+        )
+        return made
+
+
+@pytest.fixture(params=["torch", "cupy"])
+def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, Library]:
+    """A stand-in's device, and the library on it."""
     device = Device()
-    monkeypatch.setitem(sys.modules, "torch", device.as_torch())
-    return device, Torch("cuda")
+    monkeypatch.setitem(sys.modules, request.param, getattr(device, f"as_{request.param}")())
+    return device, Torch("cuda") if request.param == "torch" else cupy_library.open_on("cuda")
 
 
 def test_events_time_the_calls_and_not_the_cache_flush(opened: tuple[Device, Library]) -> None:
@@ -103,14 +156,36 @@ def test_peak_memory_is_what_one_call_adds_to_what_was_held(opened: tuple[Device
     assert library.peak_bytes(device.call) == 300
     assert library.peak_bytes(device.call) == 300, "from nothing again"
     assert [step for step in device.steps if step != "reset"] == ["synchronize", "call", "synchronize"] * 2
+    assert not device.hooks
 
 
 def test_where_there_is_no_device_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device()
     device.there = False
     monkeypatch.setitem(sys.modules, "torch", device.as_torch())
+    monkeypatch.setitem(sys.modules, "cupy", device.as_cupy())
     with pytest.raises(Unavailable, match="no CUDA device is usable by this PyTorch; use --device cpu"):
         Torch("cuda")
+    with pytest.raises(Unavailable, match=r"usable by this CuPy \(cudaErrorNoDevice: .*\); use --device cpu"):
+        cupy_library.open_on("cuda")
+    with pytest.raises(Unavailable, match="CuPy computes on CUDA only, not on cpu"):
+        cupy_library.open_on("cpu")
+
+
+def test_cupys_arrays_go_in_and_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the functions that CuPy has under NumPy's names."""
+    monkeypatch.setitem(sys.modules, "cupy", Device().as_cupy())
+    library = cupy_library.open_on("cuda")
+    given = np.arange(6, dtype=np.float64).reshape(2, 3).T
+    array = library.from_numpy(given, "float16")
+    assert library.dtype_of(array) == "float16" and array.flags.c_contiguous
+    np.testing.assert_array_equal(library.to_numpy(array), given)
+    assert library.shares_memory(array, array[1:]) and not library.shares_memory(array, array.copy())
+    np.testing.assert_array_equal(library.taking(np.array([[2, 0]]))(array)[0], given[[2, 0]])
+    np.testing.assert_array_equal(library.fill(array, array > 2, -1.0), np.where(given > 2, -1, given))
+    assert library.declines("bfloat16") and not library.declines("float16")
+    with pytest.raises(Declined, match="cupy has no automatic differentiation"):
+        library.training_call(lambda *arrays: None, (), None)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +202,13 @@ def test_where_there_is_no_device_it_says_so(monkeypatch: pytest.MonkeyPatch) ->
             ],
             "_scaled_dot_product_flash_attention + [flash_fwd_splitkv_kernel]",
         ),
+        (["aten::scaled_dot_product_attention", "aten::empty"], "unknown: the profiler named no kernel"),
+        (["aten::bmm", "ampere_sgemm_128x64_tn"], "bmm + [ampere_sgemm_128x64_tn]"),
+        (
+            ["aten::empty", "flash_attn::_flash_attn_forward", "void flash::flash_fwd_kernel<t>(p)"],
+            "flash_attn::_flash_attn_forward + [void flash::flash_fwd_kernel<t>(p)]",
+        ),
+        (["void flashinfer::BatchPrefillKernel<t>(p)"], "[void flashinfer::BatchPrefillKernel<t>(p)]"),
     ],
 )
 def test_the_kernel_is_told_from_the_profilers_names(events: list[str], shown: str) -> None:
