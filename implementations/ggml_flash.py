@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined
 from attnlab.libraries.ggml_library import GRAPHS, Layout, compute
 from attnlab.libraries.host import Made, Recipe, required
-from attnlab.problem.mask_parts import Place, Shape
+from attnlab.problem.mask_kinds import Place, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
 from attnlab.problem.workload import GIVEN, Workload

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.host import required
-from attnlab.problem.mask_parts import band
+from attnlab.problem.mask_kinds import band
 
 numba = required("numba", extra="numba")
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -27,7 +27,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from attnlab.libraries.host import Made
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
-from attnlab.problem.mask_parts import band
+from attnlab.problem.mask_kinds import band
 from attnlab.problem.workload import Workload
 
 require_compiler()

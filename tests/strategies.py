@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from attnlab.problem.fields import declaration
-from attnlab.problem.mask_parts import OPEN, Part, Shape
+from attnlab.problem.mask_kinds import OPEN, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.workload import GIVEN, Workload
 

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 from attnlab.backend.library import Library
 from attnlab.backend.storage import STORED
-from attnlab.problem.mask_parts import KeyLengths, Part, Shape
+from attnlab.problem.mask_kinds import KeyLengths, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
 from attnlab.problem.workload import GIVEN, Workload

@@ -17,8 +17,8 @@ from attnlab.cli import options
 if TYPE_CHECKING:
     from attnlab.runs.plan import Plan
     from attnlab.runs.sweep_estimate import Costs
-    from attnlab.runs.sweep_folder import Sweep
     from attnlab.runs.sweep_jobs import Asked
+    from attnlab.runs.sweep_shards import Sweep
 
 _COUNT, _AMOUNT = options.COUNT, options.AMOUNT
 _DEFAULT = Path("reports/sweep")
@@ -85,8 +85,8 @@ def sweep(
     A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
     asks the jobs to end and keeps what is done; --resume goes on.
     """
-    from attnlab.runs.sweep_folder import joined, new_sweep, read_sweep
     from attnlab.runs.sweep_jobs import Asked
+    from attnlab.runs.sweep_shards import joined, new_sweep, read_sweep
     from attnlab.runs.sweep_work import work
 
     going_on = only_status or only_report or resume or shard is not None
@@ -193,8 +193,8 @@ def _estimated(
     """Print what the plan will take."""
     from attnlab.runs.execute import resolve
     from attnlab.runs.sweep_estimate import wall_seconds
-    from attnlab.runs.sweep_folder import cut
     from attnlab.runs.sweep_progress import duration
+    from attnlab.runs.sweep_shards import cut
     from attnlab.text import counted
 
     spelt, seconds = resolve(plan)[0], costs.of_plan(plan)

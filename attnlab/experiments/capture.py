@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from attnlab.problem.mask_parts import ALIGNMENTS, Causal, Given, KeyLengths, Shape, Window
+from attnlab.problem.mask_kinds import ALIGNMENTS, Causal, Given, KeyLengths, Shape, Window
 from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
 from attnlab.theory import unit_roundoff

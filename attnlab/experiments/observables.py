@@ -36,7 +36,7 @@ from attnlab.backend.backend import Backend
 from attnlab.backend.contender import in_this_process
 from attnlab.problem.directions import OUTPUT
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.mask_parts import Causal
+from attnlab.problem.mask_kinds import Causal
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload

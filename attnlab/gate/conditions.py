@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from attnlab.gate.inputs import EXACT
 from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.mask_parts import Given, Part, Shape
+from attnlab.problem.mask_kinds import Given, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
 

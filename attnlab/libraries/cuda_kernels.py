@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from attnlab.backend.keywords import told
 from attnlab.errors import Unavailable
-from attnlab.problem.mask_parts import band
+from attnlab.problem.mask_kinds import band
 from attnlab.problem.workload import Workload
 
 #: the number formats that tensor cores multiply without losing any of their digits

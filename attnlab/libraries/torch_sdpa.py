@@ -16,7 +16,7 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnlab.problem.mask_parts import Causal
+from attnlab.problem.mask_kinds import Causal
 from attnlab.problem.masks import Mask
 from attnlab.problem.workload import GIVEN, Workload
 

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from attnlab.errors import Declined, Unavailable
 from attnlab.problem.dtypes import FORMATS
-from attnlab.problem.mask_parts import Given
+from attnlab.problem.mask_kinds import Given
 from attnlab.problem.masks import fields_of
 from attnlab.problem.problem import Alibi, Problem
 

@@ -12,7 +12,7 @@ from attnlab.errors import Declined
 from attnlab.problem.block import PARAMETERS, Block, floating, shapes
 from attnlab.problem.distributions import DISTRIBUTIONS
 from attnlab.problem.dtypes import carrier, round_to
-from attnlab.problem.mask_parts import Given
+from attnlab.problem.mask_kinds import Given
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
 from attnlab.problem.workload import GIVEN, Workload

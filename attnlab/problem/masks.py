@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.mask_parts import Causal, Given, KeyLengths, Part, Place, Positions, Shape, Window
+from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Part, Place, Positions, Shape, Window
 
 #: elements of the largest tile that is looked at at once, where pairs are counted one by one
 _TILE = 1 << 22

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.problem.block import PARAMETERS, Block, floating
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.mask_parts import Given, KeyLengths, Part, Place, Shape, broadcastable
+from attnlab.problem.mask_kinds import Given, KeyLengths, Part, Place, Shape, broadcastable
 from attnlab.problem.masks import EVERYTHING, Mask, masked_by
 
 _INPUTS = ("query", "key", "value")

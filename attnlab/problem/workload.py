@@ -28,7 +28,7 @@ from attnlab.problem.fields import (
     spoken,
     whole,
 )
-from attnlab.problem.mask_parts import ALIGNMENTS, Shape, Window
+from attnlab.problem.mask_kinds import ALIGNMENTS, Shape, Window
 from attnlab.problem.masks import Counts, Mask, fields_of, masked_by
 from attnlab.problem.problem import Alibi, Problem, checked_number
 

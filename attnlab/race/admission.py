@@ -13,7 +13,7 @@ from functools import partial
 
 from attnlab.backend.storage import STORED
 from attnlab.problem.dtypes import ITEM_BYTES, carrier
-from attnlab.problem.mask_parts import Part, Shape
+from attnlab.problem.mask_kinds import Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.result import Outcome
 from attnlab.problem.workload import CONTIGUOUS, GIVEN, Workload

@@ -1,7 +1,7 @@
 """What the page to explore shows of runs, as plain data that a browser draws.
 
-Nothing is judged here or in the page: verdicts and intervals are those of `attnlab.report.analysis`, first places those
-of `attnlab.report.winners`, and the answer that of the report.
+Nothing is judged here or in the page: verdicts, intervals and first places are those of
+`attnlab.judge.analysis`, and the answer is that of the report.
 """
 
 from __future__ import annotations

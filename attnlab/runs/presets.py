@@ -16,7 +16,7 @@ from typing import Any
 from attnlab.plain import suggestion
 from attnlab.problem.fields import split_names
 from attnlab.problem.grid import choices, workloads
-from attnlab.problem.mask_parts import OPEN
+from attnlab.problem.mask_kinds import OPEN
 from attnlab.problem.workload import Workload
 
 #: what a part may be for

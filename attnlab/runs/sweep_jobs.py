@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
-from attnlab.runs.sweep_folder import Shard, Sweep, append_line, read_lines
 from attnlab.runs.sweep_progress import Status, status
+from attnlab.runs.sweep_shards import Shard, Sweep, append_line, read_lines
 from attnlab.runs.sweep_work import MOST_DEATHS, end, judge, refuse, stop, work
 from attnlab.system import terminable
 from attnlab.text import one_line

@@ -10,7 +10,7 @@ from attnlab.environment import fingerprint
 from attnlab.problem.workload import Workload
 from attnlab.runs.results_file import RESULTS
 from attnlab.runs.store import Run, read_run
-from attnlab.runs.sweep_folder import PLAN_FILE, Sweep, only
+from attnlab.runs.sweep_shards import PLAN_FILE, Sweep, only
 from attnlab.text import without_home
 
 #: where the runs of kinds of machines are written, made from the shards' runs

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnlab.runs.lock import is_held
 from attnlab.runs.results_file import RESULTS
-from attnlab.runs.sweep_folder import Shard, Sweep
+from attnlab.runs.sweep_shards import Shard, Sweep
 
 OUTCOMES = ("complete", "killed", "refused", "failed")
 #: a host whose clock is further from the files' than this, in seconds, is named: no duration is taken over two clocks

@@ -20,7 +20,7 @@ from attnlab.environment import environment, fingerprint, unchanged
 from attnlab.runs import results_file
 from attnlab.runs.lock import held, host_held
 from attnlab.runs.store import Run, read_run
-from attnlab.runs.sweep_folder import JOURNAL, PLAN_FILE, Shard, only, plan_text, read_sweep
+from attnlab.runs.sweep_shards import JOURNAL, PLAN_FILE, Shard, only, plan_text, read_sweep
 from attnlab.system import die_with_parent, terminable
 from attnlab.text import one_line
 

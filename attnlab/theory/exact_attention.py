@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.problem.mask_parts import Given, Place
+from attnlab.problem.mask_kinds import Given, Place
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from attnlab.backend.call import answer
 from attnlab.experiments.capture import captured, disagreement, problem_of_call
-from attnlab.problem.mask_parts import Causal, Given, KeyLengths, Window
+from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Window
 from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
 

@@ -12,7 +12,7 @@ from every import every
 from attnlab.errors import Declined, Unavailable
 from attnlab.experiments.observables import observe
 from attnlab.problem.dtypes import round_to
-from attnlab.problem.mask_parts import Shape
+from attnlab.problem.mask_kinds import Shape
 from attnlab.problem.problem import Problem
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}

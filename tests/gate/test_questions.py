@@ -14,7 +14,7 @@ from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT, Form, drawn_f
 from attnlab.gate.gate import QUESTION_SECONDS, SETUP_AT_FIRST, SETUP_SECONDS, SLOW_SECONDS, QuestionBudget
 from attnlab.gate.questions import Question, pose, posed
 from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.mask_parts import Part
+from attnlab.problem.mask_kinds import Part
 
 
 @given(st.integers(0, 2**31), st.sampled_from(DTYPES), st.booleans())

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from attnlab.backend.keywords import told
 from attnlab.libraries.cuda_kernels import KEYWORDS, Sides
-from attnlab.problem.mask_parts import band
+from attnlab.problem.mask_kinds import band
 from attnlab.problem.workload import Workload
 
 LENGTHS = st.integers(1, 12)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.problem.mask_parts import Causal, Part, Shape, Window, band
+from attnlab.problem.mask_kinds import Causal, Part, Shape, Window, band
 from attnlab.problem.masks import Mask
 
 WINDOWS = st.none() | st.tuples(st.integers(-1, 12), st.integers(-1, 12))

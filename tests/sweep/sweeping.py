@@ -12,7 +12,7 @@ import pytest
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import Run, read_run
-from attnlab.runs.sweep_folder import Sweep
+from attnlab.runs.sweep_shards import Sweep
 
 PLAN = """
 lengths = [8, 16, 32]

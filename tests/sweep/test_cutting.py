@@ -13,7 +13,7 @@ from strategies import workloads
 from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.runs.plan import Plan, read_plan
-from attnlab.runs.sweep_folder import cut, joined, new_sweep, plan_text, read_sweep
+from attnlab.runs.sweep_shards import cut, joined, new_sweep, plan_text, read_sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -16,7 +16,7 @@ from sweeping import PLAN, cells, cells_of, plan_file
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
-from attnlab.runs.sweep_folder import read_sweep
+from attnlab.runs.sweep_shards import read_sweep
 
 _REASON = reason_to_skip()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")

@@ -18,9 +18,9 @@ from sweeping import HERE, PLAN, Fake, cells_of, needs_submitit, plan_file
 from attnlab.__main__ import main
 from attnlab.problem.result import Result
 from attnlab.runs import dataset
-from attnlab.runs import sweep_folder as folder
-from attnlab.runs.sweep_folder import read_sweep
+from attnlab.runs import sweep_shards as folder
 from attnlab.runs.sweep_progress import status
+from attnlab.runs.sweep_shards import read_sweep
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
@@ -68,7 +68,7 @@ def test_a_sweep_that_is_interrupted_and_gone_on_with_ends_with_a_report(tmp_pat
     assert f"\nattnlab sweep {out / 'plan.toml'} --shards 2\n" in report.read_text(encoding="utf-8")
     assert f"The page to explore: {out / 'explore.html'}" in printed and (out / "explore.html").is_file()
     if importlib.util.find_spec("pyarrow") is None:
-        assert "No dataset: pyarrow is not installed" in printed
+        assert "No dataset: pyarrow is not installed" in errors
         return
     assert f"The dataset: {out / 'dataset'} (2 workloads added)" in printed
     stored = [Result.to_json(one) for run in dataset.runs(out / "dataset") for one in run.results]

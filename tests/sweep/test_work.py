@@ -14,9 +14,9 @@ from attnlab.runs import sweep_work as works
 from attnlab.runs.lock import held, host_held
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
-from attnlab.runs.sweep_folder import Sweep, new_sweep, read_sweep
 from attnlab.runs.sweep_merging import by_machine
 from attnlab.runs.sweep_progress import status
+from attnlab.runs.sweep_shards import Sweep, new_sweep, read_sweep
 from attnlab.runs.sweep_work import work
 
 

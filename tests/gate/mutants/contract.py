@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.problem.mask_parts import ALIGNMENTS, Causal, Given, KeyLengths, Part, Prefix, Window
+from attnlab.problem.mask_kinds import ALIGNMENTS, Causal, Given, KeyLengths, Part, Prefix, Window
 from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.problem.mask_parts import Causal
+from attnlab.problem.mask_kinds import Causal
 from attnlab.problem.problem import Problem
 
 from .contract import hiding, key
