@@ -17,8 +17,7 @@ from sweeping import HERE, PLAN, Fake, cells_of, needs_submitit, plan_file
 
 from attnlab.__main__ import main
 from attnlab.problem.result import Result
-from attnlab.runs import dataset
-from attnlab.runs import sweep_folder
+from attnlab.runs import dataset, sweep_folder
 from attnlab.runs.store import read_run
 from attnlab.runs.sweep_folder import read_sweep, status
 
