@@ -1,8 +1,8 @@
 """How good is the gate? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
 
 ``python benchmarks faults [--fault-seeds 5] [--right-seeds 5] [--held-out-seeds 20] [--jobs 2]``, with one thread a
-process (``OMP_NUM_THREADS=1``), writes ``docs/faults.md`` whole. Every seed draws all inputs and all random conditions
-anew; no seed was chosen.
+process (``OMP_NUM_THREADS=1``), writes the tables and lists of ``docs/faults.md``. Every seed draws all inputs and all
+random conditions anew; no seed was chosen.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from mutants.rounding import RIGHT
 
 from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
-from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT
 from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine
 from attnlab.gate.questions import Question
 from attnlab.problem.dtypes import DTYPES
@@ -42,6 +41,7 @@ from attnlab.race.probe import Probe
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
 _FIRST_RIGHT, _FIRST_HELD_OUT = 1000, 2000
 _BACK = ", on the way back"
+PAGE = REPOSITORY / "docs" / "faults.md"
 Rows = list[dict[str, Any]]
 
 
@@ -105,7 +105,7 @@ def alarms_at(seed: int) -> Rows:
             timed = {"clock": time.perf_counter} if name.startswith("`") else {}
             one = examine(make(), dtype, seed=seed, **timed)
             if one.asked or one.fault:
-                found.append({"name": name, "dtype": dtype, "result": one})
+                found.append({"seed": seed, "name": name, "dtype": dtype, "result": one})
             if one.fault:
                 say(f"ALARM {name} {dtype} seed {seed}: {one.fault}")
     say(f"seed {seed}: right ones")
@@ -124,7 +124,8 @@ def held_out_told(found: pd.DataFrame) -> Iterator[str]:
     drawn = found.question.str.startswith("drawn ", na=False).sum()
     yield (
         f"{any_dtype.sum()} of {len(any_dtype)} faults are caught in at least one dtype, {found.caught.sum()} of "
-        f"{len(found)} pairs of fault and dtype; {drawn} of these by a condition that was drawn at random."
+        f"{len(found)} pairs of fault and dtype; {drawn} of these by a condition that was drawn at random. By "
+        f"condition, in {found.seed.nunique()} draws:"
     )
     counts = {key: [f"{some.sum()}/{len(some)}" for some in (one, whole.get_group(key))] for key, one in each}
     head = ("condition", "outputs: a dtype", "three dtypes", "gradients: a dtype", "three dtypes")
@@ -142,6 +143,7 @@ def faults_told(found: pd.DataFrame) -> Iterator[str]:
         f"are caught with every one of {seeds} seeds."
         + (f" Not always: {'; '.join(missed)}." if missed else "")
     )
+    yield from fault_lists()
 
 
 def fault_lists() -> Iterator[str]:
@@ -168,7 +170,8 @@ def alarms_told(found: pd.DataFrame) -> Iterator[str]:
     wrong, answers = (
         sum(of(one) for one in found.result) for of in (lambda r: bool(r.fault), lambda r: r.asked)
     )
-    yield f"{wrong} false alarms in {len(found)} examinations with {answers:,} answers."
+    seeds = found.seed.nunique()
+    yield f"{wrong} false alarms in {len(found)} examinations with {answers:,} answers, in {seeds} seeds."
     results: dict[tuple[str, str], list[GateResult]] = (
         found.groupby(["name", "dtype"]).result.agg(list).to_dict()
     )
@@ -213,84 +216,30 @@ def excuses() -> str:
     return table(("what it is", "of what is allowed, at most", "in", "faults"), cells)
 
 
-_INTRODUCTION = f"""# What the gate catches, and what it cannot
-
-`attnlab check` puts some hundred questions a dtype to a backend and weighs each answer against float64 on the
-inputs as cast. No tolerance is chosen for a dtype, a shape or a distribution: what an honest error may be follows from
-its roundings (`attnlab/theory/error_budget.py`, `gradient_budget.py`), and the few constants that are left, named
-below, are the same everywhere. Made by `python benchmarks faults`, from the faulty attentions in
-`tests/gate/mutants/`.
-
-The output, and where a backend can be differentiated the gradients of query, key and value, are each weighed
-(`attnlab/gate/evidence.py`):
-
-- **Facts**, without exception: finite; an output between the least and the greatest value that its row sees, and 0
-  where it sees none; no component further off than the worst case of rounding, which is 0 for the gradients of a key
-  that no query sees; inputs unchanged, answers in memory of their own, earlier answers left alone.
-- **Size**: relative Frobenius error at most 1.25 budgets and six standard deviations of what few roundings scatter; no
-  component further off than 7.5 predicted standard deviations. The class that is printed says which budget: full
-  precision inside, weights rounded, partial sums rounded (gradients that lie in memory in the dtype while they are
-  added up), scores rounded.
-- **Direction**: the error must not line up with the answer (a gain) nor with its derivative in the scale (a wrong
-  scale). z is normalised by the error's own scatter, so that for independent errors P(|z| > 8) <= 3e-14 whatever their
-  size. Excused are 4 float32 roundings (constants like the scale and log2 e are rounded once for all rows) and an
-  eighth of the dtype's unit roundoff. All components of a head share the roundings of its weights, so that for
-  gradients a head counts as one error.
-- **Questions without roundings**: whole-number scores and weights of 1/2, 1/n, or 0 and 1, where even an eager
-  bfloat16 backend may round its output only.
-
-Questions (`attnlab/gate/tables.py`) are *fixed*, for every part of the contract; *drawn at random*, {FORWARD_COUNT}
-conditions a dtype for outputs and {BACKWARD_COUNT} for gradients (not in float64); and *sequences*, one question again
-after another of the same shapes with another mask, bias, scale, layout or dtype, since kernels are cached by keys that
-leave something out. A fault is told with its whole condition, and can be put again from that."""
-
-_HELD_OUT = """Who writes the tables knows which head_dim the faults of one path have. Here each fault, one key that is
-lost, has a condition that is drawn at random and taken from no table. It is found by fixed questions that happen to
-meet the condition, and by those that are drawn; one single head_dim or length is met by chance only."""
-
-_HOW_TO_READ = """Of the output / the least exact gradient the class most often told and the median error in units of
-its budget: F full precision inside, W weights rounded, P partial sums rounded, S scores rounded. Empty: declined. A
-fused kernel that stores weights unnormalised lies between two classes: its largest weights lose less, near 1."""
-
-
-def page(held_out: Iterable[str], faults: Iterable[str], right: Iterable[str], draws: int, seeds: int) -> str:
-    """The whole page, of what its three measured sections say."""
-    parts = [
-        _INTRODUCTION,
-        f"## Conditions held out: caught in how many of {draws} draws",
-        _HELD_OUT,
-        *held_out,
-        "## Faults",
-        "† both forwards and, the output being right, on the way back. What is below sight stands last.",
-        *faults,
-        *fault_lists(),
-        f"## Right implementations: false alarms in {seeds} seeds",
-        _HOW_TO_READ,
-        *right,
-        "## Faults below sight",
-        "The effect of each is at most what the same dtype costs a right implementation.",
-        excuses(),
-    ]
-    return "\n\n".join(parts) + "\n"
+def filled(text: str, parts: Mapping[str, Iterable[str]]) -> str:
+    """The page with these parts, by name, between its marks; what stands around them is written by hand."""
+    for name, paragraphs in parts.items():
+        start, end = f"<!-- {name} -->\n", "\n<!-- end -->"
+        before, _, rest = text.partition(start)
+        text = f"{before}{start}\n" + "\n\n".join(paragraphs) + f"\n{end}{rest.partition(end)[2]}"
+    return text
 
 
 def main() -> None:
     """Measure, and write the page."""
-    parser = command_line(__doc__, out=REPOSITORY / "docs" / "faults.md")
+    parser = command_line(__doc__, out=PAGE)
     parser.add_argument("--fault-seeds", type=int, default=5)
     parser.add_argument("--right-seeds", type=int, default=5)
     parser.add_argument("--held-out-seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
-    parts = (
-        (held_out_told, held_out_at, _FIRST_HELD_OUT, chosen.held_out_seeds),
-        (faults_told, faults_at, 0, chosen.fault_seeds),
-        (alarms_told, alarms_at, _FIRST_RIGHT, chosen.right_seeds),
-    )
+    parts: dict[str, Iterable[str]] = {"below sight": [excuses()]}
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
-        found = [
-            [*told(pd.DataFrame([row for rows in pool.map(at, range(first, first + seeds)) for row in rows]))]
-            for told, at, first, seeds in parts
-        ]
-    text = page(*found, chosen.held_out_seeds, chosen.right_seeds)
-    chosen.out.write_text(text, encoding="utf-8")
+        for name, told, at, first, seeds in (
+            ("held out", held_out_told, held_out_at, _FIRST_HELD_OUT, chosen.held_out_seeds),
+            ("faults", faults_told, faults_at, 0, chosen.fault_seeds),
+            ("right", alarms_told, alarms_at, _FIRST_RIGHT, chosen.right_seeds),
+        ):
+            rows = [row for some in pool.map(at, range(first, first + seeds)) for row in some]
+            parts[name] = [*told(pd.DataFrame(rows))]
+    chosen.out.write_text(filled(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")

@@ -1,9 +1,9 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
-``python benchmarks instruments [memory account scaling gate commands diagnosis] [--out FILE.md]``, on a machine that
+``python benchmarks instruments [memory scaling gate commands diagnosis] [--out FILE.md]``, on a machine that
 does nothing else; `diagnosis` only where it is named, with ``attnlab[diagnose,test-model]`` installed. Told is what was
 promised beside what was measured. How true the verdicts are is measured by ``python benchmarks verdicts`` and
-`attnlab selftest`.
+`attnlab selftest`; where the time of a run goes is in its report.
 """
 
 from __future__ import annotations
@@ -63,24 +63,6 @@ def memory() -> Rows:
             before = found
 
 
-def account() -> Rows:
-    """The default run: where its time goes"""
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.monotonic()
-        found = run(Plan.grid(), Path(folder) / "run")
-        drawing = time.monotonic()
-        report.write(found)
-        found.account["report"] = time.monotonic() - drawing
-        total = time.monotonic() - started
-    yield "activity", "seconds", "share"
-    for activity, seconds in sorted(found.account.items(), key=lambda item: -item[1]):
-        yield activity, f"{seconds:.1f}", f"{seconds / total:.1%}"
-    useful = sum(found.account.get(name, 0.0) for name in ("timed", "warm-up", "memory"))
-    share = f"{useful / total:.1%} {yes(useful >= total / 2)}"
-    yield "timed, warm-up or memory: at least half", f"{useful:.1f}", share
-    yield "in all: within 240 s", f"{total:.1f}", yes(total <= 240)
-
-
 def scaling() -> Rows:
     """Twice the lengths, twice the time"""
     lengths = [64 + 32 * step for step in range(16)]
@@ -131,7 +113,7 @@ def diagnosis() -> Rows:
             yield number + 1, f"{seconds:.1f}", bytes_text(most), yes(met)
 
 
-ALL = {one.__name__: one for one in (memory, account, scaling, gate, commands, diagnosis)}
+ALL = {one.__name__: one for one in (memory, scaling, gate, commands, diagnosis)}
 
 
 def main() -> None:

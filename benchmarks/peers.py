@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peer_tools
 from common import HOME, REPOSITORY, Store, command_line, publish, table
 from peer_tools import PAIRS, PATIENCE, TOOLS, Pair, version
 
@@ -43,82 +44,51 @@ def _sign(first: float, second: float) -> int:
 
 
 def smaller(trial: Trial) -> int:
-    """The smaller time wins."""
+    """the smaller time wins"""
     return _sign(1.0, trial["ratio"])
 
 
 def beyond_threshold(trial: Trial) -> int:
-    """The ratio is off 1 by more than 5 %, either way round: a threshold that people set for alarms."""
+    """the smaller time wins where the two differ by over 5 %, a threshold that people set for alarms"""
     return smaller(trial) if max(trial["ratio"], 1 / trial["ratio"]) > 1.05 else 0
 
 
 def quartiles_apart(trial: Trial) -> int:
-    """The smaller median wins where the ranges between the quartiles do not overlap."""
+    """the smaller median wins where the ranges between the quartiles do not overlap"""
     first, second = trial["first"], trial["second"]
     apart = first["q3"] < second["q1"] or second["q3"] < first["q1"]
     return _sign(first["median"], second["median"]) if apart else 0
 
 
 def trimmed_medians(trial: Trial) -> int:
-    """The medians differ as torch's Compare prints them: trimmed to the fewer of their significant figures."""
+    """the medians differ as `Compare` prints them after `trim_significant_figures()`"""
     sides = trial["first"], trial["second"]
     digits = min(side["significant_figures"] for side in sides)
     return _sign(*(float(f"{side['median']:.{digits - 1}e}") for side in sides))
 
 
-#: by tool the ways to read it: the name in tables, what it says, and the claim; the first of each is in the figure
-RULES: dict[str, tuple[tuple[str, str, Callable[[Trial], int]], ...]] = {
-    "pytest-benchmark": (
-        (
-            "reads the table",
-            "the smaller median wins where the ranges q1 to q3 do not overlap",
-            quartiles_apart,
-        ),
-        (
-            "median:5%",
-            "the rule of `--benchmark-compare-fail=median:5%`, either way round",
-            beyond_threshold,
-        ),
-    ),
-    "torch.utils.benchmark": (
-        (
-            "reads the table",
-            "the medians differ as `Compare` prints them after `trim_significant_figures()`",
-            trimmed_medians,
-        ),
-        (
-            "IQRs apart",
-            "the smaller median wins where the interquartile ranges do not overlap",
-            quartiles_apart,
-        ),
-    ),
-    "pyperf": (
-        (
-            "compare_to",
-            "`pyperf compare_to` finds the means significantly different (its t-test)",
-            lambda one: one["significant"] * smaller(one),
-        ),
-        (
-            "--min-speed=5",
-            "that, and the means differ by 5 % or more",
-            lambda one: one["significant"] * beyond_threshold(one),
-        ),
-    ),
-    "perfplot": (
-        (
-            "reads the plot",
-            "the smaller time is the faster (it keeps the least of each and no scatter)",
-            smaller,
-        ),
-        ("by over 5 %", "the smaller time wins where the two differ by over 5 %", beyond_threshold),
-    ),
-    "attnlab": (
-        (
-            "verdict",
-            "`attnlab compare` says faster or slower",
-            lambda one: {"faster": -1, "slower": 1}.get(one["verdict"], 0),
-        ),
-    ),
+def significant(trial: Trial) -> int:
+    """`pyperf compare_to` finds the means significantly different (its t-test)"""
+    return smaller(trial) if trial["significant"] else 0
+
+
+def significant_beyond(trial: Trial) -> int:
+    """that, and the means differ by 5 % or more"""
+    return beyond_threshold(trial) if trial["significant"] else 0
+
+
+def verdict(trial: Trial) -> int:
+    """`attnlab compare` says faster or slower"""
+    return {"faster": -1, "slower": 1}.get(trial["verdict"], 0)
+
+
+#: by tool the ways to read it, whose docstrings are told; the first of each is in the figure
+RULES: dict[str, dict[str, Callable[[Trial], int]]] = {
+    "pytest-benchmark": {"reads the table": quartiles_apart, "median:5%": beyond_threshold},
+    "torch.utils.benchmark": {"reads the table": trimmed_medians, "IQRs apart": quartiles_apart},
+    "pyperf": {"compare_to": significant, "--min-speed=5": significant_beyond},
+    "perfplot": {"reads the plot": smaller, "by over 5 %": beyond_threshold},
+    "attnlab": {"verdict": verdict},
 }
 
 
@@ -162,7 +132,9 @@ def told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[str]:
         [(p.name, f"`{p.first}`", f"`{p.second}`", f"h={p.heads}, n={p.length}", p.truth) for p in PAIRS],
     )
     yield "## How each tool was read"
-    yield "\n".join(f"- **{tool}**, {name}: {says}." for tool in tools for name, says, _ in RULES[tool])
+    yield "\n".join(
+        f"- **{tool}**, {name}: {rule.__doc__}." for tool in tools for name, rule in RULES[tool].items()
+    )
     yield (
         "A claim in A/A is false. In A/B it is right or wrong by the truth's side of 1. “Off by” is "
         "exp|ln(ratio / truth)| − 1."
@@ -183,7 +155,7 @@ def _condition_told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[s
         aa, ab = of(every, truth=1.0), [one for one in of(every) if one["truth"] != 1]
         off = [quantile(off_truth(some), part) for some, part in ((aa, 0.5), (aa, 0.95), (ab, 0.5))]
         seconds = f"{quantile([one['spent_s'] for one in every], 0.5):.1f}"
-        for name, _, claim in RULES[tool]:
+        for name, claim in RULES[tool].items():
             right = [claim(one) * _sign(1.0, one["truth"]) for one in ab]
             claims = f"{sum(claim(one) != 0 for one in aa)} of {len(aa)}"
             counts = (f"{right.count(1)} of {len(ab)}", right.count(-1), right.count(0))
@@ -214,7 +186,7 @@ def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
     for number, condition in enumerate(conditions):
         shift, colour = 0.34 * (number - (len(conditions) - 1) / 2), (figures.BLUE, figures.ORANGE)[number]
         for row, tool in enumerate(tools):
-            mine, claim = of(trials, tool=tool, condition=condition), RULES[tool][0][2]
+            mine, claim = of(trials, tool=tool, condition=condition), next(iter(RULES[tool].values()))
             claims = [claim(one) != 0 for one in of(mine, truth=1.0)]
             place, share = row + shift, sum(claims) / max(len(claims), 1)
             left.barh(place, share, 0.3, color=colour, label=None if row else CONDITIONS[condition])
@@ -247,7 +219,7 @@ def measured(condition: str, pair: Pair, tool: str, seconds: float) -> dict[str,
         at, load = datetime.now(UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
         started = time.monotonic()
         try:
-            found = TOOLS[tool](pair, seconds, Path(folder))
+            found = peer_tools.measured(tool, pair, seconds, Path(folder))
         except (RuntimeError, OSError, ValueError, KeyError) as fault:
             found = {"failed": f"{type(fault).__name__}: {fault}"}
     spent = round(time.monotonic() - started, 2)
