@@ -32,8 +32,8 @@ from sweeping import PLAN, cells, cells_of
 
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan, read_plan
-from attnlab.runs.sweep_progress import status
-from attnlab.runs.sweep_shards import Sweep, read_sweep
+from attnlab.runs.store import read_run
+from attnlab.runs.sweep_folder import Sweep, read_sweep, status
 
 #: long enough that most kills come while something is measured
 LONGER = {
@@ -134,7 +134,7 @@ class Kills:
 
 def noted(sweep: Sweep) -> set[str]:
     """Every result on disk that makes a whole workload, as its line."""
-    return {one.to_json() for shard in sweep.shards for one in shard.results()}
+    return {one.to_json() for run in map(read_run, sweep.runs()) for one in run.results[: run.whole()]}
 
 
 def measuring(sweep: Sweep) -> bool:
