@@ -33,7 +33,7 @@ from attnlab.errors import Unavailable
 from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT
 from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine
 from attnlab.gate.questions import Question
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.random import Generator
 
-from attnlab.problem.distributions import DISTRIBUTIONS, Array, Distribution, Three
+from attnlab.problem.inputs import DISTRIBUTIONS, Array, Distribution, Three
 
 # -- that leave nothing to round
 

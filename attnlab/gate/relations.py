@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attnlab.gate.conditions import Form
 from attnlab.gate.evidence import allowance
 from attnlab.gate.questions import Question, posed
-from attnlab.problem.dtypes import round_to
+from attnlab.problem.vocabulary import round_to
 from attnlab.problem.workload import Workload
 
 Array = NDArray[np.float64]

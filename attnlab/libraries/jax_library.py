@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, free_bytes, required, seconds_per_call
-from attnlab.problem.dtypes import FORMATS, round_to
+from attnlab.problem.vocabulary import FORMATS, round_to
 
 #: from which XLA reads the size of its thread pool for the CPU, when it makes it; all cores of the process without it
 THREAD_VARIABLES = ("NPROC",)

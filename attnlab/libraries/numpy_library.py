@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import HostLibrary
-from attnlab.problem.dtypes import round_to
+from attnlab.problem.vocabulary import round_to
 
 #: of the BLAS libraries that its wheels and distributions come with
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary
-from attnlab.problem.dtypes import round_to
+from attnlab.problem.vocabulary import round_to
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by itself,

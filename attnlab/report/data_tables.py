@@ -25,9 +25,9 @@ from attnlab.judge.growth import Fits, Fitting, rounds_of
 from attnlab.judge.pairing import Verdict, compare
 from attnlab.judge.ranking import Lead
 from attnlab.judge.replication import Estimate, seconds, share
-from attnlab.problem.block import PROJECTIONS
+from attnlab.problem.problem import PROJECTIONS
 from attnlab.problem.result import Measurement, Result
-from attnlab.problem.workload import CONTIGUOUS
+from attnlab.problem.vocabulary import CONTIGUOUS
 from attnlab.report import as_ran
 from attnlab.report.analysis import Analysis
 
