@@ -31,8 +31,8 @@ from sweeping import PLAN, cells, cells_of  # noqa: E402
 
 from attnlab.runs.execute import run  # noqa: E402
 from attnlab.runs.plan import Plan, read_plan  # noqa: E402
-from attnlab.runs.sweep_progress import status  # noqa: E402
-from attnlab.runs.sweep_shards import Sweep, read_sweep  # noqa: E402
+from attnlab.runs.store import read_run  # noqa: E402
+from attnlab.runs.sweep_folder import Sweep, read_sweep, status  # noqa: E402
 
 #: long enough that most kills come while something is measured
 SLOWER = {"max_rounds = 2": "max_rounds = 60", "turn_seconds = 0.0001": "turn_seconds = 0.02"}
@@ -143,7 +143,7 @@ class Kills:
 
 def noted(sweep: Sweep) -> set[str]:
     """Every result on disk that makes a whole workload, as its line."""
-    return {one.to_json() for shard in sweep.shards for one in shard.results()}
+    return {one.to_json() for run in map(read_run, sweep.runs()) for one in run.results[: run.whole()]}
 
 
 def measuring(sweep: Sweep) -> bool:

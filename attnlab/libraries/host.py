@@ -88,6 +88,22 @@ def _too_old(extra: str) -> str | None:
     return None
 
 
+#: a scale below it is folded into the query: the smallest normal number of float32
+LEAST_SCALE = 2.0**-126
+
+
+def positive_scale(query: Any, scale: float) -> tuple[Any, float]:
+    """(query', scale') with the same logits and scale' > 0, as they are for a scale of at least `LEAST_SCALE`.
+
+    PyTorch's fused kernels mask with -inf and multiply by the scale afterwards, in float32: 0·(-inf) and -1·(-inf)
+    turn every causal row into NaN (PyTorch 2.13, CPU flash kernel). A scale that float32 takes for zero is such a 0;
+    other libraries refuse it.
+    """
+    if scale >= LEAST_SCALE:
+        return query, scale
+    return (-query, -scale) if scale <= -LEAST_SCALE else (query * scale, 1.0)
+
+
 class Recipe(partial[Any]):
     """How a compiled model is made: calls with equal arguments are equal, so that one can be kept for both."""
 

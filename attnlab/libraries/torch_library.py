@@ -191,13 +191,7 @@ class Torch(HostLibrary):
 
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
-        # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        # the tracing library, which takes a second to start, is needed only to see device kernels
-        on_cuda = self.device == "cuda"
-        with self._torch.autograd.profiler.profile(
-            use_device="cuda" if on_cuda else None, use_kineto=on_cuda
-        ) as record:
+        with recorded(self.device) as record:
             call()
             self.finish()
         return kernels_of([event.key for event in record.key_averages()])
@@ -233,7 +227,18 @@ def _told(refused: Exception) -> Exception:
     return refused
 
 
-def kernels_of(events: list[str]) -> str:
+def recorded(device: str) -> Any:
+    """PyTorch's profiler, which records what runs while it is entered."""
+    import torch
+
+    # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    # the tracing library, which takes a second to start, is needed only to see device kernels
+    on_cuda = device == "cuda"
+    return torch.autograd.profiler.profile(use_device="cuda" if on_cuda else None, use_kineto=on_cuda)
+
+
+def kernels_of(events: Sequence[str]) -> str:
     """The attention operators among profiler event names, or else the matrix products and the softmax.
 
     `scaled_dot_product_attention` itself is the dispatcher, not a kernel; what extensions register has another name
