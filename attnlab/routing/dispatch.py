@@ -164,7 +164,7 @@ class Fastest:
         try:
             self._require_state(*asked[:4])
             differentiable = _grad_enabled() and any(one.requires_grad for one in asked[:3])
-            workload = workload_of(*asked, differentiable=differentiable)
+            workload = workload_of(*(*asked, differentiable))
             route, factor = self._nearest(workload)
         except Outside as outside:
             return _Found(None, OWN, str(outside))
