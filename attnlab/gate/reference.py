@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.problem import Problem, places
 from attnlab.theory.block_budget import block_classes
-from attnlab.theory.error_budget import CLASSES, FULL, SCORES, ErrorBudget, precision_classes
-from attnlab.theory.exact_attention import Rows, Softmax
+from attnlab.theory.error_budget import (
+    CLASSES,
+    FULL,
+    SCORES,
+    ErrorBudget,
+    log_sum_budget,
+    merged_budget,
+    merging_slack,
+    precision_classes,
+)
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.theory.log_sum_budget import log_sum_budget, merged_budget, merging_slack
 from attnlab.theory.numbers import ONE_MANTISSA, float_format
-from attnlab.theory.roundings import largest_logarithm_error
+from attnlab.theory.roundings import RoundedRows, largest_logarithm_error
 
 Array = NDArray[np.float64]
 
@@ -79,7 +86,6 @@ class Reference:
     @property
     def bound(self) -> Array:
         """What the error of no right answer exceeds."""
-        assert self.lenient.worst_case is not None
         return self.lenient.worst_case
 
     @property
@@ -130,10 +136,11 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
     sizes: list[float] = []
 
-    def note(part: Rows, soft: Softmax, extremes: tuple[Array, Array]) -> None:
-        low[part.at], high[part.at] = extremes
-        logarithms[part.at] = largest_logarithm_error(soft, inner)
-        size = np.abs(soft.scores[..., : problem.shape.keys])
+    def note(block: RoundedRows, extremes: tuple[Array, Array]) -> None:
+        at = block.part.at
+        low[at], high[at] = extremes
+        logarithms[at] = largest_logarithm_error(block.soft, inner)
+        size = np.abs(block.soft.scores[..., : problem.shape.keys])
         sizes.extend((float(size.min()), float(size.max())))
 
     classes = precision_classes(problem, rows=chosen, worst_case=True, any_unfused=True, on_block=note)
