@@ -18,7 +18,7 @@ from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
-from attnlab.theory.log_sum_budget import log_sums
+from attnlab.theory import log_sums
 
 GIVING = ["naive_loop", "numpy_blocked", "torch_eager", "torch_sdpa_flash"]
 
@@ -83,5 +83,5 @@ def test_backends_give_ln_z_and_merge_within_the_budget(
     found = backend.named(workload, backend.bind(workload, problem)())
     references = refer(problem, log_sum=True, splits=splits)
     for which in (OUTPUT, LOG_SUM):
-        fault = weigh(references[which], found[which], directions=None).fault
+        fault = weigh(references[which], found[which], directions=None).reason
         assert fault is None, f"{which} of {workload.label}: {fault}"
