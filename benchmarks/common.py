@@ -1,9 +1,12 @@
-"""What the benchmarks have in common: the tables and the head of their pages, and what they say while they work."""
+"""What the benchmarks have in common: options, tables and pages, rows kept while they come, a command on the clock."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +16,7 @@ from attnlab.environment import environment
 
 HOME = Path(__file__).parent
 REPOSITORY = HOME.parent
+ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
 
 
 def command_line(doc: str | None, out: Path | None = None) -> argparse.ArgumentParser:
@@ -27,16 +31,25 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (head, ["---"] * len(head), *rows))
 
 
-def page(title: str, made_by: str, *parts: str, at: tuple[str, Mapping[str, Any]] | None = None) -> str:
-    """A Markdown page: its title, when, where and by what it was made, and `parts`.
+def publish(
+    title: str,
+    made_by: str,
+    *parts: str,
+    out: Path | None = None,
+    at: tuple[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Write a Markdown page to `out`, or print it: its title, when, where and by what it was made, and `parts`.
 
     at : the date and the environment of the measurements; today and this machine by default.
     """
     day, here = at or (str(datetime.now(UTC).date()), environment())
     where = f"{here['cpu']}, {here['cores']['logical']} cores, {here['python']}"
-    return (
-        "\n\n".join([f"# {title}", f"{day}, {where}. Made by `python benchmarks {made_by}`.", *parts]) + "\n"
-    )
+    made = f"{day}, {where}. Made by `python benchmarks {made_by}`."
+    text = "\n\n".join([f"# {title}", made, *parts]) + "\n"
+    if out:
+        out.write_text(text, encoding="utf-8")
+    else:
+        print(text)
 
 
 def say(text: str) -> None:
@@ -47,3 +60,33 @@ def say(text: str) -> None:
 def yes(held: bool) -> str:
     """Whether a promise is kept, in a table."""
     return "yes" if held else "**NO**"
+
+
+def attnlab(*words: str, folder: str | None = None) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """Seconds of a command as typed, start-up included, and what came of it."""
+    started = time.monotonic()
+    done = subprocess.run([*ATTNLAB, *words], capture_output=True, text=True, cwd=folder)
+    return time.monotonic() - started, done
+
+
+class Store:
+    """Rows of a benchmark in a file, appended as they come: an interrupted one goes on where it stopped."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
+
+    def lacks(self, **key: Any) -> bool:
+        """Whether no row has these values; then it is about to be measured, and said so."""
+        if any(key.items() <= row.items() for row in self.rows):
+            return False
+        say(", ".join(f"{name} {value}" for name, value in key.items()))
+        return True
+
+    def add(self, **row: Any) -> None:
+        """Keep a row."""
+        self.rows.append(row)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")

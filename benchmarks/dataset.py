@@ -1,14 +1,13 @@
 """How fast does a dataset answer, and how long does collecting take?
 
-``python benchmarks/dataset.py [--runs 1000] > benchmarks/dataset.md``, on a machine that does nothing else. The results
-of reports/reference-all are written under new names, as of many runs, on a hundred machines and ten days. Then each
-question is put in a fresh process, five times, with the files in the system's cache; the median counts. Collecting is
-timed on the same run under new names.
+``python benchmarks dataset [--runs 1000]`` writes ``benchmarks/dataset.md``, on a machine that does nothing else. The
+results of reports/reference-all are written under new names, as of many runs, on a hundred machines and ten days. Then
+each question is put in a fresh process, five times, with the files in the system's cache; the median counts. Collecting
+is timed on the same run under new names.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -16,15 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from common import HOME, REPOSITORY, command_line, publish, table, yes
 
-from attnlab.environment import environment
-from attnlab.report.layout import markdown
 from attnlab.runs.dataset import collect
 from attnlab.runs.dataset_folder import collecting, write
 from attnlab.runs.dataset_schema import TABLES
@@ -32,7 +30,7 @@ from attnlab.runs.store import read_run
 
 MACHINES, DAYS = 100, 10
 LIMIT = 2.0
-ROOT = Path(__file__).parents[1]
+REFERENCE = REPOSITORY / "reports" / "reference-all"
 QUESTIONS = {
     "who wins where, per machine": (
         "select machine, label, race, contender, standing, against, ratio, ratio_low, ratio_high from verdicts "
@@ -55,16 +53,14 @@ QUESTIONS = {
 def make(folder: Path, runs: int) -> int:
     """The dataset, of the committed run's results under new names; how many measurements it holds."""
     with collecting(folder) as dataset, tempfile.TemporaryDirectory() as place:
-        collect([ROOT / "reports" / "reference-all"], place)
+        collect([REFERENCE], place)
         results, states = (pq.ParquetFile(next(Path(place, one).rglob("*.parquet"))).read() for one in TABLES)
         for index in range(runs):
             run, day = f"{index:016x}", date(2026, 1, 1) + timedelta(days=index // MACHINES % DAYS)
-            for name, table in {"results": results, "runs": states}.items():
-                named = changed(table, "run", [run] * len(table))
-                if name == "results":
-                    named = changed(named, "race", [f"{run[:8]}{one.as_py()[8:]}" for one in table["race"]])
+            races = [f"{run[:8]}{one.as_py()[8:]}" for one in results["race"]]
+            for name, one in (("results", changed(results, "race", races)), ("runs", states)):
                 where = f"{name}/machine=made-up-{index % MACHINES:08x}/date={day}/{run}-0001.parquet"
-                write(named, dataset.path / where)
+                write(changed(one, "run", [run] * len(one)), dataset.path / where)
     return runs * int(pc.sum(pc.list_value_length(results["measurements"])).as_py())
 
 
@@ -78,17 +74,8 @@ import json, sys, time
 from attnlab.runs.dataset import query
 started = time.perf_counter()
 rows = sum(1 for _ in query(sys.argv[1], sys.argv[2]).rows)
-print(json.dumps([time.perf_counter() - started, rows]))
+print(json.dumps({"seconds": time.perf_counter() - started, "rows": rows}))
 """
-
-
-def ask(folder: Path, sql: str) -> tuple[float, int]:
-    """Seconds from the question to the last row, in a fresh process, and how many rows there are."""
-    told = subprocess.run(
-        [sys.executable, "-c", ASK, str(folder), sql], check=True, capture_output=True, text=True
-    )
-    seconds, rows = json.loads(told.stdout)
-    return float(seconds), int(rows)
 
 
 def collected(folder: Path) -> float:
@@ -96,12 +83,12 @@ def collected(folder: Path) -> float:
 
     One more is collected before the clock starts, which loads the libraries.
     """
-    run = read_run(ROOT / "reports" / "reference-all")
+    run = read_run(REFERENCE)
     made = []
     for index in range(21):
         run.folder, run.id = folder / f"run{index}", f"{index:016x}"
         run.folder.mkdir()
-        shutil.copy(ROOT / "reports" / "reference-all" / "results.jsonl", run.folder)
+        shutil.copy(REFERENCE / "results.jsonl", run.folder)
         run.save()
         made.append(run.folder)
     collect(made[:1], folder / "dataset")
@@ -111,30 +98,27 @@ def collected(folder: Path) -> float:
 
 
 def main() -> None:
-    """Make the dataset, ask it, and print what was asked beside what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    """Make the dataset, ask it, and write what was asked beside what was measured."""
+    parser = command_line(__doc__, out=HOME / "dataset.md")
     parser.add_argument("--runs", type=int, default=1000)
+    chosen = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as place:
-        folder, runs = Path(place) / "all", parser.parse_args().runs
-        measurements, where = make(folder, runs), environment()
+        folder = Path(place) / "all"
+        measurements = make(folder, chosen.runs)
         sizes = [one.stat().st_size for one in folder.rglob("*.parquet")]
-        print("# How fast a dataset answers\n")
-        print(
-            f"{where['cpu']}, {where['cores']['logical']} cores, {datetime.now(UTC):%Y-%m-%d}. {measurements:,} "
-            f"measurements, those of reports/reference-all in {runs:,} runs, {len(sizes):,} files, "
-            f"{sum(sizes) / 2**30:.2f} GiB. Made by `python benchmarks/dataset.py`.\n"
-        )
-        rows = []
-        for told, sql in QUESTIONS.items():
-            times = [ask(folder, sql) for _ in range(5)]
-            seconds = [one[0] for one in times]
-            middle, slowest = statistics.median(seconds), max(seconds)
-            met = "yes" if middle < LIMIT else "no"
-            rows.append([told, f"{times[0][1]:,}", f"{middle:.2f} s", f"{slowest:.2f} s", met])
-        print(markdown(["question", "rows", "median of 5", "slowest", "met (under 2 s)"], rows))
+        for what, sql in QUESTIONS.items():
+            command = [sys.executable, "-c", ASK, str(folder), sql]
+            told = [json.loads(subprocess.check_output(command, text=True)) for _ in range(5)]
+            seconds = [one["seconds"] for one in told]
+            middle = statistics.median(seconds)
+            spans = (f"{middle:.2f} s", f"{max(seconds):.2f} s", yes(middle < LIMIT))
+            rows.append((what, f"{told[0]['rows']:,}", *spans))
         each = collected(Path(place))
-    print(f"\nCollecting, verdicts included, took {each:.1f} ms a workload of 26 contenders (under 5 ms).")
-
-
-if __name__ == "__main__":
-    main()
+    said = (
+        f"{measurements:,} measurements, those of reports/reference-all in {chosen.runs:,} runs, {len(sizes):,} "
+        f"files, {sum(sizes) / 2**30:.2f} GiB."
+    )
+    asked = table(("question", "rows", "median of 5", "slowest", f"under {LIMIT:g} s"), rows)
+    ends = f"Collecting, verdicts included, took {each:.1f} ms a workload of 26 contenders (under 5 ms)."
+    publish("How fast a dataset answers", "dataset", said, asked, ends, out=chosen.out)

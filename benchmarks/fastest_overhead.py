@@ -11,14 +11,13 @@ for them would hide what is asked for.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 import timeit
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import REPOSITORY, command_line, page, table
+from common import REPOSITORY, command_line, publish, table, yes
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnlab
@@ -69,24 +68,17 @@ def main() -> int:
         order = [scaled_dot_product_attention, found][:: 1 if repeat % 2 else -1]
         took = {call: seconds(call) for call in order}
         added.append(took[found] - took[scaled_dot_product_attention])
+    alone = choosing(found, arrays, chosen.repeats, chosen.calls)
+    first = [at_first(found, 65 + one) for one in range(chosen.repeats)]
     rows = {
         "added to a call that PyTorch's own answers": added,
-        "choosing alone, and a call of a function": choosing(found, arrays, chosen.repeats, chosen.calls),
-        "a shape that comes for the first time": [at_first(found, 65 + one) for one in range(chosen.repeats)],
+        "choosing alone, and a call of a function": alone,
+        "a shape that comes for the first time": first,
     }
-    kept = statistics.median(rows["choosing alone, and a call of a function"]) < PROMISED
-    shown = [
-        (what, *(f"{number_text(1e6 * of(took))} µs" for of in (statistics.median, min, max)))
-        for what, took in rows.items()
-    ]
-    said = f"Under {1e6 * PROMISED:.2f} µs a call: {'yes' if kept else 'no'}. PyTorch {torch.__version__}, one thread."
-    head = ("what", "median", "least", "greatest")
-    text = page("What `attnlab.fastest` adds to a call", "fastest_overhead", table(head, shown), said)
-    print(text)
-    if chosen.out:
-        chosen.out.write_text(text, encoding="utf-8")
-    return 0 if kept else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    kept = statistics.median(alone) < PROMISED
+    spans = (statistics.median, min, max)
+    shown = [(what, *(f"{number_text(1e6 * of(took))} µs" for of in spans)) for what, took in rows.items()]
+    said = f"Under {1e6 * PROMISED:.2f} µs a call: {yes(kept)}. PyTorch {torch.__version__}, one thread."
+    times = table(("what", "median", "least", "greatest"), shown)
+    publish("What `attnlab.fastest` adds to a call", "fastest_overhead", times, said, out=chosen.out)
+    return int(not kept)

@@ -1,21 +1,24 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
-``python benchmarks instruments [memory account scaling gate commands] [--out FILE.md]``, on a machine that does nothing
-else. Prints a Markdown page: what was promised beside what was measured. How true the verdicts are is measured by
-``python benchmarks verdicts`` and `attnlab selftest`.
+``python benchmarks instruments [memory scaling gate commands diagnosis] [--out FILE.md]``, on a machine that
+does nothing else; `diagnosis` only where it is named, with ``attnlab[diagnose,test-model]`` installed. Told is what was
+promised beside what was measured. How true the verdicts are is measured by ``python benchmarks verdicts`` and
+`attnlab selftest`; where the time of a run goes is in its report.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import json
-import subprocess
-import sys
+import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from common import command_line, page, say, table, yes
+from common import REPOSITORY, attnlab, command_line, publish, say, table, yes
 
 from attnlab import report
 from attnlab.backend.contender import Contender
@@ -25,9 +28,10 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan
+from attnlab.units import bytes_text
 
 LINEAR = ("numpy_blocked", "torch_sdpa")
-Rows = Iterator[tuple[str, ...]]
+Rows = Iterator[tuple[object, ...]]
 
 
 def peak(name: str, length: int) -> int:
@@ -49,32 +53,14 @@ def memory() -> Rows:
         found, expected = peak("torch_eager", length), 2 * workload.score_bytes + workload.output_bytes
         ratio = found / expected
         said = (f"{found:,} B", f"{expected:,} B (2S + O)", f"{ratio:.4f}", yes(abs(ratio - 1) <= 0.01))
-        yield "torch_eager", str(length), *said
+        yield "torch_eager", length, *said
     for name in LINEAR:
         before = peak(name, 1024)
         for length in (2048, 4096, 8192):
             found = peak(name, length)
             said = (f"{found:,} B", "at most 2 x the half length", f"{found / before:.3f} x")
-            yield name, str(length), *said, yes(found <= 2.05 * before)
+            yield name, length, *said, yes(found <= 2.05 * before)
             before = found
-
-
-def account() -> Rows:
-    """The default run: where its time goes"""
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.monotonic()
-        found = run(Plan.grid(), Path(folder) / "run")
-        drawing = time.monotonic()
-        report.write(found)
-        found.account["report"] = time.monotonic() - drawing
-        total = time.monotonic() - started
-    yield "activity", "seconds", "share"
-    for activity, seconds in sorted(found.account.items(), key=lambda item: -item[1]):
-        yield activity, f"{seconds:.1f}", f"{seconds / total:.1%}"
-    useful = sum(found.account.get(name, 0.0) for name in ("timed", "warm-up", "memory"))
-    share = f"{useful / total:.1%} {yes(useful >= total / 2)}"
-    yield "timed, warm-up or memory: at least half", f"{useful:.1f}", share
-    yield "in all: within 240 s", f"{total:.1f}", yes(total <= 240)
 
 
 def scaling() -> Rows:
@@ -92,15 +78,6 @@ def scaling() -> Rows:
     yield f"{took[0]:.1f} s", f"{took[1]:.1f} s", f"{took[1] / took[0]:.2f}"
 
 
-def attnlab(*words: str, folder: str | None = None) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Seconds of a command as typed, start-up included, and what came of it."""
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "attnlab", *words], capture_output=True, text=True, cwd=folder
-    )
-    return time.monotonic() - started, done
-
-
 def gate() -> Rows:
     """The accuracy gate: one `attnlab check` a backend"""
     yield "backend", "asked", "too slow to ask", "seconds", "under 10 s"
@@ -108,7 +85,7 @@ def gate() -> Rows:
         seconds, done = attnlab("check", name, "--json")
         (found,) = json.loads(done.stdout)
         if found["passed"] is not None:
-            yield name, str(found["asked"]), str(found["left_out"]), f"{seconds:.1f}", yes(seconds < 10)
+            yield name, found["asked"], found["left_out"], f"{seconds:.1f}", yes(seconds < 10)
 
 
 def commands() -> Rows:
@@ -121,30 +98,32 @@ def commands() -> Rows:
             yield words[0], f"{seconds:.0f}", f"{goal:.0f}" if goal else "", yes(met)
 
 
-SECTIONS: dict[str, Callable[[], Rows]] = {
-    "memory": memory,
-    "account": account,
-    "scaling": scaling,
-    "gate": gate,
-    "commands": commands,
-}
+def diagnosis() -> Rows:
+    """`attnlab diagnose` on trained weights at n = 512: three runs, importing included"""
+    yield "run", "seconds", "at most in one process", "within 60 s and 2 GiB"
+    text = REPOSITORY / "docs" / "decisions" / "0002-claims-rest-on-pairs-of-fresh-processes.md"
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.redirect_stdout(io.StringIO()):
+            model = importlib.import_module("all_minilm_l6_v2").extract_model(folder)
+        for number in range(3):
+            asked = ("diagnose", str(model), "--text", str(text), "--length", "512", "--out", f"out{number}")
+            seconds, done = attnlab(*asked, folder=folder)
+            most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+            met = done.returncode == 0 and seconds < 60 and most < 2 * 2**30
+            yield number + 1, f"{seconds:.1f}", bytes_text(most), yes(met)
+
+
+ALL = {one.__name__: one for one in (memory, scaling, gate, commands, diagnosis)}
 
 
 def main() -> None:
-    """Run the sections asked for and print the page."""
+    """Run the sections asked for and make the page."""
     parser = command_line(__doc__)
-    parser.add_argument("sections", nargs="*", default=[], choices=[[], *SECTIONS])
+    parser.add_argument("sections", nargs="*", default=list(ALL)[:-1], choices=ALL)
     chosen, parts = parser.parse_args(), []
-    for name in chosen.sections or SECTIONS:
-        title = SECTIONS[name].__doc__ or name
+    for name in chosen.sections:
+        title = str(ALL[name].__doc__)
         say(f"measuring: {title}")
-        head, *rows = SECTIONS[name]()
+        head, *rows = ALL[name]()
         parts += [f"## {title}", table(head, rows)]
-        text = page("The instruments, measured", "instruments", *parts)
-        if chosen.out:
-            chosen.out.write_text(text, encoding="utf-8")
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+    publish("The instruments, measured", "instruments", *parts, out=chosen.out)

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from common import command_line, page, say, table
+from common import command_line, publish, say, table
 from scipy.stats import t
 
 from attnlab.backend.contender import Contender
@@ -59,17 +59,8 @@ def workload_for(contender: Contender, seconds: Seconds) -> Workload:
     return min(tried, key=lambda one: abs(math.log(tried[one] / CALL_SECONDS)))
 
 
-def row(name: str, workload: Workload, bare: Sequence[float], harness: Sequence[float]) -> list[str]:
-    """What the table says of one contender: seconds a call of each pair, bare and in the harness."""
-    middle, low, high = added(bare, harness)
-    verdict = "yes" if high <= PROMISED else "NO" if low > PROMISED else "not decided"
-    times = [f"{1e3 * statistics.median(one):.3f}" for one in (bare, harness)]
-    span = f"{low:+.2%} to {high:+.2%}"
-    return [f"`{name}`", str(workload.keys), *times, f"{middle:+.2%}", span, str(len(bare)), verdict]
-
-
 def main() -> None:
-    """Measure and print the page, written after every contender."""
+    """Measure one contender after the other, and make the page."""
     parser = command_line(__doc__)
     parser.add_argument("contenders", nargs="*", default=[])
     parser.add_argument("--pairs", type=int, default=12)
@@ -98,14 +89,13 @@ def main() -> None:
             for number in range(chosen.pairs):
                 for way in list(took)[:: -1 if number % 2 else 1]:
                     took[way].append(way(one, workload))
-            rows.append(row(one.name, workload, took[bare], took[harness]))
         except (Unavailable, RuntimeError) as fault:
             failed.append(f"Not measured: `{text}`: {fault}.")
-        text = page("What the harness adds to a call", "overhead", SAID, table(HEAD, rows), *failed)
-        if chosen.out:
-            chosen.out.write_text(text, encoding="utf-8")
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+            continue
+        middle, low, high = added(took[bare], took[harness])
+        verdict = "yes" if high <= PROMISED else "NO" if low > PROMISED else "not decided"
+        times = [f"{1e3 * statistics.median(took[way]):.3f}" for way in (bare, harness)]
+        span = f"{low:+.2%} to {high:+.2%}"
+        rows.append((f"`{one.name}`", workload.keys, *times, f"{middle:+.2%}", span, chosen.pairs, verdict))
+    title = "What the harness adds to a call"
+    publish(title, "overhead", SAID, table(HEAD, rows), *failed, out=chosen.out)

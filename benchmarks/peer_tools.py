@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,13 @@ def torch_timer(seconds: float) -> Found:
     import torch
     from torch.utils.benchmark import Timer
 
-    found = {}
+    found: Found = {}
     for side, call in zip(("first", "second"), calls(), strict=True):
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         told = timer.blocked_autorange(min_run_time=seconds / 2)
         low, high = np.quantile(told.times, [0.25, 0.75]).tolist()
-        kept = {
-            "significant_figures": told.significant_figures,
-            "warned": told.has_warnings,
-            "blocks": len(told.times),
-        }
-        found[side] = {"median": told.median, "q1": low, "q3": high, **kept}
+        figures = {"significant_figures": told.significant_figures}
+        found[side] = {"median": told.median, "q1": low, "q3": high, **figures}
     return {**found, "ratio": found["second"]["median"] / found["first"]["median"]}
 
 
@@ -99,14 +96,9 @@ def perfplot_bench(seconds: float) -> Found:
     import perfplot
 
     first, second = calls()
+    kernels, quiet = [lambda _: first(), lambda _: second()], {"equality_check": None, "show_progress": False}
     told = perfplot.bench(
-        setup=lambda n: n,
-        kernels=[lambda _: first(), lambda _: second()],
-        labels=["first", "second"],
-        n_range=[1],
-        target_time_per_measurement=seconds / 2,
-        equality_check=None,
-        show_progress=False,
+        setup=lambda n: n, kernels=kernels, n_range=[1], target_time_per_measurement=seconds / 2, **quiet
     )
     least = [float(times[0]) for times in told.timings_s]
     return {"first": {"least": least[0]}, "second": {"least": least[1]}, "ratio": least[1] / least[0]}
@@ -143,38 +135,27 @@ def command(words: list[str], folder: Path, pair: Pair, side: str = "") -> str:
                 raise RuntimeError(f"did not end within {PATIENCE:g} s") from None
             raise
     if process.returncode:
-        last = (wrong.strip() or told.strip()).splitlines()[-1:] or ["no word"]
-        raise RuntimeError(f"exit {process.returncode}: {last[0][:300]}")
+        raise RuntimeError(f"exit {process.returncode}: {(wrong.strip() or told.strip())[-300:]}")
     return told
 
 
-def child(what: str, folder: Path, pair: Pair, seconds: float) -> Found:
+def child(pair: Pair, seconds: float, folder: Path, what: str) -> Found:
     """What a function of this file found in a process of its own."""
-    told = command([__file__, what, f"{seconds:g}"], folder, pair)
-    found: Found = json.loads(told.strip().splitlines()[-1])
+    found: Found = json.loads(command([__file__, what, f"{seconds:g}"], folder, pair).splitlines()[-1])
     return found
 
 
 def pytest_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
     """Two tests in one pytest process, half of the time for each."""
-    test = "def test_{0}(benchmark):\n    benchmark({0})\n"
-    text = (
-        "from peer_tools import calls\n\nfirst, second = calls()\n"
-        + test.format("first")
-        + test.format("second")
-    )
+    tests = (f"def test_{side}(benchmark):\n    benchmark({side})\n" for side in ("first", "second"))
+    text = "".join(("from peer_tools import calls\n\nfirst, second = calls()\n", *tests))
     (folder / "test_pair.py").write_text(text, encoding="utf-8")
-    options = [
-        f"--benchmark-max-time={seconds / 2:g}",
-        "--benchmark-json=told.json",
-        "-q",
-        f"--rootdir={folder}",
-    ]
-    command(["-m", "pytest", *options, "test_pair.py"], folder, pair)
+    options = f"-q --benchmark-max-time={seconds / 2:g} --benchmark-json=told.json".split()
+    command(["-m", "pytest", *options, f"--rootdir={folder}", "test_pair.py"], folder, pair)
     told = json.loads((folder / "told.json").read_text(encoding="utf-8"))["benchmarks"]
-    kept = ("min", "q1", "median", "q3", "mean", "stddev", "rounds")
-    sides = {one["name"].removeprefix("test_"): {k: one["stats"][k] for k in kept} for one in told}
-    return {**sides, "ratio": sides["second"]["median"] / sides["first"]["median"]}
+    sides = {one["name"].removeprefix("test_"): one["stats"] for one in told}
+    kept = {side: {name: sides[side][name] for name in ("q1", "median", "q3")} for side in sides}
+    return {**kept, "ratio": sides["second"]["median"] / sides["first"]["median"]}
 
 
 def pyperf(pair: Pair, seconds: float, folder: Path) -> Found:
@@ -207,22 +188,22 @@ def attnlab(pair: Pair, seconds: float, folder: Path) -> Found:
     return {"first": first, "second": second, **known}
 
 
-def left_for_calls(seconds: float) -> float:
-    """Of `seconds`, what one process that must first start has for its calls."""
-    return max(seconds - START, seconds / 2)
-
-
-Measure = Callable[[Pair, float, Path], Found]
-#: by the name that tables use
-TOOLS: dict[str, Measure] = {
-    "pytest-benchmark": lambda pair, seconds, folder: pytest_benchmark(pair, left_for_calls(seconds), folder),
-    "torch.utils.benchmark": lambda pair, seconds, folder: child(
-        "torch", folder, pair, left_for_calls(seconds)
-    ),
+#: by the name that tables use; those of one process get what is left when it has started
+TOOLS: dict[str, Callable[[Pair, float, Path], Found]] = {
+    "pytest-benchmark": pytest_benchmark,
+    "torch.utils.benchmark": partial(child, what="torch_timer"),
     "pyperf": pyperf,
-    "perfplot": lambda pair, seconds, folder: child("perfplot", folder, pair, left_for_calls(seconds)),
+    "perfplot": partial(child, what="perfplot_bench"),
     "attnlab": attnlab,
 }
+SEVERAL_PROCESSES = ("pyperf", "attnlab")
+
+
+def measured(tool: str, pair: Pair, seconds: float, folder: Path) -> Found:
+    """What a tool says of a pair, in about so many seconds. Raises RuntimeError where it fails or takes too long."""
+    return TOOLS[tool](
+        pair, seconds if tool in SEVERAL_PROCESSES else max(seconds - START, seconds / 2), folder
+    )
 
 
 def version(tool: str) -> str | None:
@@ -234,5 +215,4 @@ def version(tool: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sides = {"torch": torch_timer, "perfplot": perfplot_bench}
-    print(json.dumps(sides[sys.argv[1]](float(sys.argv[2]))))
+    print(json.dumps(globals()[sys.argv[1]](float(sys.argv[2]))))

@@ -1,28 +1,29 @@
 """The same comparisons by attnlab and by other benchmark tools: who claims what is not so, and how far ratios are off.
 
 ``python benchmarks peers``, on a machine that does nothing else, after ``pip install -c constraints.txt -e .[peers]``.
-Every trial goes into ``benchmarks/peers.json`` as soon as it is measured, and what is there is not measured again: an
+Every trial goes into ``benchmarks/peers.jsonl`` as soon as it is measured, and what is there is not measured again: an
 interrupted run goes on where it stopped, and every run stops by itself after ``--minutes``. One round of everything
 takes about twelve minutes, ten trials ten such runs. The page ``benchmarks/peers.md`` and the figure
 ``docs/figures/peers.svg`` are made anew from the store each time; ``--minutes 0`` makes them and measures nothing.
+
+A claim is 1 where the second of a pair is called slower, -1 where it is called faster, and 0 where nothing is claimed.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from common import HOME, REPOSITORY, command_line, page, say, table
-from peer_scores import RULES, quantile, score
+import numpy as np
+import peer_tools
+from common import HOME, REPOSITORY, Store, command_line, publish, table
 from peer_tools import PAIRS, PATIENCE, TOOLS, Pair, version
 
 from attnlab import figures
@@ -31,60 +32,83 @@ from attnlab.race.selftest import background_load
 
 #: kinds of background load
 CONDITIONS = {"idle": "idle", "cpu": "beside a busy loop"}
-Trials = list[dict[str, Any]]
-Store = dict[str, Any]
+#: ``ratio`` (second over first), ``spent_s`` and what the tool told, as `peer_tools` stores it; or why it ``failed``
+Trial = Mapping[str, Any]
 
 
-# -- measuring --------------------------------------------------------------------------------------------------------
+# -- what a tool's figures claim to a reader --------------------------------------------------------------------------
 
 
-def save(store: Store, file: Path) -> None:
-    """Write the store, a trial a line, in one step."""
-    head = json.dumps({name: value for name, value in store.items() if name != "trials"}, indent=1)
-    lines = ",\n  ".join(json.dumps(one) for one in store["trials"])
-    beside = file.with_suffix(".partial")
-    beside.write_text(
-        f'{head.removesuffix("}").rstrip()},\n "trials": [\n  {lines}\n ]\n}}\n', encoding="utf-8"
-    )
-    beside.replace(file)
+def _sign(first: float, second: float) -> int:
+    return (second > first) - (second < first)
 
 
-def measured(trial: int, condition: str, pair: Pair, tool: str, seconds: float) -> dict[str, Any]:
-    """One trial, to be stored; its ``failed`` tells why there is no ratio."""
-    one: dict[str, Any] = {"trial": trial, "condition": condition, "pair": pair.name, "tool": tool}
-    beside = background_load(condition, 10 * PATIENCE)
-    with tempfile.TemporaryDirectory(prefix="peers-") as folder, beside:
-        one |= {"at": datetime.now(UTC).isoformat(timespec="seconds"), "load": round(os.getloadavg()[0], 2)}
-        started = time.monotonic()
-        try:
-            told = TOOLS[tool](pair, seconds, Path(folder))
-        except (RuntimeError, OSError, ValueError, KeyError) as fault:
-            told = {"failed": f"{type(fault).__name__}: {fault}"}
-    return {**one, "spent_s": round(time.monotonic() - started, 2), **told}
+def smaller(trial: Trial) -> int:
+    """the smaller time wins"""
+    return _sign(1.0, trial["ratio"])
 
 
-def measure(asked: argparse.Namespace, store: Store) -> Iterator[None]:
-    """All that is missing, one after the other, so that a run that stops early has about as much of everything."""
-    done = {(one["trial"], one["condition"], one["pair"], one["tool"]) for one in store["trials"]}
-    for trial, pair, condition, tool in product(range(asked.trials), PAIRS, CONDITIONS, asked.tools):
-        if (trial, condition, pair.name, tool) not in done:
-            store["trials"].append(measured(trial, condition, pair, tool, store["seconds"]))
-            say(", ".join(f"{name} {value}" for name, value in store["trials"][-1].items()))
-            yield
+def beyond_threshold(trial: Trial) -> int:
+    """the smaller time wins where the two differ by over 5 %, a threshold that people set for alarms"""
+    return smaller(trial) if max(trial["ratio"], 1 / trial["ratio"]) > 1.05 else 0
+
+
+def quartiles_apart(trial: Trial) -> int:
+    """the smaller median wins where the ranges between the quartiles do not overlap"""
+    first, second = trial["first"], trial["second"]
+    apart = first["q3"] < second["q1"] or second["q3"] < first["q1"]
+    return _sign(first["median"], second["median"]) if apart else 0
+
+
+def trimmed_medians(trial: Trial) -> int:
+    """the medians differ as `Compare` prints them after `trim_significant_figures()`"""
+    sides = trial["first"], trial["second"]
+    digits = min(side["significant_figures"] for side in sides)
+    return _sign(*(float(f"{side['median']:.{digits - 1}e}") for side in sides))
+
+
+def significant(trial: Trial) -> int:
+    """`pyperf compare_to` finds the means significantly different (its t-test)"""
+    return smaller(trial) if trial["significant"] else 0
+
+
+def significant_beyond(trial: Trial) -> int:
+    """that, and the means differ by 5 % or more"""
+    return beyond_threshold(trial) if trial["significant"] else 0
+
+
+def verdict(trial: Trial) -> int:
+    """`attnlab compare` says faster or slower"""
+    return {"faster": -1, "slower": 1}.get(trial["verdict"], 0)
+
+
+#: by tool the ways to read it, whose docstrings are told; the first of each is in the figure
+RULES: dict[str, dict[str, Callable[[Trial], int]]] = {
+    "pytest-benchmark": {"reads the table": quartiles_apart, "median:5%": beyond_threshold},
+    "torch.utils.benchmark": {"reads the table": trimmed_medians, "IQRs apart": quartiles_apart},
+    "pyperf": {"compare_to": significant, "--min-speed=5": significant_beyond},
+    "perfplot": {"reads the plot": smaller, "by over 5 %": beyond_threshold},
+    "attnlab": {"verdict": verdict},
+}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def judged(store: Store) -> Trials:
-    """The stored trials of the pairs, each with its truth."""
-    true = {pair.name: {"truth": pair.truth, "aa": pair.first == pair.second} for pair in PAIRS}
-    return [one | true[one["pair"]] for one in store["trials"] if one["pair"] in true]
+def of(trials: Sequence[Trial], **wanted: object) -> list[Trial]:
+    """Those trials whose entries are as wanted, and that did not fail."""
+    return [one for one in trials if wanted.items() <= one.items() and "failed" not in one]
 
 
-def of(trials: Trials, **wanted: str) -> Trials:
-    """Those trials whose entries are as wanted."""
-    return [one for one in trials if wanted.items() <= one.items()]
+def off_truth(trials: Sequence[Trial]) -> list[float]:
+    """How far each ratio is off the truth, as a part of it, the same either way round; of those that have one."""
+    told = [one for one in trials if one["ratio"] is not None]
+    return [math.expm1(abs(math.log(one["ratio"] / one["truth"]))) for one in told]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """By linear interpolation between order statistics; nan of nothing."""
+    return float(np.quantile(values, share)) if values else math.nan
 
 
 def percent(part: float) -> str:
@@ -96,78 +120,79 @@ def percent(part: float) -> str:
     return f"{part * 100:.2g} %" if part < 0.995 else f"{part * 100:.0f} %"
 
 
-def told(store: Store, tools: Sequence[str]) -> Iterator[str]:
-    """The page from its figure on."""
-    trials = judged(store)
-    yield "Versions: " + ", ".join(f"{tool} {store['versions'][tool]}" for tool in tools) + "."
+def told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[str]:
+    """The page from what was compared on."""
     yield "## What was compared"
     yield (
         "All at b=1, d=64, float32. `slowed=P` waits after each call for P % of its time, which makes the truth known. "
         "Every tool but attnlab runs with malloc as the system sets it; attnlab keeps its workers' heap."
     )
-    head = ("pair", "first", "second", "workload", "truth")
     yield table(
-        head,
+        ("pair", "first", "second", "workload", "truth"),
         [(p.name, f"`{p.first}`", f"`{p.second}`", f"h={p.heads}, n={p.length}", p.truth) for p in PAIRS],
     )
     yield "## How each tool was read"
-    yield "\n".join(f"- **{tool}**, {rule.name}: {rule.says}." for tool in tools for rule in RULES[tool])
+    yield "\n".join(
+        f"- **{tool}**, {name}: {rule.__doc__}." for tool in tools for name, rule in RULES[tool].items()
+    )
     yield (
         "A claim in A/A is false. In A/B it is right or wrong by the truth's side of 1. “Off by” is "
         "exp|ln(ratio / truth)| − 1."
     )
     for condition, title in CONDITIONS.items():
-        if here := of(trials, condition=condition):
+        if here := [one for one in trials if one["condition"] == condition]:
             yield f"## Machine {title}"
             yield from _condition_told(here, tools)
 
 
-def _condition_told(trials: Trials, tools: Sequence[str]) -> Iterator[str]:
+def _condition_told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[str]:
     """The scores of each tool and each way to read it, and the ratios that it told."""
     head = ("tool", "read by", "false claims in A/A", "A/A: off by, median", "95th percentile")
     head += ("A/B: off the truth by, median", "winner right", "wrong", "no claim", "seconds", "failed")
     rows: list[Sequence[object]] = []
     for tool in tools:
-        for rule in RULES[tool]:
-            one = score(of(trials, tool=tool), rule)
-            off = (quantile(one.aa_off, 0.5), quantile(one.aa_off, 0.95), quantile(one.ab_off, 0.5))
-            counts = (f"{one.right} of {one.ab}", one.wrong, one.ab - one.right - one.wrong)
-            ends = (f"{quantile(one.spent, 0.5):.1f}", one.failed)
-            rows.append(
-                (tool, rule.name, f"{one.false_claims} of {one.aa}", *map(percent, off), *counts, *ends)
-            )
+        every = [one for one in trials if one["tool"] == tool]
+        aa, ab = of(every, truth=1.0), [one for one in of(every) if one["truth"] != 1]
+        off = [quantile(off_truth(some), part) for some, part in ((aa, 0.5), (aa, 0.95), (ab, 0.5))]
+        seconds = f"{quantile([one['spent_s'] for one in every], 0.5):.1f}"
+        for name, claim in RULES[tool].items():
+            right = [claim(one) * _sign(1.0, one["truth"]) for one in ab]
+            claims = f"{sum(claim(one) != 0 for one in aa)} of {len(aa)}"
+            counts = (f"{right.count(1)} of {len(ab)}", right.count(-1), right.count(0))
+            ends = (seconds, len(every) - len(aa + ab))
+            rows.append((tool, name, claims, *map(percent, off), *counts, *ends))
     yield table(head, rows)
     yield "Ratios, second over first: median (range)."
     rows = []
     for pair in PAIRS:
-        mine = of(trials, pair=pair.name)
         cells = []
         for tool in tools:
-            ratios = [one["ratio"] for one in of(mine, tool=tool) if one.get("ratio") is not None]
+            mine = of(trials, pair=pair.name, tool=tool)
+            ratios = [one["ratio"] for one in mine if one["ratio"] is not None]
             span = f"{quantile(ratios, 0.5):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "–"
             cells.append(span)
         rows.append((pair.name, f"{pair.truth:.3f}", *cells))
     yield table(("pair", "truth", *tools), rows)
-    told = [one for one in of(trials, tool="attnlab") if "failed" not in one]
-    if none := sum(one["ratio_low"] is None for one in told):
+    ours = of(trials, tool="attnlab")
+    if none := sum(one["ratio_low"] is None for one in ours):
         why = "too few turns had a core to themselves"
-        yield f"attnlab gave no interval and no verdict in {none} of {len(told)}: {why}."
+        yield f"attnlab gave no interval and no verdict in {none} of {len(ours)}: {why}."
 
 
-def draw(store: Store, tools: Sequence[str], folder: Path) -> None:
+def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
     """``peers.svg`` and ``peers.png``: false claims in A/A, and how far ratios are off, by tool and condition."""
     figure, (left, right) = figures.new_figure(2, width=10.4, height=0.62 * len(tools) + 1.7, sharey=True)
-    trials = judged(store)
     conditions = [one for one in CONDITIONS if of(trials, condition=one)]
     for number, condition in enumerate(conditions):
         shift, colour = 0.34 * (number - (len(conditions) - 1) / 2), (figures.BLUE, figures.ORANGE)[number]
         for row, tool in enumerate(tools):
-            one = score(of(trials, tool=tool, condition=condition), RULES[tool][0])
-            place, share = row + shift, one.false_claims / max(one.aa, 1)
+            mine, claim = of(trials, tool=tool, condition=condition), next(iter(RULES[tool].values()))
+            claims = [claim(one) != 0 for one in of(mine, truth=1.0)]
+            place, share = row + shift, sum(claims) / max(len(claims), 1)
             left.barh(place, share, 0.3, color=colour, label=None if row else CONDITIONS[condition])
-            text = f"{one.false_claims} of {one.aa}" if one.aa else ""
+            text = f"{sum(claims)} of {len(claims)}" if claims else ""
             left.text(share + 0.02, place, text, va="center", fontsize=figures.SIZE - 2.5, color=colour)
-            if off := one.aa_off + one.ab_off:
+            if off := off_truth(mine):
                 middle, far = (max(1e-5, quantile(off, part)) for part in (0.5, 0.95))
                 right.plot([middle, far], [place, place], color=colour, linewidth=1.6)
                 right.plot([middle], [place], marker="o", color=colour, markersize=6)
@@ -187,9 +212,23 @@ def draw(store: Store, tools: Sequence[str], folder: Path) -> None:
     figures.save(figure, folder / "peers.png")
 
 
+def measured(condition: str, pair: Pair, tool: str, seconds: float) -> dict[str, Any]:
+    """One trial, to be stored; its ``failed`` tells why there is no ratio."""
+    beside = background_load(condition, 10 * PATIENCE)
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder, beside:
+        at, load = datetime.now(UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
+        started = time.monotonic()
+        try:
+            found = peer_tools.measured(tool, pair, seconds, Path(folder))
+        except (RuntimeError, OSError, ValueError, KeyError) as fault:
+            found = {"failed": f"{type(fault).__name__}: {fault}"}
+    spent = round(time.monotonic() - started, 2)
+    return {"at": at, "load": load, "version": version(tool), "spent_s": spent, **found}
+
+
 def main() -> None:
     """Measure what is missing, and make the page and the figure."""
-    parser = command_line(__doc__, out=HOME / "peers.json")
+    parser = command_line(__doc__, out=HOME / "peers.jsonl")
     parser.add_argument(
         "--tools", nargs="*", choices=list(TOOLS), default=[one for one in TOOLS if version(one)]
     )
@@ -197,31 +236,26 @@ def main() -> None:
     parser.add_argument("--seconds", default=10.0, type=float, help="that a tool is given for a pair [10]")
     parser.add_argument("--minutes", default=12.0, type=float, help="after which no comparison is begun [12]")
     asked = parser.parse_args()
-    store: Store = {"seconds": asked.seconds, "versions": {}, "trials": []}
-    if asked.out.exists():
-        store |= json.loads(asked.out.read_text(encoding="utf-8"))
-    until = time.monotonic() + 60 * asked.minutes
-    steps = measure(asked, store)
-    while time.monotonic() < until and next(steps, ...) is None:
-        store |= {"measured": str(datetime.now(UTC).date()), "machine": environment()}
-        store["versions"] |= {tool: version(tool) for tool in asked.tools}
-        save(store, asked.out)
-    tools = [tool for tool in TOOLS if of(store["trials"], tool=tool)]
-    draw(store, tools, REPOSITORY / "docs" / "figures")
-    said = (
-        f"`{asked.out.name}` holds every trial. Each tool was given about {store['seconds']:g} s of wall-clock time "
-        "for a pair, start-up included, and took what the tables say."
-    )
+    store, until = Store(asked.out), time.monotonic() + 60 * asked.minutes
+    if not store.rows:
+        store.add(seconds=asked.seconds, machine=environment())
+    seconds, machine = store.rows[0]["seconds"], store.rows[0]["machine"]
+    # one after the other, so that a run that stops early has about as much of everything
+    for trial, pair, condition, tool in product(range(asked.trials), PAIRS, CONDITIONS, asked.tools):
+        key = {"trial": trial, "condition": condition, "pair": pair.name, "tool": tool}
+        if time.monotonic() < until and store.lacks(**key):
+            store.add(**key, **measured(condition, pair, tool, seconds))
+    truth = {pair.name: pair.truth for pair in PAIRS}
+    trials = [one | {"truth": truth[one["pair"]]} for one in store.rows[1:] if one["pair"] in truth]
+    versions = {one["tool"]: one["version"] for one in trials}
+    tools = [tool for tool in TOOLS if tool in versions]
+    draw(trials, tools, REPOSITORY / "docs" / "figures")
     parts = [
-        said,
+        f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for a pair, "
+        "start-up included, and took what the tables say.",
         "![False claims and ratio errors of each tool](../docs/figures/peers.svg)",
-        *told(store, tools),
+        "Versions: " + ", ".join(f"{tool} {versions[tool]}" for tool in tools) + ".",
+        *told(trials, tools),
     ]
-    text = page(
-        "The same work by other benchmark tools", "peers", *parts, at=(store["measured"], store["machine"])
-    )
-    asked.out.with_suffix(".md").write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    title, last = "The same work by other benchmark tools", max(one["at"] for one in trials)
+    publish(title, "peers", *parts, out=asked.out.with_suffix(".md"), at=(last[:10], machine))

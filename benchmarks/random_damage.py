@@ -9,17 +9,17 @@ import re
 import secrets
 import signal
 import subprocess
-import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from common import REPOSITORY, say
+from common import ATTNLAB, REPOSITORY, say
 
 from attnlab.backend.contender import Contender
 from attnlab.problem.result import Result
@@ -32,7 +32,6 @@ Figures = dict[str, Any]
 
 # -- kills ------------------------------------------------------------------------------------------------------------
 
-_ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
 _SOAK = "run --backends numpy_vectorized,numpy_blocked --lengths 8,16,32,64 --heads 1,2,4 --seconds 0.3"
 _SOAK += " --processes 2 --experiments none"
 #: in the environment of every process that comes from here, so that those of others are not counted
@@ -41,51 +40,38 @@ _MARK, _OWN = "ATTNLAB_SOAK", secrets.token_hex(8)
 _ENDING = 5.0
 
 
-def soak(wanted: int, keep: Callable[[Figures], None]) -> Figures:
-    """Kill the conductor, or one of its workers, at a random moment; go on; until so many kills are counted.
-
-    The figures so far are kept after every run that was completed.
-    """
+def soak(asked: Namespace) -> Iterator[Figures]:
+    """Killed at random, and gone on with by `attnlab run --resume` until complete"""
+    # the figures so far are told after every run that was completed
     generator, kills = random.Random(0), Counter[str]()
     figures: Figures = dict.fromkeys(("runs", "lost", "doubled", "different", "broken", "left"), 0)
     with tempfile.TemporaryDirectory(prefix="attnlab-soak-") as folder:
-        _finish(Path(folder) / "whole", lambda conductor: None)
-        whole = _cells(Path(folder) / "whole")
-        while kills.total() < wanted:
+        whole = _cells(Path(folder) / "whole", lambda conductor: None)
+        while kills.total() < asked.kills:
             run = Path(folder) / f"run{figures['runs']}"
-            _finish(run, lambda conductor: _strike(conductor, generator, kills, wanted))
-            found = _cells(run)
+            found = _cells(run, lambda conductor: _strike(conductor, generator, kills, asked.kills))
             figures["runs"] += 1
             figures["lost"] += len(whole.keys() - found.keys())
             figures["doubled"] += sum(count > 1 for count in found.values())
             # a worker that is killed is an outcome, and no fault of the store
             figures["different"] += len(found.keys() - whole.keys())
-            figures["broken"] += subprocess.call([*_ATTNLAB, "doctor", str(run)], stdout=subprocess.DEVNULL)
+            figures["broken"] += subprocess.call([*ATTNLAB, "doctor", str(run)], stdout=subprocess.DEVNULL)
             figures["left"] += _left()
-            figures |= {"kills": dict(kills), "cells": len(whole)}
-            keep(figures)
             say(f"soak: {kills.total()} kills in {figures['runs']} runs")
-    return figures
+            yield figures | {"kills": dict(kills), "cells": len(whole)}
 
 
-def _finish(run: Path, strike: Callable[[int], None]) -> None:
-    """Start the run, go on with it after every kill of its conductor, until it is complete."""
+def _cells(run: Path, strike: Callable[[int], None]) -> Counter[tuple[str, str]]:
+    """What a run holds that is gone on with after every kill of its conductor, until it is complete."""
     for _ in range(1000):
-        words = (
-            ["run", "--resume", str(run)]
-            if (run / "run.json").exists()
-            else [*_SOAK.split(), "--out", str(run)]
-        )
-        process = subprocess.Popen(
-            [*_ATTNLAB, *words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, _MARK: _OWN},
-        )
+        started = (run / "run.json").exists()
+        words = ["run", "--resume", str(run)] if started else [*_SOAK.split(), "--out", str(run)]
+        marked, quiet = {**os.environ, _MARK: _OWN}, subprocess.DEVNULL
+        process = subprocess.Popen([*ATTNLAB, *words], stdout=quiet, stderr=subprocess.PIPE, env=marked)
         strike(process.pid)
         _, told = process.communicate()
         if process.returncode == 0:
-            return
+            return Counter((one.workload.label, one.contender) for one in read_run(run).results)
         if process.returncode not in (-signal.SIGKILL, 1):
             raise SystemExit(f"the run ended with {process.returncode}: {told.decode()[-500:]}")
     raise SystemExit("the run never ended")
@@ -118,35 +104,29 @@ def _left() -> int:
     return len(psutil.wait_procs(found, timeout=_ENDING)[1])
 
 
-def _cells(run: Path) -> Counter[tuple[str, str]]:
-    return Counter((one.workload.label, one.contender) for one in read_run(run).results)
-
-
 # -- malformed input --------------------------------------------------------------------------------------------------
 
 
-def fuzz(lines: int) -> Figures:
-    """Lines and files that are damaged in every way; each is taken or refused in a line, at once."""
+def fuzz(asked: Namespace) -> Iterator[Figures]:
+    """Damaged result lines, workloads, run files, plan files and contenders"""
     generator, told = random.Random(1), Counter[str]()
     before, worst = psutil.Process().memory_info().rss, 0.0
     reference = REPOSITORY / "reports" / "reference"
-    lines_of = (reference / "results.jsonl").read_bytes().splitlines()
     workload = Workload(heads=2, queries=8, keys=8, head_dim=4, causal=True, window=(3, 0))
     plan = b'lengths = [64, 128]\nheads = [1, 4]\nbackends = ["torch_sdpa[threads=1]"]\nwindow = [3, 0]\n'
+    line = (reference / "results.jsonl").read_bytes().splitlines()[0]
+    run = (reference / "run.json").read_bytes()
     readers: list[tuple[Callable[[bytes], Any], bytes]] = [
-        (lambda data: Result.from_json(data.decode(errors="replace")), lines_of[0]),
+        (lambda data: Result.from_json(data.decode(errors="replace")), line),
         (lambda data: Workload.from_dict(json.loads(data)), json.dumps(workload.to_dict()).encode()),
-        (
-            lambda data: _file(data, "run.json", lambda file: read_run(file.parent)),
-            (reference / "run.json").read_bytes(),
-        ),
-        (lambda data: _file(data, "plan.toml", lambda file: Plan.grid(**read_plan(file))), plan),
+        (_file("run.json", lambda file: read_run(file.parent)), run),
+        (_file("plan.toml", lambda file: Plan.grid(**read_plan(file))), plan),
         (
             lambda data: Contender.parse(data.decode(errors="replace")),
             b"torch_sdpa[threads=1,OMP_PROC_BIND=true]",
         ),
     ]
-    for read, good in readers * (lines // len(readers)):
+    for read, good in readers * (asked.lines // len(readers)):
         started = time.monotonic()
         try:
             read(_damaged(generator, good))
@@ -158,13 +138,18 @@ def fuzz(lines: int) -> Figures:
             say(f"fuzz: {type(fault).__name__}: {str(fault)[:200]}")
         worst = max(worst, time.monotonic() - started)
     grown = (psutil.Process().memory_info().rss - before) / 2**20
-    return {"told": dict(told), "longest_s": round(worst, 3), "grown_mib": round(grown, 1)}
+    yield {"told": dict(told), "longest_s": round(worst, 3), "grown_mib": round(grown, 1)}
 
 
-def _file(data: bytes, name: str, read: Callable[[Path], Any]) -> Any:
-    with tempfile.TemporaryDirectory(prefix="attnlab-fuzz-") as folder:
-        (Path(folder) / name).write_bytes(data)
-        return read(Path(folder) / name)
+def _file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
+    """A reader of files, given what is in one of that name."""
+
+    def given(data: bytes) -> Any:
+        with tempfile.TemporaryDirectory(prefix="attnlab-fuzz-") as folder:
+            (Path(folder) / name).write_bytes(data)
+            return read(Path(folder) / name)
+
+    return given
 
 
 #: what is put in the place of values

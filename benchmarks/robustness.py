@@ -8,20 +8,19 @@ seconds a kill, `leaks` about two minutes, the others one to three minutes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
-from common import HOME, REPOSITORY, command_line, page, say, table
+from common import HOME, REPOSITORY, command_line, publish, say, table
 from random_damage import Figures, fuzz, soak
 
 from attnlab.backend.contender import parse_all
@@ -37,11 +36,11 @@ from matrix import DEADLINE, FAULTS, GOOD, PHASES, contender, expected, race
 
 #: results of the run that is gone on with
 RESULTS = 10_000
-STORE, PAGE = HOME / "robustness.json", REPOSITORY / "docs" / "robustness.md"
+STORE = HOME / "robustness.json"
 
 
-def matrix(asked: argparse.Namespace) -> Figures:
-    """Every fault in every phase, beside two good backends."""
+def matrix(asked: Namespace) -> Iterator[Figures]:
+    """A worker that fails, in every phase"""
     rows: dict[str, dict[str, str]] = {fault: {} for fault in FAULTS}
     harmed, left = [], 0
     for phase in PHASES:
@@ -54,11 +53,11 @@ def matrix(asked: argparse.Namespace) -> Figures:
             right = result.outcome == outcome and words in (result.reason or "")
             noted = " (noted)" if outcome == "measured" and words else ""
             rows[fault][phase] = f"{result.outcome}{noted}" if right else f"**{result.outcome}**"
-    return {"rows": rows, "harmed": harmed, "left": left, "deadline_s": DEADLINE}
+    yield {"rows": rows, "harmed": harmed, "left": left, "deadline_s": DEADLINE}
 
 
-def leaks(asked: argparse.Namespace) -> Figures:
-    """One conductor over so many workloads: its memory, open files and processes at the start and in the end."""
+def leaks(asked: Namespace) -> Iterator[Figures]:
+    """Many workloads in one run"""
     few = {"processes": 1, "most_processes": 1, "min_rounds": 2, "max_rounds": 2}
     limits = Limits(**few, workload_seconds=0.01, turn_seconds=1e-4)
     own, figures, started = psutil.Process(), [], time.monotonic()
@@ -72,14 +71,12 @@ def leaks(asked: argparse.Namespace) -> Figures:
                 figures.append([own.memory_info().rss / 2**20, own.num_fds(), children])
                 say(f"leaks: {number + 1} workloads, {figures[-1]}")
     seconds = round(time.monotonic() - started)
-    return {"workloads": asked.workloads, "seconds": seconds, "early": figures[0], "late": figures[1]}
+    yield {"workloads": asked.workloads, "seconds": seconds, "early": figures[0], "late": figures[1]}
 
 
-def store(asked: argparse.Namespace) -> Figures:
-    """What going on with 10,000 results costs before the first race, and what keeping costs of a run's time.
-
-    Both with the results of the reference run, told apart by the seed of their workloads.
-    """
+def store(asked: Namespace) -> Iterator[Figures]:
+    """What keeping costs, in a run of many results"""
+    # those of the reference run, told apart by the seed of their workloads
     reference = read_run(REPOSITORY / "reports" / "reference")
     workloads, spent = list(dict.fromkeys(one.workload for one in reference.results)), []
     seeds = range(-(-RESULTS // len(reference.results)) + 1)
@@ -108,18 +105,15 @@ def store(asked: argparse.Namespace) -> Figures:
     measuring, append = sum(reference.account.values()), sum(spent) / len(spent)
     share = (append * len(workloads) + 4 * saving) / measuring
     found = {"results": kept, "left": left, "resume_s": round(reading, 2), "share": share}
-    return {**found, "append_ms": 1e3 * append, "measuring_s": round(measuring)}
+    yield {**found, "append_ms": 1e3 * append, "measuring_s": round(measuring)}
+
+
+#: each tells its figures, some of them more than once while they grow; the first line of a docstring is a title
+PARTS = {one.__name__: one for one in (matrix, soak, fuzz, leaks, store)}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
-TITLES = {
-    "matrix": "A worker that fails, in every phase",
-    "soak": "Killed at random, and gone on with by `attnlab run --resume` until complete",
-    "fuzz": "Damaged result lines, workloads, run files, plan files and contenders",
-    "leaks": "Many workloads in one run",
-    "store": "What keeping costs, in a run of many results",
-}
 #: what the figures are called where their names do not say it
 _SAID = {
     "lost": "results lost, of those that an unbroken run has",
@@ -139,15 +133,13 @@ _SAID = {
 
 def told(name: str, found: Figures) -> Iterator[str]:
     """A part's figures, as tables."""
-    yield f"## {TITLES[name]}"
-    if rows := found.get("rows"):
-        phases = list(next(iter(rows.values())))
+    yield f"## {PARTS[name].__doc__}"
+    if rows := found.pop("rows", None):
         yield "The outcome of every fault in every phase; in bold what is not as expected."
-        yield table(
-            ["fault", *phases], [[fault.replace("_", " "), *row.values()] for fault, row in rows.items()]
-        )
-    plain = {_SAID.get(key, key.replace("_", " ")): value for key, value in found.items() if key != "rows"}
-    yield table(["figure", "found"], [(key, _written(value)) for key, value in plain.items()])
+        head = ("fault", *next(iter(rows.values())))
+        yield table(head, [(fault.replace("_", " "), *row.values()) for fault, row in rows.items()])
+    figures = [(_SAID.get(key, key.replace("_", " ")), _written(value)) for key, value in found.items()]
+    yield table(("figure", "found"), figures)
 
 
 def _written(value: Any) -> str:
@@ -158,35 +150,18 @@ def _written(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def keep(name: str, found: Figures) -> None:
-    """Put a part's figures into the store, and write the page from it."""
-    figures: Figures = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
-    figures[name] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
-    STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    parts = ["`tests/robustness` holds the same faults as tests."]
-    for one in (one for one in TITLES if one in figures):
-        parts += told(one, figures[one])
-    PAGE.write_text(page("What survives", "robustness", *parts), encoding="utf-8")
-
-
 def main() -> None:
-    """Measure the parts that are named, all by default, and write the page."""
-    parser = command_line(__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*TITLES, []], metavar="PART", help=", ".join(TITLES))
+    """Measure the parts that are named, all by default, and write the page whenever figures come."""
+    parser = command_line(__doc__, out=REPOSITORY / "docs" / "robustness.md")
+    parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--lines", type=int, default=12_000)
     parser.add_argument("--workloads", type=int, default=2_000)
     asked = parser.parse_args()
-    measures: dict[str, Callable[[argparse.Namespace], Figures]] = {
-        "matrix": matrix,
-        "soak": lambda asked: soak(asked.kills, partial(keep, "soak")),
-        "fuzz": lambda asked: fuzz(asked.lines),
-        "leaks": leaks,
-        "store": store,
-    }
-    for name in asked.parts or TITLES:
-        keep(name, measures[name](asked))
-
-
-if __name__ == "__main__":
-    main()
+    figures: Figures = json.loads(STORE.read_text(encoding="utf-8"))
+    for part, found in ((name, found) for name in asked.parts for found in PARTS[name](asked)):
+        figures[part] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
+        STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        parts = [text for one in PARTS if one in figures for text in told(one, dict(figures[one]))]
+        said = "`tests/robustness` holds the same faults as tests."
+        publish("What survives", "robustness", said, *parts, out=asked.out)

@@ -1,6 +1,6 @@
 """Killing a sweep's jobs and daemons at random: is anything lost, is anything there twice?
 
-    python benchmarks/sweep_kills.py [KILLS] [SEED]     # as root, with Slurm installed; prints what docs/sweeps.md says
+    python benchmarks sweep_kills [--kills 20] [--seed 14]    # as root, with Slurm installed; see docs/sweeps.md
 
 A Slurm of two nodes is started on this host (tests/sweep/slurm.py), and a sweep on it. At random moments one thing of
 it is killed, chosen at random: a run, a job, the step that Slurm keeps it in, a slurmd (which is started again a few
@@ -12,31 +12,35 @@ enough for all kills, and it is told how many attempts they cut off. It is no ti
 
 from __future__ import annotations
 
+import contextlib
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from common import ATTNLAB, REPOSITORY, command_line, publish, say, table
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "sweep"))
+sys.path.insert(0, str(REPOSITORY / "tests" / "sweep"))
 
-from slurm import NODES, Slurm, lacking  # noqa: E402 - beside the tests, whose fixture it is
-from sweeping import PLAN, cells, cells_of  # noqa: E402
+from slurm import NODES, Slurm, lacking
+from sweeping import PLAN, cells, cells_of
 
-from attnlab.runs.execute import run  # noqa: E402
-from attnlab.runs.plan import Plan, read_plan  # noqa: E402
-from attnlab.runs.sweep_progress import status  # noqa: E402
-from attnlab.runs.sweep_shards import Sweep, read_sweep  # noqa: E402
+from attnlab.runs.execute import run
+from attnlab.runs.plan import Plan, read_plan
+from attnlab.runs.store import read_run
+from attnlab.runs.sweep_folder import Sweep, read_sweep, status
 
 #: long enough that most kills come while something is measured
-SLOWER = {"max_rounds = 2": "max_rounds = 60", "turn_seconds = 0.0001": "turn_seconds = 0.02"}
-LENGTHS = ", ".join(str(8 * one) for one in range(1, 61))
+LONGER = {
+    "max_rounds = 2": "max_rounds = 60",
+    "turn_seconds = 0.0001": "turn_seconds = 0.02",
+    "lengths = [8, 16, 32]": f"lengths = {[8 * one for one in range(1, 61)]}",
+}
 SHARDS = 4
 #: seconds between two kills, at least and at most
 BETWEEN = (2.0, 20.0)
@@ -47,7 +51,7 @@ class Kills:
 
     def __init__(self, slurm: Slurm, folder: Path, chance: random.Random) -> None:
         self.slurm, self.folder, self.chance = slurm, folder, chance
-        self.watcher: subprocess.Popen[bytes] | None = None
+        self.watcher = self._watch(str(folder.parent / "plan.toml"), "--shards", str(SHARDS))
         self.down: dict[str, float] = {}
 
     def a_run(self) -> bool:
@@ -83,7 +87,7 @@ class Kills:
 
     def the_watcher(self) -> bool:
         """The process of ``attnlab sweep``."""
-        if self.watcher is None or self.watcher.poll() is not None:
+        if self.watcher.poll() is not None:
             return False
         self.watcher.kill()
         self.watcher.wait()
@@ -94,30 +98,21 @@ class Kills:
         for node in [one for one, until in self.down.items() if time.monotonic() > until]:
             del self.down[node]
             self.slurm.start(node)
-        if self.watcher is None or self.watcher.poll() is not None:
-            words = ["sweep", "--resume", "--cluster", "slurm", "--out", str(self.folder)]
-            self.watch(words)
+        if self.watcher.poll() is not None:
+            self.watcher = self._watch("--resume")
 
-    def watch(self, words: list[str]) -> None:
-        """Start ``attnlab`` with these words."""
+    def _watch(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start ``attnlab sweep`` with these words."""
+        words = ("sweep", *words, "--cluster", "slurm", "--out", str(self.folder))
         with (self.folder.parent / "watcher.log").open("ab") as log:
-            self.watcher = subprocess.Popen(
-                [sys.executable, "-P", "-m", "attnlab", *words],
-                env=self.slurm.environment(),
-                stdout=log,
-                stderr=log,
-            )
+            return subprocess.Popen([*ATTNLAB, *words], env=self.slurm.environment(), stdout=log, stderr=log)
 
     def _command(self, *words: str) -> bool:
         there = sorted(self.slurm.queue())
         if not there:
             return False
-        done = subprocess.run(
-            [*words, self.chance.choice(there)],
-            env=self.slurm.environment(),
-            capture_output=True,
-            check=False,
-        )
+        words = (*words, self.chance.choice(there))
+        done = subprocess.run(words, env=self.slurm.environment(), capture_output=True)
         return done.returncode == 0
 
     def _processes(self, *words: str) -> Iterator[psutil.Process]:
@@ -131,19 +126,15 @@ class Kills:
                 yield one
 
     def _kill(self, found: Iterator[psutil.Process]) -> bool:
-        there = list(found)
-        if not there:
-            return False
-        try:
-            self.chance.choice(there).kill()
-        except psutil.NoSuchProcess:
-            return False
-        return True
+        with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+            self.chance.choice(list(found)).kill()
+            return True
+        return False
 
 
 def noted(sweep: Sweep) -> set[str]:
     """Every result on disk that makes a whole workload, as its line."""
-    return {one.to_json() for shard in sweep.shards for one in shard.results()}
+    return {one.to_json() for run in map(read_run, sweep.runs()) for one in run.results[: run.whole()]}
 
 
 def measuring(sweep: Sweep) -> bool:
@@ -151,18 +142,12 @@ def measuring(sweep: Sweep) -> bool:
     return any(one.state == "running" and 0 < one.done < one.size for one in status(sweep).states)
 
 
-def killed(
-    folder: Path, kills: int, chance: random.Random, tell: Callable[[str], None]
-) -> tuple[Counter[str], int]:
+def killed(folder: Path, kills: int, chance: random.Random) -> tuple[Counter[str], int]:
     """Carry out the sweep, killing: how often what was killed, and how many results of those noted are not there."""
-    count, seen = Counter[str](), set[str]()
+    count, seen, out = Counter[str](), set[str](), folder / "sweep"
     with Slurm(folder / "slurm") as slurm:
-        out = folder / "sweep"
         what = Kills(slurm, out, chance)
-        plan = str(folder / "plan.toml")
-        what.watch(["sweep", plan, "--cluster", "slurm", "--shards", str(SHARDS), "--out", str(out)])
         names = ("a_run", "a_job", "a_step", "a_slurmd", "by_scancel", "by_requeue", "the_watcher")
-        ways = [getattr(what, name) for name in names]
         while not (out / "sweep.json").exists():
             time.sleep(0.1)
         next_kill = time.monotonic() + chance.uniform(*BETWEEN)
@@ -172,54 +157,49 @@ def killed(
             if all(one.state == "complete" for one in status(sweep).states):
                 break
             if count.total() < kills and time.monotonic() > next_kill and measuring(sweep):
-                way = chance.choice(ways)
-                if way():
-                    count[way.__name__] += 1
+                name = chance.choice(names)
+                if getattr(what, name)():
+                    count[name] += 1
                     seen |= noted(sweep)
-                    tell(f"{count.total()}: {way.__name__}, {len(seen)} results so far")
+                    say(f"{count.total()}: {name}, {len(seen)} results so far")
                     next_kill = time.monotonic() + chance.uniform(*BETWEEN)
             what.mend()
-        if what.watcher is not None:
-            what.watcher.wait(60)
+        what.watcher.wait(60)
         return count, len(seen - noted(read_sweep(out)))
 
 
-def main() -> None:
-    """Kill, compare, write the page."""
-    kills, seed = (int(one) for one in (sys.argv[1:] + ["20", "14"][len(sys.argv) - 1 :]))
-    reason = lacking()
-    if reason:
+def main() -> int:
+    """Kill, compare, tell; 1 where something is lost or twice there, or too little was killed."""
+    parser = command_line(__doc__)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=14)
+    asked = parser.parse_args()
+    if reason := lacking():
         sys.exit(reason)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        plan = folder / "plan.toml"
-        text = PLAN
-        for before, after in {**SLOWER, "lengths = [8, 16, 32]": f"lengths = [{LENGTHS}]"}.items():
+        plan, text = Path(name) / "plan.toml", PLAN
+        for before, after in LONGER.items():
             text = text.replace(before, after)
         plan.write_text(text, encoding="utf-8")
-        count, lost = killed(folder, kills, random.Random(seed), lambda text: print(text, flush=True))
-        sweep = read_sweep(folder / "sweep")
+        count, lost = killed(Path(name), asked.kills, random.Random(asked.seed))
+        sweep = read_sweep(Path(name) / "sweep")
         there = cells_of(sweep)
-        unbroken = cells(run(Plan.grid(**read_plan(plan)), folder / "unbroken").results)
+        unbroken = cells(run(Plan.grid(**read_plan(plan)), Path(name) / "unbroken").results)
         events = [one for shard in sweep.shards for one in shard.journal()]
-        starts = [one for one in events if one["event"] == "started"]
-        ends = [one for one in events if one["event"] == "ended" and one["status"] == 0]
-        told = {
-            "kills": count.total(),
-            "attempts": len(starts),
-            "cut off": len(starts) - len(ends),
-            "resumed": sum(one["resumed"] for one in starts),
-            "series": sweep.told.series,
-            "results": there.total(),
-            "of an unbroken run": unbroken.total(),
-            "lost": lost + (unbroken - there).total(),
-            "there twice": there.total() - len(there),
-        }
-    for name, value in (count | told).items():
-        print(f"{name.replace('_', ' ')}: {value}")
-    tried = told["kills"] == kills and told["cut off"] > 0
-    sys.exit(0 if tried and told["lost"] == told["there twice"] == 0 and there == unbroken else 1)
-
-
-if __name__ == "__main__":
-    main()
+    starts = [one for one in events if one["event"] == "started"]
+    cut_off = len(starts) - sum(one["event"] == "ended" and one["status"] == 0 for one in events)
+    told = {
+        "kills": count.total(),
+        "attempts": len(starts),
+        "cut off": cut_off,
+        "resumed": sum(one["resumed"] for one in starts),
+        "series": sweep.told.series,
+        "results": there.total(),
+        "of an unbroken run": unbroken.total(),
+        "lost": lost + (unbroken - there).total(),
+        "there twice": there.total() - len(there),
+    }
+    rows = [(one.replace("_", " "), value) for one, value in (count | told).items()]
+    publish("A sweep killed at random", "sweep_kills", table(("figure", "found"), rows), out=asked.out)
+    tried = count.total() == asked.kills and cut_off > 0
+    return int(not tried or lost > 0 or there != unbroken)

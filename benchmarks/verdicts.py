@@ -8,9 +8,7 @@ minutes a pass, `power` fifteen seconds a trial, `agreement` about twelve minute
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,9 +16,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from common import HOME, command_line, page, say, table
+from common import HOME, Store, command_line, publish, table
 
 from attnlab.backend.contender import parse_all
 from attnlab.backend.discovery import backends
@@ -42,30 +39,8 @@ POWER_BACKEND, POWER_PERCENT = "torch_sdpa", 3.0
 #: three entries of each backend: three pairs that must not be told apart
 _ENTRIES = 3
 _LOAD_SECONDS = 7200.0
-Row = dict[str, Any]
-
-
-class Store:
-    """Rows of one benchmark, appended as they come."""
-
-    def __init__(self, file: Path) -> None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self.file = file
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        self.rows: list[Row] = [json.loads(line) for line in text.splitlines()]
-
-    def lacks(self, **key: Any) -> bool:
-        """Whether no row has these values; then it is about to be measured, and said so."""
-        if any(key.items() <= row.items() for row in self.rows):
-            return False
-        say(", ".join(f"{name} {value}" for name, value in key.items()))
-        return True
-
-    def add(self, **row: Any) -> None:
-        """Keep a row."""
-        self.rows.append(row)
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+#: the parts of the scatter that are told
+QUANTILES = ((0.5, "linear"), (0.95, "higher"))
 
 
 def aa(store: Store, beside: str, passes: int) -> None:
@@ -82,7 +57,7 @@ def aa(store: Store, beside: str, passes: int) -> None:
                     store.add(section="aa", beside=beside, **key, n=length, seconds=seconds, pairs=pairs)
 
 
-def _pairs(results: list[Result]) -> Iterator[Row]:
+def _pairs(results: list[Result]) -> Iterator[dict[str, Any]]:
     measured = [one for one in results if one.outcome is Outcome.MEASURED]
     for one, other in combinations(measured, 2):
         (verdict,) = verdicts_against([one, other], one.contender).values()
@@ -99,12 +74,9 @@ def power(store: Store, beside: str, trials: int) -> None:
         if store.lacks(**key):
             started = time.monotonic()
             verdict = compare([POWER_BACKEND, slowed], THREE_MS).verdicts.get(slowed)
-            kind = str(verdict.kind) if verdict else None
-            figures = {
-                "ratio": getattr(verdict, "ratio", None),
-                "processes": getattr(verdict, "processes", 0),
-            }
-            store.add(**key, seconds=time.monotonic() - started, kind=kind, **figures)
+            found = (str(verdict.kind), verdict.ratio, verdict.processes) if verdict else (None, None, 0)
+            figures = dict(zip(("kind", "ratio", "processes"), found, strict=True))
+            store.add(**key, seconds=time.monotonic() - started, **figures)
 
 
 def agreement(store: Store, beside: str, times: int) -> None:
@@ -116,51 +88,35 @@ def agreement(store: Store, beside: str, times: int) -> None:
             plan = Plan.grid(limits=limits, experiments=("none",), ceilings=False, memory=False)
             with tempfile.TemporaryDirectory() as folder:
                 found = run(plan, Path(folder) / "run")
-            cells = [
-                [
-                    cell.workload.label,
-                    one.contender,
-                    _kind(one.against_best, one is cell.ranking.best),
-                    one.seconds,
-                ]
-                for cell in found.judged().cells
-                for one in (cell.ranking.standings if cell.ranking else ())
-            ]
+            cells = []
+            for cell in found.judged().cells:
+                for one in cell.ranking.standings if cell.ranking else ():
+                    best = "best" if one is cell.ranking.best else "None"
+                    kind = str(one.against_best.kind) if one.against_best else best
+                    cells.append([cell.workload.label, one.contender, kind, one.seconds])
             store.add(**key, cells=cells, seconds=sum(found.account.values()))
-
-
-def _kind(verdict: Any, best: bool) -> str:
-    return str(verdict.kind) if verdict else "best" if best else "None"
 
 
 def told(store: Store) -> Iterator[str]:
     """All that is stored, in words and tables."""
-    every = pd.DataFrame(
-        store.rows, columns=["section", "beside", "backend", "n", "pairs", "kind", "ratio", "seconds"]
-    )
-    sections = dict(every.groupby("section", sort=False))
+    columns = ["section", "beside", "backend", "n", "pairs", "kind", "ratio", "seconds", "factor", "cells"]
+    sections = dict(list(pd.DataFrame(store.rows, columns=columns).groupby("section", sort=False)))
     if "aa" in sections:
         yield from _aa_told(sections["aa"])
     if "power" in sections:
         yield f"## {POWER_PERCENT:g} % put in: `{POWER_BACKEND}` at {THREE_MS.label}, by `attnlab compare`"
-        head = ("condition", "trials", "found", "wrong sign", "ratio, median", "seconds, median", "longest")
         rows = []
         for beside, some in sections["power"].groupby("beside", sort=False):
             found, wrong = ((some.kind == kind).sum() for kind in (Kind.SLOWER, Kind.FASTER))
-            spans = (
-                f"{some.ratio.median():.3f}",
-                f"{some.seconds.median():.0f}",
-                f"{some.seconds.max():.0f}",
-            )
-            rows.append((beside, len(some), f"{found} ({found / len(some):.0%})", wrong, *spans))
+            seconds = (f"{some.seconds.median():.0f}", f"{some.seconds.max():.0f}")
+            share = f"{found} ({found / len(some):.0%})"
+            rows.append((beside, len(some), share, wrong, f"{some.ratio.median():.3f}", *seconds))
+        head = ("condition", "trials", "found", "wrong sign", "ratio, median", "seconds, median", "longest")
         yield table(head, rows)
-    runs = {
-        row["factor"]: row["cells"]
-        for row in store.rows
-        if row["section"] == "agreement" and row["beside"] == "idle"
-    }
-    if len(runs) == 2:
-        yield from _agreement_told(runs[min(runs)], runs[max(runs)])
+    if "agreement" in sections:
+        idle = sections["agreement"].query("beside == 'idle'").sort_values("factor")
+        if len(idle) == 2:
+            yield from _agreement_told(*idle.cells)
 
 
 def _aa_told(rows: pd.DataFrame) -> Iterator[str]:
@@ -170,15 +126,14 @@ def _aa_told(rows: pd.DataFrame) -> Iterator[str]:
     pairs["claimed"] = pairs.kind.isin([Kind.FASTER, Kind.SLOWER])
     pairs["off"] = (pairs.ratio - 1).abs()
     yield "## One contender against itself: 4 heads, n = 64 to 2048"
-    head = ("condition", "comparisons", "false claims", "undecided", "no interval", "off 1 by, median")
     counts = []
     for beside, some in pairs.groupby("beside", sort=False):
-        off = some.off[some.low > 0].tolist() or [math.nan]
-        spans = (f"{one:.2%}" for one in (statistics.median(off), np.quantile(off, 0.95, method="higher")))
+        off = some.off[some.low > 0]
+        spans = (f"{off.quantile(part, interpolation=how):.2%}" for part, how in QUANTILES)
         claimed = f"{some.claimed.sum()} ({some.claimed.mean():.1%})"
-        counts.append(
-            (beside, len(some), claimed, (some.kind == "undecided").sum(), (some.low == 0).sum(), *spans)
-        )
+        undecided, none = (some.kind == "undecided").sum(), (some.low == 0).sum()
+        counts.append((beside, len(some), claimed, undecided, none, *spans))
+    head = ("condition", "comparisons", "false claims", "undecided", "no interval", "off 1 by, median")
     yield table((*head, "95th percentile"), counts)
     where = [
         (beside, backend, int(n), len(some), some.claimed.sum(), f"{some.off.max():.1%}")
@@ -192,20 +147,17 @@ def _aa_told(rows: pd.DataFrame) -> Iterator[str]:
 
 def _agreement_told(short: list[Any], long: list[Any]) -> Iterator[str]:
     """How far the verdicts of a default run are those of a longer one."""
-    one, other = (
-        pd.DataFrame(cells, columns=["label", "contender", "kind", "seconds"]) for cells in (short, long)
-    )
+    columns = ["label", "contender", "kind", "seconds"]
+    one, other = (pd.DataFrame(cells, columns=columns) for cells in (short, long))
     both = one.merge(other, on=["label", "contender"], how="left", suffixes=("", "_longer"))
     slower = both[both.kind == Kind.SLOWER]
     agree = (slower.kind_longer == Kind.SLOWER).sum()
     behind = both.seconds > 1.15 * both.groupby("label").seconds.transform("min")
+    missed = (behind & both.kind.isin([Kind.UNDECIDED, "None"])).sum()
     rows = [
         ("contenders decidedly slower than the fastest", len(slower)),
         ("of them also in the longer run", f"{agree} ({agree / max(1, len(slower)):.1%})"),
-        (
-            "over 15 % behind the fastest, and not told apart from it",
-            (behind & both.kind.isin([Kind.UNDECIDED, "None"])).sum(),
-        ),
+        ("over 15 % behind the fastest, and not told apart from it", missed),
     ]
     yield "## A default run against one with four times its time for rounds"
     yield table(("figure", "found"), rows)
@@ -213,22 +165,16 @@ def _agreement_told(short: list[Any], long: list[Any]) -> Iterator[str]:
 
 def main() -> None:
     """Measure the sections asked for and write the page."""
+    measures = {"aa": aa, "power": power, "agreement": agreement}
     parser = command_line(__doc__, out=HOME / "verdicts")
-    parser.add_argument("sections", nargs="*", default=["aa", "power", "agreement"])
+    parser.add_argument("sections", nargs="*", choices=measures, default=list(measures))
     parser.add_argument("--beside", choices=("idle", "cpu", "memory"), default="idle")
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--trials", type=int, default=30)
     chosen = parser.parse_args()
     store = Store(chosen.out / "verdicts.jsonl")
-    measures = {"aa": (aa, chosen.passes), "power": (power, chosen.trials), "agreement": (agreement, 4)}
+    counts = {"aa": chosen.passes, "power": chosen.trials, "agreement": 4}
     with background_load(chosen.beside, _LOAD_SECONDS):
         for section in chosen.sections:
-            measure, count = measures[section]
-            measure(store, chosen.beside, count)
-    text = page("Are verdicts true?", "verdicts", *told(store))
-    (chosen.out / "verdicts.md").write_text(text, encoding="utf-8")
-    print(text)
-
-
-if __name__ == "__main__":
-    main()
+            measures[section](store, chosen.beside, counts[section])
+    publish("Are verdicts true?", "verdicts", *told(store), out=chosen.out / "verdicts.md")

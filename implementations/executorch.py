@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from attnlab.errors import Declined
-from attnlab.libraries.executorch_library import load_operators
-from attnlab.libraries.host import Made
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import Made, positive_scale
+from attnlab.libraries.torch_operators_library import ExecuTorch
 from attnlab.problem.workload import Workload
 
-load_operators()
+ExecuTorch.opened()
 
 LIBRARY = "executorch"
 MEMORY = {"scores": 0, "outputs": 4.1}
@@ -69,8 +68,7 @@ def attend(
     query (batch, n_q, heads, d), key (batch, n_k, kv_heads, d), value likewise, attn_mask broadcastable to
     (1, 1, n_q, n_k). Returns (batch, heads, n_q, d). Raises Declined for an attn_mask that differs by batch or head.
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     added = None if attn_mask is None else _numbers(attn_mask, query.shape[1], key.shape[1])
     start = 0 if causal or attn_mask is not None else key.shape[1] - query.shape[1]
     flag = causal or causal_bottom_right

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.libraries.cuda_kernels import Limits, Sides, at_least, refusal
-from attnlab.libraries.host import required
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import positive_scale, required
+from attnlab.libraries.torch_attention import Limits, Sides, at_least, refusal
 from attnlab.problem.workload import Workload
 
 flash_attn: Any = required("flash_attn", extra="flash-attn")
@@ -55,8 +54,7 @@ def attend(
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (batch, kv_heads, n_k, d).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     n_q, n_k = query.shape[2], key.shape[2]
     sides = Sides.of(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
     assert sides is not None, "declined"

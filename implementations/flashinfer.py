@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from attnlab.backend.keywords import told
-from attnlab.libraries.cuda_kernels import KEYWORDS, Limits, Sides, at_least, refusal
-from attnlab.libraries.host import required
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import positive_scale, required
+from attnlab.libraries.torch_attention import KEYWORDS, Limits, Sides, at_least, refusal
 from attnlab.problem.workload import Workload
 
 flashinfer: Any = required("flashinfer", extra="flashinfer")
@@ -56,7 +55,7 @@ class Form(NamedTuple):
 
 def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
     """The arrays, in memory as (batch, length, heads, dim), and the plan for them."""
-    scale = positive_scale(query, workload.scale)[1] if workload.scale < LEAST_SCALE else workload.scale
+    _, scale = positive_scale(query, workload.scale)
     _planned(_form(query, key, value, scale, workload.softcap, **(told(workload, KEYWORDS) or {})))
     return tuple(array.transpose(1, 2).contiguous().transpose(1, 2) for array in (query, key, value))
 
@@ -78,8 +77,7 @@ def attend(
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (batch, kv_heads, n_k, d_v).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     form = _form(query, key, value, scale, softcap, causal, causal_bottom_right, window, window_bottom_right)
     keys = form.sides.keys
     q, k, v = (array.transpose(1, 2).flatten(0, 1) for array in (query, key[:, :, :keys], value[:, :, :keys]))

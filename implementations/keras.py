@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.libraries.keras_library import opened
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import positive_scale
+from attnlab.libraries.torch_library import Keras
 
-keras = opened()
+keras = Keras.opened()
 
 LIBRARY = "keras"
 
@@ -45,8 +45,7 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask broadcastable to
     (batch, heads, n_q, n_k).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     given = {}
     if attn_mask is not None:
         given["mask" if attn_mask.dtype == torch.bool else "bias"] = attn_mask

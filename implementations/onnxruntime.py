@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.keywords import told
-from attnlab.libraries.host import Made, Recipe, required
+from attnlab.libraries.host import Made, Recipe, positive_scale, required
 from attnlab.libraries.onnxruntime_library import SESSIONS, compute, one_operator, packed, unpacked
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 
 required("onnx", "onnxruntime", extra="onnxruntime")
 
@@ -48,7 +47,7 @@ def prepare(
     hides, by_array = bool(asked - {"key_lengths"}), flags is None or len(asked) > 1
     lengths = "causal_bottom_right" in asked or asked == {"key_lengths"}
     mask = str(query.dtype) if workload.bias != "none" else "bool" if by_array else ""
-    scale = 1.0 if abs(workload.scale) < LEAST_SCALE else abs(workload.scale)
+    _, scale = positive_scale(query, workload.scale)
     heads = _packed_heads(query, key, value)
     recipe = (str(query.dtype), hides, scale, workload.softcap or 0.0, mask, lengths, heads)
     SESSIONS.get(Recipe(_attention, *recipe))
@@ -73,8 +72,7 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask of four axes,
     broadcastable to (batch, heads, n_q, n_k).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     batch, of_query, n_q, _ = query.shape
     n_k, value_dim = value.shape[2:]
     hides = causal or causal_bottom_right

@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.keywords import told
-from attnlab.libraries.host import Made, Recipe, required
+from attnlab.libraries.host import Made, Recipe, positive_scale, required
 from attnlab.libraries.onnxruntime_library import SESSIONS, compute, one_operator, packed, unpacked
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 from attnlab.problem.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")
@@ -46,7 +45,7 @@ def prepare(
     flags = told(workload, ("causal", "key_lengths"))
     array = flags is None or workload.bias != "none"
     asked = {} if array or flags is None else flags
-    scale = 1.0 if abs(workload.scale) < LEAST_SCALE else abs(workload.scale)
+    _, scale = positive_scale(query, workload.scale)
     SESSIONS.get(
         Recipe(_model, workload.heads, scale, bool(asked.get("causal")), "key_lengths" in asked, array)
     )
@@ -69,8 +68,7 @@ def attend(
     query (batch, heads, n_q, d), key (batch, heads, n_k, d), value (…, n_k, d_v), attn_mask of four axes,
     broadcastable to (batch, heads, n_q, n_k).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     batch, heads, n_q, _ = query.shape
     if causal and key.shape[2] > n_q:  # the last query is let see all keys: it shall be given no others
         key, value = key[:, :, :n_q], value[:, :, :n_q]

@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.keywords import flag_and_array
-from attnlab.libraries.host import Recipe
-from attnlab.libraries.openvino_library import REQUESTS, compute, lacks, quiet_openvino
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import Recipe, positive_scale
+from attnlab.libraries.openvino_library import REQUESTS, OpenVino, compute, lacks
 
-ov = quiet_openvino()
+ov = OpenVino.opened()
 
 LIBRARY = "openvino"
 SETTINGS = {"precision": ("f32", "bf16", "f16")}
@@ -74,8 +73,7 @@ def attend(
     query (batch, heads, n_q, d), key (batch, heads, n_k, d), value (…, n_k, d_v), attn_mask of four axes,
     broadcastable to (batch, heads, n_q, n_k).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     mask = "" if attn_mask is None else str(attn_mask.dtype)
     model, arrays, transposed = _asked(query, key, value, causal, mask)
     arrays.append(np.array(scale, dtype=query.dtype))

@@ -17,9 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from attnlab.libraries.cuda_kernels import Limits, dense_rows, refusal
-from attnlab.libraries.host import required
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import positive_scale, required
+from attnlab.libraries.torch_attention import Limits, dense_rows, refusal
 from attnlab.problem.workload import Workload
 
 sageattention: Any = required("sageattention", extra="sageattention")
@@ -37,8 +36,7 @@ def attend(
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (batch, kv_heads, n_k, d).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     output: Tensor = sageattention.sageattn(
         *dense_rows(query, key, value), tensor_layout="HND", is_causal=causal, sm_scale=scale
     )

@@ -1,6 +1,6 @@
 """The formula of torch_eager, compiled by torch.compile.
 
-`attnlab.libraries.torch_formula.attend` through TorchDynamo and Inductor, whole (`fullgraph`): for the shapes of the
+`attnlab.libraries.torch_attention.attend` through TorchDynamo and Inductor, whole (`fullgraph`): for the shapes of the
 call, or, where a head has fewer than 2^16 scores, once for many shapes (`dynamic=True`). Scale, soft cap and the kind
 of mask are compiled in. The first call of a kind compiles, for seconds; PyTorch keeps the result in a folder of its
 own on disk, from which the next process loads it.
@@ -18,7 +18,7 @@ Memory: O(n) where the fused kernel runs, else up to two arrays of the size of t
 
 from torch import Tensor
 
-from attnlab.libraries import torch_formula
+from attnlab.libraries import torch_attention
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
 from attnlab.problem.workload import Workload
 
@@ -56,26 +56,10 @@ def attend(
     (batch, heads, n_q, n_k), sinks (heads,).
     """
     asked, arrays = (causal, scale, softcap, enable_gqa), (query, key, value, mask, bias, sinks)
-    output: Tensor = _compiled(asked, arrays, arrays + asked)
-    return output
-
-
-def _formula(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    sinks: Tensor | None,
-    causal: bool,
-    scale: float,
-    softcap: float | None,
-    enable_gqa: bool,
-) -> Tensor:
-    return torch_formula.attend(
-        query,
-        key,
-        value,
+    output: Tensor = _compiled(
+        asked,
+        arrays,
+        (query, key, value),
         causal=causal,
         scale=scale,
         mask=mask,
@@ -84,6 +68,7 @@ def _formula(
         sinks=sinks,
         enable_gqa=enable_gqa,
     )
+    return output
 
 
-_compiled = Compiled(_formula)
+_compiled = Compiled(torch_attention.attend)

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnlab.libraries.host import positive_scale
+from attnlab.libraries.torch_attention import ForcedKernel
 from attnlab.libraries.torch_ranks_library import Sharded, on_ranks, spread, use
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, ForcedKernel, positive_scale
 from attnlab.problem.workload import Workload
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ def round_the_ring(
     ranks: Ranks, query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float
 ) -> Tensor:
     """On one rank: its queries over the keys of all."""
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     output: Tensor = _Ring.apply(query, key, value, causal, scale)  # type: ignore[no-untyped-call]
     return output
 

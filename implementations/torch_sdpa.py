@@ -13,7 +13,7 @@ because the CPU flash kernel would answer NaN to it under a causal mask.
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import positive_scale
 
 LIBRARY = "torch"
 EMPTY_ROWS = {"cpu": "zeros"}
@@ -35,8 +35,7 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask broadcastable to
     (batch, heads, n_q, n_k).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     return scaled_dot_product_attention(
         query, key, value, attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa
     )

@@ -4,10 +4,10 @@ Time: 4·b·h·n_q·n_k·d floating-point operations in one pass over tiles, cau
 call with new shapes also builds a plan, which takes long and must be warmed away. Memory: the output and a
 workspace linear in n, O(n).
 
-Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_sdpa.
+Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_attention.
 """
 
-from attnlab.libraries.torch_sdpa import ForcedKernel
+from attnlab.libraries.torch_attention import ForcedKernel
 
 LIBRARY = "torch"
 KERNEL = "_scaled_dot_product_cudnn_attention"

@@ -6,7 +6,7 @@ the output, one number a row and a workspace that does not grow with n, O(n).
 On CUDA it computes in float16 and bfloat16 only and takes a causal mask only where queries and keys are as
 many, because its own mask is aligned bottom-right; both are declined.
 
-Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_sdpa.
+Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_attention.
 """
 
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, ForcedKernel, positive_scale
+from attnlab.libraries.host import positive_scale
+from attnlab.libraries.torch_attention import ForcedKernel
 from attnlab.problem.directions import LOG_SUM
 from attnlab.problem.workload import Workload
 
@@ -49,8 +50,7 @@ def attend_with_log_sum(
     The operator behind `scaled_dot_product_attention`, which keeps ln Z for the way back. It takes numbers as
     attn_mask only; the dispatcher turns booleans into them too.
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     if attn_mask is not None and attn_mask.dtype == torch.bool:

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnlab.libraries.host import positive_scale
 from attnlab.libraries.torch_ranks_library import Sharded, on_ranks, spread, use
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
 from attnlab.problem.workload import Workload
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def of_heads(
     of_queries = [each * (query.shape[1] // key.shape[1]) for each in of_keys]
     query = to_heads(ranks, query, of_queries, queries)
     key, value = (to_heads(ranks, part, of_keys, keys) for part in (key, value))
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     output = scaled_dot_product_attention(
         query, key, value, is_causal=causal, scale=scale, enable_gqa=enable_gqa
     )

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from attnlab.backend.keywords import told
-from attnlab.libraries.cuda_kernels import HALVES, KEYWORDS, Limits, Sides, dense_rows, refusal
-from attnlab.libraries.host import Made, required
-from attnlab.libraries.torch_sdpa import LEAST_SCALE, positive_scale
+from attnlab.libraries.host import Made, positive_scale, required
+from attnlab.libraries.torch_attention import HALVES, KEYWORDS, Limits, Sides, dense_rows, refusal
 from attnlab.problem.workload import Workload
 
 required("xformers", extra="xformers")
@@ -53,8 +52,7 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask broadcastable to
     (batch, heads, n_q, n_k).
     """
-    if scale < LEAST_SCALE:
-        query, scale = positive_scale(query, scale)
+    query, scale = positive_scale(query, scale)
     n_q, n_k, of_keys = query.shape[2], key.shape[2], key.shape[1]
     bias: Any = None
     if attn_mask is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from attnlab.judge.analysis import Cell
     from attnlab.problem.result import Result
     from attnlab.runs.store import Run
-    from attnlab.runs.sweep_progress import Status
+    from attnlab.runs.sweep_folder import Status
 
 #: seconds between two drawings, but for those that a finished workload asks for
 _BETWEEN = 0.5

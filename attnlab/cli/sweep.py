@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from attnlab.cli import options
+from attnlab.errors import NotStored, Unavailable
 
 if TYPE_CHECKING:
     from attnlab.runs.plan import Plan
-    from attnlab.runs.sweep_estimate import Costs
-    from attnlab.runs.sweep_jobs import Asked
-    from attnlab.runs.sweep_shards import Sweep
+    from attnlab.runs.sweep_cutting import Costs
+    from attnlab.runs.sweep_folder import Sweep
+    from attnlab.runs.sweep_slurm import Asked
 
 _COUNT, _AMOUNT = options.COUNT, options.AMOUNT
 _DEFAULT = Path("reports/sweep")
@@ -26,6 +27,20 @@ _DEFAULT = Path("reports/sweep")
 _TOLD_EVERY = 30.0
 #: workloads to a shard where nothing is said: starting contenders and measuring ceilings takes as long as several
 _WORKLOADS_A_SHARD = 16
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """One line where the disk is full or the sweep's folder has become unreachable."""
+    try:
+        yield
+    except BrokenPipeError:  # of whoever reads what is printed
+        raise
+    except OSError as fault:
+        where = "" if fault.filename is None else f" ({fault.filename})"
+        raise NotStored(
+            f"the sweep stops: {fault.strerror}{where}; what is done is kept, --resume goes on"
+        ) from None
 
 
 @click.command()
@@ -57,6 +72,7 @@ _WORKLOADS_A_SHARD = 16
 @click.option("--report", "only_report", is_flag=True, help="Reports of what is done in --out, and stop.")
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: jobs for all that is left.")
 @options.as_json
+@_kept()
 def sweep(
     plans: tuple[Path, ...],
     cluster: Literal["slurm", "local"],
@@ -85,9 +101,10 @@ def sweep(
     A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
     asks the jobs to end and keeps what is done; --resume goes on.
     """
-    from attnlab.runs.sweep_jobs import Asked
-    from attnlab.runs.sweep_shards import joined, new_sweep, read_sweep
-    from attnlab.runs.sweep_work import work
+    from attnlab.runs.sweep_cutting import joined
+    from attnlab.runs.sweep_folder import new_sweep, read_sweep
+    from attnlab.runs.sweep_job import work
+    from attnlab.runs.sweep_slurm import Asked
 
     going_on = only_status or only_report or resume or shard is not None
     if going_on and plans:
@@ -101,10 +118,8 @@ def sweep(
     if only_status or only_report:
         return _told(read_sweep(out), as_json, report=only_report)
     if shard is not None:
-        with _kept(out):
-            outcome = work(out, shard)
-        found = read_sweep(out)
-        reason = (found.shard(shard).outcome(found.told.series) or {}).get("reason")
+        outcome = work(out, shard)
+        reason = (read_sweep(out).shard(shard).outcome() or {}).get("reason")
         click.echo(f"shard {shard}: {outcome}" + (f": {reason}" if reason else ""))
         return {"complete": 0, "interrupted": 130}.get(outcome, 1)
     for one in further:
@@ -116,8 +131,7 @@ def sweep(
     if not plans:
         found = read_sweep(out)
         found.require_version()
-        with _kept(out):
-            return _carried_out(found.begin_again(), asked, detach)
+        return _carried_out(found.begin_again(), asked, detach)
     whole = joined({str(file): _read(file) for file in plans})
     if not only_estimate and (machines, price_per_hour) != (None, None):
         raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
@@ -125,18 +139,17 @@ def sweep(
         raise ValueError("--shards and --hours-per-shard say the same thing: give one of them")
     if shards is None:
         shards = -(-len(whole.workloads) // _WORKLOADS_A_SHARD)
-    seconds = costs = None
+    seconds = None
     if only_estimate or learned_from or hours_per_shard is not None:
         costs = _costs(whole, learned_from, out, sample)
         seconds = costs.of_plan(whole)
         if hours_per_shard is not None:
             shards = max(1, math.ceil(sum(seconds) / (3600 * hours_per_shard)))
-    if only_estimate and costs is not None:
-        return _estimated(whole, costs, shards, machines, price_per_hour, as_json)
+        if only_estimate:
+            return _estimated(whole, costs, seconds, shards, machines, price_per_hour, as_json)
     found = new_sweep(whole, out, shards, seconds)
-    click.echo(f"{_sizes(sum(found.told.sizes), len(found.told.sizes))}: {out}", err=True)
-    with _kept(out):
-        return 0 if only_cut else _carried_out(found, asked, detach)
+    click.echo(f"{_sizes(found.told.sizes)}: {out}", err=True)
+    return 0 if only_cut else _carried_out(found, asked, detach)
 
 
 def _read(file: Path) -> Plan:
@@ -150,10 +163,10 @@ def _read(file: Path) -> Plan:
         raise ValueError(f"{file}: {fault}") from None
 
 
-def _sizes(workloads: int, shards: int) -> str:
+def _sizes(shards: Sequence[int]) -> str:
     from attnlab.text import counted
 
-    return f"{counted(workloads, 'workload')} in {counted(shards, 'shard')}"
+    return f"{counted(sum(shards), 'workload')} in {counted(len(shards), 'shard')}"
 
 
 def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
@@ -162,7 +175,7 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
     from attnlab.runs import execute
     from attnlab.runs.lock import host_held
     from attnlab.runs.store import RUN_FILE, read_run
-    from attnlab.runs.sweep_estimate import learned, sample
+    from attnlab.runs.sweep_cutting import learned, sample
 
     if runs:
         return learned([read_run(one) for one in runs])
@@ -188,61 +201,43 @@ def _costs(plan: Plan, runs: tuple[Path, ...], out: Path, count: int) -> Costs:
 
 
 def _estimated(
-    plan: Plan, costs: Costs, shards: int, machines: int | None, price: float | None, as_json: bool
+    plan: Plan,
+    costs: Costs,
+    seconds: Sequence[float],
+    shards: int,
+    machines: int | None,
+    price: float | None,
+    as_json: bool,
 ) -> int:
     """Print what the plan will take."""
-    from attnlab.runs.execute import resolve
-    from attnlab.runs.sweep_estimate import wall_seconds
-    from attnlab.runs.sweep_progress import duration
-    from attnlab.runs.sweep_shards import cut
+    from attnlab.runs.sweep_cutting import cut, wall_seconds
+    from attnlab.runs.sweep_folder import duration
     from attnlab.text import counted
 
-    spelt, seconds = resolve(plan)[0], costs.of_plan(plan)
-    taken = dict(zip(spelt.workloads, seconds, strict=True))
-    parts = [
-        costs.overhead + sum(taken[one] for one in part.workloads) for part in cut(spelt, shards, seconds)
-    ]
+    taken, cuts = dict(zip(plan.workloads, seconds, strict=True)), cut(plan, shards, seconds)
+    parts = [costs.overhead + sum(taken[one] for one in part.workloads) for part in cuts]
     machines, hours = machines or len(parts), sum(parts) / 3600
     wall = wall_seconds(parts, machines)
     if as_json:
         told = {"seconds": seconds, "shard_seconds": parts, "machines": machines, "hours": hours}
         told |= {"wall_hours": wall / 3600, "money": None if price is None else hours * price}
-        told["error"] = {"median": costs.median, "total": costs.total}
-        click.echo(json.dumps(told))
+        click.echo(json.dumps({**told, "error": costs.off}))
         return 0
     money = "" if price is None else f", which cost {hours * price:.3g} at {price:g} an hour"
     click.echo(
-        f"{_sizes(len(plan.workloads), len(parts))}: {hours:.3g} machine hours{money}; "
-        f"on {counted(machines, 'machine')} of that kind about {duration(wall)}"
-    )
-    click.echo(
-        f"Starts and calls added up, as measured on {' and '.join(costs.machines)}. The races measured there come out "
-        f"to within {costs.median:.0%} (median), all of them together {abs(costs.total):.0%} too "
-        f"{'high' if costs.total > 0 else 'low'}. A shard takes {costs.overhead:.0f} s beside its races."
+        f"{_sizes([len(part.workloads) for part in cuts])}: {hours:.3g} machine hours{money}; "
+        f"on {counted(machines, 'machine')} of that kind about {duration(wall)}\n"
+        f"Starts and calls added up, as measured on {' and '.join(costs.machines)}; half of the races measured there "
+        f"come out to within {costs.off:.0%}. A shard takes {costs.overhead:.0f} s beside its races."
     )
     return 0
-
-
-@contextmanager
-def _kept(out: Path) -> Iterator[None]:
-    """One line where the disk is full or the sweep's folder has become unreachable."""
-    from attnlab.errors import NotStored
-
-    try:
-        yield
-    except BrokenPipeError:  # of whoever reads what is printed
-        raise
-    except OSError as fault:
-        where = "" if fault.filename is None else f" ({fault.filename})"
-        raise NotStored(
-            f"the sweep in {out} stops: {fault.strerror}{where}; what is done is kept, --resume goes on"
-        ) from None
 
 
 def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
     """Jobs for all shards, seen through; then the report. Returns the exit status."""
     from attnlab.cli.progress import sweep_progress
-    from attnlab.runs.sweep_jobs import Jobs, on_this_host
+    from attnlab.runs.sweep_job import on_this_host
+    from attnlab.runs.sweep_slurm import Jobs
 
     jobs = Jobs(found, asked) if asked.cluster == "slurm" else None
     if detach and jobs is not None:
@@ -270,10 +265,9 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
 
 def _report(found: Sweep) -> None:
     """A report for every kind of machine and a page of all, from the shards' runs, which are collected in a dataset."""
-    from attnlab.errors import Unavailable
     from attnlab.report import content_of, explore_page, write
     from attnlab.runs import dataset
-    from attnlab.runs.sweep_merging import by_machine
+    from attnlab.runs.sweep_folder import by_machine
 
     machines, known = by_machine(found), []
     for machine, run in machines.items():
@@ -295,14 +289,14 @@ def _report(found: Sweep) -> None:
 
 def _told(found: Sweep, as_json: bool, *, report: bool = False) -> int:
     """Print how far a sweep is, with its `report` before; the status is 1 where a shard ended and is not complete."""
-    from attnlab.runs.sweep_progress import status
+    from attnlab.runs.sweep_folder import status
 
     if report:
         _report(found)
     now = status(found)
     if as_json:
-        told = {"done": now.done, "size": now.size, "seconds_left": now.seconds_left}
-        click.echo(json.dumps({**told, "shards": [asdict(one) for one in now.states]}))
+        told = asdict(now)
+        click.echo(json.dumps({**told, "shards": told.pop("states")}))
     else:
-        click.echo("\n".join([now.summary(), *now.reasons(), *now.clocks()]))
+        click.echo("\n".join([now.summary(), *now.reasons()]))
     return 1 if any(one.state in ("killed", "refused", "failed") for one in now.states) else 0

@@ -28,6 +28,7 @@ from attnlab.problem.mask_kinds import ALIGNMENTS, Causal, Given, KeyLengths, Sh
 from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
 from attnlab.theory import unit_roundoff
+from attnlab.theory.exact_attention import blocks, softmax_rows
 
 #: the name of the attention that notes and hands on
 _NAME = "attnlab_capture"
@@ -168,15 +169,17 @@ def disagreement(call: Call) -> float | None:
 
     Rounding is less than half of the digits of the number format: a forgotten factor or mask shows above that.
     """
-    from attnlab.theory.exact_attention import blocks, softmax_rows
+    exact = exact_output(call.problem)
+    found = float(np.linalg.norm(call.answer - exact) / (np.linalg.norm(exact) or 1.0))
+    return found if found > math.sqrt(unit_roundoff(call.problem.dtype)) else None
 
-    wrong = size = 0.0
-    for part in blocks(call.problem):
-        exact = softmax_rows(part).output
-        wrong += float(np.square(call.answer[part.at] - exact).sum())
-        size += float(np.square(exact).sum())
-    found = float(np.sqrt(wrong / size)) if size else float(np.sqrt(wrong))
-    return found if found > float(np.sqrt(unit_roundoff(call.problem.dtype))) else None
+
+def exact_output(problem: Problem) -> NDArray[np.float64]:
+    """What `problem` asks for, in float64: (batch, heads, queries, value_dim)."""
+    found = np.empty(problem.output_shape)
+    for part in blocks(problem):
+        found[part.at] = softmax_rows(part).output
+    return found
 
 
 def _is_usual(scale: float, head_dim: int) -> bool:

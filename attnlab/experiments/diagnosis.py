@@ -1,4 +1,8 @@
-"""A model's attention: captured, measured head by head, asked of every backend, raced, and kept as a value."""
+"""A model's attention: captured, measured head by head, asked of every backend, raced, and kept as a value.
+
+The truth of a backend's error is the exact answer to the inputs as they were captured, so that an error holds what
+rounding query, key and value to the number format does, whoever computes; `INPUTS` is that part alone.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,34 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnlab.backend.contender import Contender, parse_all
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.backend.call import answer
+from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import unasked
 from attnlab.environment import environment
-from attnlab.errors import Declined
+from attnlab.errors import Declined, Unavailable
 from attnlab.experiments import capture
 from attnlab.experiments import trained_model as models
-from attnlab.experiments.diagnosis_errors import INPUTS, BackendError, errors_on
+from attnlab.experiments.capture import exact_output
 from attnlab.experiments.heads import Head, heads_of
 from attnlab.experiments.survey import one_thread
-from attnlab.judge.verdicts import verdicts_against
 from attnlab.plain import finite
 from attnlab.problem import distributions as files
+from attnlab.problem.directions import OUTPUT
+from attnlab.problem.dtypes import DTYPES, ITEM_BYTES
 from attnlab.problem.grid import workloads
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
-from attnlab.race.compare import Comparison
-from attnlab.race.conductor import Conductor
+from attnlab.race.compare import compare
 from attnlab.race.limits import Limits
 from attnlab.text import one_line
 
@@ -37,6 +47,12 @@ _RACED, _NEAR = 3, 4.0
 #: seconds of each contender's rounds, and its fresh processes: the least that give an interval on a ratio
 _SECONDS, _PROCESSES = 0.6, 3
 FORMAT = 1
+#: stands for the rounding of the inputs alone, the rest exact
+INPUTS = "inputs rounded"
+#: whose calls on all layers would take more seconds of processor time than this is not asked; a call on so many
+#: queries and keys predicts it
+_LONGEST, _SMALL = 10.0, 256
+Attend = Callable[[Problem], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,24 @@ class Layer:
     number: int
     module: str
     label: str
+
+
+@dataclass(frozen=True)
+class BackendError:
+    """What one backend's answers are off by in one number format: relative Frobenius errors, dimensionless.
+
+    error : over all heads of all layers. worst : of the worst head, `layer` and `head`. seconds : of its quickest call,
+    in this process, as a guide to what is worth a race. reason : why there is none of all that, empty otherwise.
+    """
+
+    backend: str
+    dtype: str
+    error: float = 0.0
+    worst: float = 0.0
+    layer: int = 0
+    head: int = 0
+    seconds: float = 0.0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,38 +164,45 @@ def diagnose(
     libraries of the extra `diagnose`.
     """
     told = environment()  # before libraries are there whose threads a fork does not survive
-    clock = _Clock(on_event)
-    clock.begin("loading")
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        """Tells that a part begins, and keeps what it took."""
+        on_event(name)
+        began = time.monotonic()
+        yield
+        seconds[name] = time.monotonic() - began
+
     if save_inputs is not None:
         files.Captured.parse(str(save_inputs))
     names = list(backends) if backends is not None else unasked(folders)
     for name in names:
         Contender.parse(name).require(folders)
-    module, given, about = _called(model, inputs, length)
-    clock.begin("running the model")
-    calls = _captured(module, given)
+    with part("loading"):
+        name, module, given = _called(model, inputs, length)
+    with part("running the model"):
+        calls = _captured(module, given.inputs)
     problems = {number: call.problem for number, call in enumerate(calls)}
     if save_inputs is not None:
-        save(Path(save_inputs), problems, about.model)
-    clock.begin("measuring heads")
-    heads: list[Head] = []
-    for number, problem in problems.items():
-        heads += heads_of(number, problem, [at for at in about.separators if at < problem.shape.keys])
+        save(Path(save_inputs), problems, name)
+    with part("measuring heads"):
+        heads: list[Head] = []
+        for number, problem in problems.items():
+            heads += heads_of(number, problem, [at for at in given.separators if at < problem.shape.keys])
     spread = [max(one.beta / one.critical for one in heads if one.layer == number) for number in problems]
     order = sorted(problems, key=lambda number: -spread[number])  # the layer with the most frozen head first
-    clock.begin("asking backends")
-    with one_thread():
-        errors = errors_on(problems, order, names, folders, clock.detail)
+    with part("asking backends"), one_thread():
+        errors = errors_on(problems, order, names, folders, lambda text: on_event(f"asking backends: {text}"))
     raced: dict[str, Any] = {"no_race": "it was not asked for"}
     if race:
-        clock.begin("racing the quickest")
-        raced = _raced(order[0], problems[order[0]], errors, folders)
-    clock.begin("")
+        with part("racing the quickest"):
+            raced = _raced(order[0], problems[order[0]], errors, folders)
     return Diagnosis(
-        model=one_line(about.model, 80),
+        model=one_line(name, 80),
         text=one_line(text_name, 120),
-        tokens=about.tokens or problems[0].shape.queries,
-        tokens_there=about.there,
+        tokens=given.count or problems[0].shape.queries,
+        tokens_there=given.there,
         dtype=problems[0].dtype,
         layers=tuple(
             Layer(number, one_line(call.module, 120), Workload.of_problem(call.problem).label)
@@ -169,7 +210,7 @@ def diagnose(
         ),
         heads=tuple(heads),
         errors=tuple(errors),
-        seconds=clock.seconds,
+        seconds=seconds,
         # macOS tells bytes, Linux kibibytes
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
@@ -187,18 +228,8 @@ def save(file: Path, problems: Mapping[int, Problem], model: str) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _About:
-    """What is known of a model and of what it is called with: its name, tokens of the text and how many there are."""
-
-    model: str
-    tokens: int = 0
-    there: int = 0
-    separators: tuple[int, ...] = ()
-
-
-def _called(model: Any, inputs: Any, length: int | None) -> tuple[Any, Any, _About]:
-    """The module, what it is called with, and what a page says of both."""
+def _called(model: Any, inputs: Any, length: int | None) -> tuple[str, Any, models.Given]:
+    """The model's name, its module, and what it is called with."""
     import torch
 
     if isinstance(model, str | Path):
@@ -206,10 +237,9 @@ def _called(model: Any, inputs: Any, length: int | None) -> tuple[Any, Any, _Abo
             raise ValueError(
                 f"a folder's model reads a text, got {type(inputs).__name__}; load it and give the module"
             )
-        loaded = models.load(Path(model))
-        text = models.tokens(loaded, inputs, length)
-        models.check_module(loaded.model)
-        return loaded.model, text.inputs, _About(loaded.name, text.count, text.there, text.separators)
+        module, tokenizer = models.load(Path(model))
+        models.check_module(module)
+        return Path(model).resolve().name, module, models.tokens(module, tokenizer, inputs, length)
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"model must be a folder or a torch module, got {type(model).__name__}")
     if isinstance(inputs, str):
@@ -221,9 +251,9 @@ def _called(model: Any, inputs: Any, length: int | None) -> tuple[Any, Any, _Abo
     limit, ids = models.token_limit(model), given.get("input_ids") if isinstance(given, Mapping) else given[0]
     counted = isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point()
     tokens = ids.shape[1] if ids is not None and counted else 0
-    if limit is not None and tokens > limit:
+    if tokens > limit:
         raise ValueError(f"the model takes at most {limit} tokens, got {tokens}")
-    return model, given, _About(type(model).__name__)
+    return type(model).__name__, model, models.Given(given)
 
 
 def _captured(module: Any, given: Any) -> list[capture.Call]:
@@ -272,33 +302,84 @@ def _raced(
             (workload,) = workloads({"distribution": str(file)}, grid=False)
         except (ValueError, Declined) as reason:
             return {"no_race": one_line(str(reason))}
-        seconds = _SECONDS * len(near)
-        limits = Limits(workload_seconds=seconds, processes=_PROCESSES, most_processes=_PROCESSES)
-        with Conductor(parse_all(near), folders=folders, limits=limits, memory=False) as conductor:
-            results = tuple(conductor.race(workload))
-    verdicts = verdicts_against(results, near[0])
-    found = Comparison(workload, near[0], results, verdicts, sets=_PROCESSES)
+        limits = Limits(
+            workload_seconds=_SECONDS * len(near), processes=_PROCESSES, most_processes=_PROCESSES
+        )
+        found = compare(near, workload, folders=folders, limits=limits)
     plain = found.to_json()
     plain.pop("command")  # the file is gone; the page says how to write it again
     plain["workload"].pop("distribution")
     return {"race": plain, "race_sentences": tuple(map(one_line, found.sentences()))}
 
 
-class _Clock:
-    """What each part takes, and who is told that it begins."""
+def errors_on(
+    problems: Mapping[int, Problem],
+    order: Sequence[int],
+    backends: Sequence[str],
+    folders: Sequence[str] = (),
+    on_event: Callable[[str], None] = lambda text: None,
+) -> list[BackendError]:
+    """The errors of `backends` on the layers in `order`, in every format no wider than the layers' own.
 
-    def __init__(self, on_event: Callable[[str], None]) -> None:
-        self.seconds: dict[str, float] = {}
-        self._told, self._name, self._began = on_event, "", 0.0
+    Raises ValueError for an unknown backend; one that cannot be asked, or raises, has its reason.
+    """
+    exact = {layer: exact_output(problem) for layer, problem in problems.items()}
+    first = problems[order[0]]
+    asked = [one for one in DTYPES if ITEM_BYTES[one] <= ITEM_BYTES[first.dtype]]  # narrow first
+    some = first.query[:1, : first.group, :_SMALL], first.key[:1, :1, :_SMALL], first.value[:1, :1, :_SMALL]
+    part = Problem.of(*some, scale=first.scale, dtype=first.dtype)
+    calls = math.prod(first.shape) / math.prod(part.shape) * len(order)
+    found = [_measured(INPUTS, dtype, problems, order, exact, exact_output) for dtype in asked]
+    for name in backends:
+        on_event(name)
+        attend = partial(_output, name, folders)
+        for dtype in asked:
+            if _seconds(attend, part.cast(dtype)) * calls > _LONGEST:
+                reason = f"its calls would take more than {_LONGEST:g} s"
+                found.append(BackendError(name, dtype, reason=reason))
+            else:
+                found.append(_measured(name, dtype, problems, order, exact, attend))
+    return found
 
-    def begin(self, name: str) -> None:
-        """Another part begins, or with no name nothing more."""
-        now = time.monotonic()
-        if self._name:
-            self.seconds[self._name] = now - self._began
-        if name:
-            self._told(name)
-        self._name, self._began = name, now
 
-    def detail(self, text: str) -> None:
-        self._told(f"{self._name}: {text}")
+def _output(name: str, folders: Sequence[str], problem: Problem) -> NDArray[Any]:
+    return answer(name, problem, folders=folders)[OUTPUT]
+
+
+def _seconds(attend: Attend, problem: Problem) -> float:
+    """Of processor time, of the quicker of two calls; 0 where it raises, which is told on the inputs themselves."""
+    found = []
+    for _ in range(2):
+        begun = time.process_time()
+        with suppress(Exception):
+            attend(problem)
+            found.append(time.process_time() - begun)
+    return min(found, default=0.0)
+
+
+def _measured(
+    name: str,
+    dtype: str,
+    problems: Mapping[int, Problem],
+    order: Sequence[int],
+    exact: Mapping[int, NDArray[np.float64]],
+    attend: Attend,
+) -> BackendError:
+    found, wrong, size, least = BackendError(name, dtype), 0.0, 0.0, np.inf
+    for layer in order:
+        begun = time.monotonic()
+        try:
+            with np.errstate(all="ignore"):  # what overflows shows in the error
+                answer = attend(problems[layer].cast(dtype)).astype(np.float64)
+        except (Declined, Unavailable) as reason:
+            return replace(found, reason=one_line(str(reason)))
+        except Exception as fault:  # other people's code, on inputs that nobody chose
+            return replace(found, reason=one_line(f"raised {type(fault).__name__}: {fault}"))
+        least = min(least, time.monotonic() - begun)
+        off, whole = (np.square(one).sum(axis=(0, 2, 3)) for one in (answer - exact[layer], exact[layer]))
+        heads = np.sqrt(off / np.where(whole > 0, whole, 1.0))
+        head = int(np.argmax(np.where(np.isnan(heads), np.inf, heads)))
+        wrong, size = wrong + float(off.sum()), size + float(whole.sum())
+        if not heads[head] <= found.worst:
+            found = replace(found, worst=float(heads[head]), layer=layer, head=head)
+    return replace(found, error=float(np.sqrt(wrong / size)) if size else 0.0, seconds=float(least))

@@ -5,9 +5,9 @@ transformers loads late: it takes seconds. Whatever it raises on a folder that i
 
 from __future__ import annotations
 
-import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,7 @@ from attnlab.text import one_line
 
 #: tokens of a text that are taken where nothing is said
 LENGTH = 512
-#: what tokenizers have for "as many as you like", and anything near it
-_NO_LIMIT = 10**6
-#: files that hold weights as pickled Python objects: to open one may run anything
-_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+#: one of them holds a tokenizer
 _TOKENIZER = (
     "tokenizer.json",
     "vocab.txt",
@@ -34,43 +31,35 @@ _QUANTISED = ("I8", "F8", "F6", "F4", "I4", "U4")
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
-    """A model that is ready to be called, its name for a page, and the most tokens that it takes (None: any)."""
+class Given:
+    """What a model is called with. count : tokens of a text. there : as many as the whole text has. separators :
+    positions of special tokens after the first."""
 
-    name: str
-    model: Any
-    tokenizer: Any
-    limit: int | None
-
-
-@dataclass(frozen=True, eq=False)
-class Text:
-    """Tokens as a model takes them. count : as many. there : as many as the whole text has. separators : positions of
-    special tokens after the first."""
-
-    inputs: Mapping[str, Any]
-    count: int
-    there: int
-    separators: tuple[int, ...]
+    inputs: Mapping[str, Any] | tuple[Any, ...]
+    count: int = 0
+    there: int = 0
+    separators: tuple[int, ...] = ()
 
 
-def load(folder: Path) -> Loaded:
-    """The model in `folder`: its configuration, its weights in safetensors, its tokenizer.
+def load(folder: Path) -> tuple[Any, Any]:
+    """The model in `folder` and its tokenizer: a configuration, weights in safetensors, the tokenizer's files.
 
     Raises ValueError, in one line, for a folder that holds no such model; Unavailable without the extra `diagnose`.
     """
-    config = _checked(folder)
+    if not folder.is_dir():
+        raise ValueError(
+            f"MODEL must be a folder with config.json and *.safetensors, got {folder}: nothing is downloaded"
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"{folder} holds no weights in *.safetensors; pickled ones may run anything when they are opened, and are "
+            "not taken"
+        )
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when its library is imported: nothing is ever fetched
     transformers = required("transformers", "safetensors", extra="diagnose")
     _check_weights(folder)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    kind = config.get("model_type")
-    if kind not in transformers.CONFIG_MAPPING:
-        raise ValueError(
-            f"{folder} is a {one_line(repr(kind), 60)}, which transformers {transformers.__version__} does not know; "
-            "code that comes with a model is not run: call attnlab.diagnose(module, inputs) from Python"
-        )
     if not any((folder / name).is_file() for name in _TOKENIZER):
         raise ValueError(
             f"{folder} has no tokenizer (tokenizer.json); from Python, attnlab.diagnose(module, inputs) takes tokens"
@@ -92,7 +81,7 @@ def load(folder: Path) -> Loaded:
         raise ValueError(
             f"{folder} lacks {len(wrong)} of its weights, as {one_line(wrong[0], 80)}: they would be drawn at random"
         )
-    return Loaded(folder.resolve().name, model, tokenizer, _limit(model, tokenizer))
+    return model, tokenizer
 
 
 def read_text(file: Path) -> str:
@@ -108,26 +97,27 @@ def read_text(file: Path) -> str:
     return text
 
 
-def tokens(loaded: Loaded, text: str, length: int | None = None) -> Text:
+def tokens(model: Any, tokenizer: Any, text: str, length: int | None = None) -> Given:
     """The first `length` tokens of `text`, special ones included; by default 512, or as many as the model takes.
 
     Raises ValueError for a length beyond what the model takes or beyond the text.
     """
+    limit = min(token_limit(model), tokenizer.model_max_length)
+    there = len(tokenizer(text, verbose=False)["input_ids"])
     if length is not None and length < 2:
         raise ValueError(f"--length must be at least 2 tokens, got {length}")
-    if length is not None and loaded.limit is not None and length > loaded.limit:
-        raise ValueError(f"--length {length}: {loaded.name} takes at most {loaded.limit} tokens")
-    there = len(loaded.tokenizer(text, verbose=False)["input_ids"])
+    if length is not None and length > limit:
+        raise ValueError(f"--length {length}: the model takes at most {limit} tokens")
     if length is not None and length > there:
         raise ValueError(f"--length {length}: the text has {there} tokens; give a longer text")
-    most = length or min(LENGTH, loaded.limit or LENGTH)
-    found = dict(loaded.tokenizer(text, truncation=True, max_length=most, return_tensors="pt"))
-    if getattr(loaded.model.config, "is_encoder_decoder", False):
+    most = length or min(LENGTH, limit)
+    found = dict(tokenizer(text, truncation=True, max_length=most, return_tensors="pt"))
+    if getattr(model.config, "is_encoder_decoder", False):
         found["decoder_input_ids"] = found["input_ids"]
     numbers = found["input_ids"][0].tolist()
-    special = set(loaded.tokenizer.all_special_ids)
+    special = set(tokenizer.all_special_ids)
     separators = tuple(at for at, one in enumerate(numbers) if at and one in special)
-    return Text(found, len(numbers), there, separators)
+    return Given(found, len(numbers), there, separators)
 
 
 def check_module(model: Any) -> None:
@@ -149,49 +139,14 @@ def check_module(model: Any) -> None:
         raise ValueError(f"the model holds a quantised {packed[0]}: quantised models are not diagnosed")
 
 
-def token_limit(model: Any) -> int | None:
-    """The most tokens that a module takes by its configuration, None where it does not say."""
+def token_limit(model: Any) -> float:
+    """The most tokens that a module takes by its configuration, infinite where it does not say."""
     config = getattr(model, "config", None)
     found = [
         getattr(one, "max_position_embeddings", None)
         for one in (config, getattr(config, "text_config", None))
     ]
-    known = [one for one in found if isinstance(one, int) and 0 < one < _NO_LIMIT]
-    return min(known, default=None)
-
-
-def _limit(model: Any, tokenizer: Any) -> int | None:
-    limits: Sequence[Any] = (token_limit(model), tokenizer.model_max_length)
-    return min((one for one in limits if isinstance(one, int) and 0 < one < _NO_LIMIT), default=None)
-
-
-def _checked(folder: Path) -> Mapping[str, Any]:
-    """The configuration of a folder that holds weights we take."""
-    if not folder.is_dir():
-        raise ValueError(
-            f"MODEL must be a folder with config.json and *.safetensors, got {folder}: nothing is downloaded"
-        )
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise ValueError(
-            f"{folder} has no config.json that can be read: it is no model of transformers"
-        ) from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{folder}/config.json must hold an object: it is no model of transformers")
-    if config.get("quantization_config"):
-        raise ValueError(
-            f"{folder} is quantised (quantization_config): give the folder of the unquantised model"
-        )
-    if not any(folder.glob("*.safetensors")):
-        pickled = next((one.name for pattern in _PICKLED for one in folder.glob(pattern)), None)
-        if pickled:
-            raise ValueError(
-                f"{folder} holds pickled weights ({one_line(pickled, 80)}), which may run anything when they are "
-                "opened: give the model's *.safetensors"
-            )
-        raise ValueError(f"{folder} holds no weights: *.safetensors are needed")
-    return config
+    return min((one for one in found if isinstance(one, int) and one > 0), default=math.inf)
 
 
 def _check_weights(folder: Path) -> None:

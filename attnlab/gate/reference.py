@@ -17,12 +17,19 @@ from numpy.typing import NDArray
 from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.problem import Problem, places
 from attnlab.theory.block_budget import block_classes
-from attnlab.theory.error_budget import CLASSES, FULL, SCORES, ErrorBudget, precision_classes
-from attnlab.theory.exact_attention import Rows, Softmax
+from attnlab.theory.error_budget import (
+    CLASSES,
+    FULL,
+    SCORES,
+    ErrorBudget,
+    log_sum_budget,
+    merged_budget,
+    merging_slack,
+    precision_classes,
+)
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.theory.log_sum_budget import log_sum_budget, merged_budget, merging_slack
 from attnlab.theory.numbers import ONE_MANTISSA, float_format
-from attnlab.theory.roundings import largest_logarithm_error
+from attnlab.theory.roundings import RoundedRows, largest_logarithm_error
 
 Array = NDArray[np.float64]
 
@@ -122,10 +129,11 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
     sizes: list[float] = []
 
-    def note(part: Rows, soft: Softmax, extremes: tuple[Array, Array]) -> None:
-        low[part.at], high[part.at] = extremes
-        logarithms[part.at] = largest_logarithm_error(soft, inner)
-        size = np.abs(soft.scores[..., : problem.shape.keys])
+    def note(block: RoundedRows, extremes: tuple[Array, Array]) -> None:
+        at = block.part.at
+        low[at], high[at] = extremes
+        logarithms[at] = largest_logarithm_error(block.soft, inner)
+        size = np.abs(block.soft.scores[..., : problem.shape.keys])
         sizes.extend((float(size.min()), float(size.max())))
 
     classes = precision_classes(problem, rows=chosen, worst_case=True, any_unfused=True, on_block=note)
@@ -134,7 +142,6 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     lenient = classes[SCORES]
-    assert lenient.worst_case is not None
     return Reference(
         dtype=problem.dtype,
         output=lenient.output,
@@ -151,7 +158,6 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
 def _merged(whole: Reference, problem: Problem, chosen: NDArray[np.intp], cuts: Sequence[int]) -> Reference:
     """That of an output that is merged from parts of the keys."""
     lenient = merged_budget(problem, replace(whole.lenient, worst_case=whole.bound), chosen, cuts)
-    assert lenient.worst_case is not None
     reach = np.maximum(np.abs(whole.low), np.abs(whole.high))
     return replace(
         whole,
@@ -172,7 +178,6 @@ def _of_log_sum(
     output: Reference, problem: Problem, chosen: NDArray[np.intp], cuts: Sequence[int]
 ) -> Reference:
     budget, empty = log_sum_budget(problem, chosen, cuts)
-    assert budget.worst_case is not None
     return _without_hull(
         budget.output,
         dtype="float64" if problem.dtype == "float64" else "float32",
@@ -189,7 +194,6 @@ def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     """Its rows share the errors of keys and values: no direction tells them apart from a shift."""
     classes = block_classes(problem, chosen)
     lenient = classes[SCORES]
-    assert lenient.worst_case is not None
     return _without_hull(
         lenient.output,
         dtype=problem.dtype,
@@ -203,7 +207,6 @@ def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
 
 
 def _of_gradient(dtype: str, budget: ErrorBudget) -> Reference:
-    assert budget.worst_case is not None
     return _without_hull(
         budget.output,
         dtype=dtype,

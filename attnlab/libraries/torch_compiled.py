@@ -57,8 +57,9 @@ class Compiled:
         arrays: tuple[Any, ...],
         arguments: tuple[Any, ...],
         own: bool = False,
+        **options: Any,
     ) -> Any:
-        """``function(*arguments)``.
+        """``function(*arguments, **options)``.
 
         asked : numbers and flags of the arguments that decide the code; fractions are compiled in. arrays : the tensors
         of the arguments, query and key first, and None. own : compile for these shapes also where they are small; where
@@ -73,10 +74,10 @@ class Compiled:
         )
         found = self._found.get(kind)
         if found is not None:
-            return found(*arguments)
+            return found(*arguments, **options)
         compiled = torch.compile(_copied(self._function), fullgraph=True, dynamic=not own)
         with _settings():
-            output = compiled(*arguments)
+            output = compiled(*arguments, **options)
         self._found[kind] = compiled
         return output
 

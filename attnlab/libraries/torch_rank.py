@@ -1,7 +1,7 @@
 """One rank of a team: it holds its parts of arrays and does what it is told, together with the others.
 
-Started by `attnlab.libraries.torch_team`; ends when its channel is closed. A function of a backend's file gets a
-`Ranks` and the parts, and what it returns is kept here.
+Started by `attnlab.libraries.torch_ranks_library`; ends when its channel is closed. A function of a backend's file gets
+a `Ranks` and the parts, and what it returns is kept here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,28 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnlab.libraries.torch_bytes import of_bytes, to_bytes
+from attnlab.libraries.torch_library import kernels_of, recorded
 from attnlab.subprocesses import Channel, Closed
+from attnlab.text import one_line
 
 Told = tuple[tuple[int, ...], str]
 _NOTHING_SENT = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd", "c10d::barrier")
+
+
+def to_bytes(tensor: Tensor) -> NDArray[np.uint8]:
+    """The tensor's numbers, in the order of its axes, as plain bytes: NumPy has no bfloat16."""
+    if not tensor.numel():
+        return np.empty(0, np.uint8)
+    found: NDArray[np.uint8] = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return found
+
+
+def of_bytes(data: NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Tensor:
+    """A tensor of `shape` that has these numbers in its own memory."""
+    found = torch.empty(shape, dtype=getattr(torch, dtype))
+    if found.numel():
+        found.reshape(-1).view(torch.uint8).copy_(torch.from_numpy(data.copy()))
+    return found
 
 
 class Ranks:
@@ -95,12 +112,7 @@ class Rank:
         self.ranks: Any = None
         self.device = torch.device("cpu")
         self.held: dict[int, Tensor] = {}
-        #: what watches memory and operators while they are watched
-        self._before = 0
-        self._folder: Any = None
-        self._tracker: Any = None
-        self._sent: Any = None
-        self._record: Any = None
+        self._watching: Iterator[Any] = iter(())
 
     def join(self, rank: int, count: int, device: str, store: str, threads: int) -> None:
         """Meet the others."""
@@ -170,44 +182,35 @@ class Rank:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def trace(self, begin: bool) -> tuple[int, int] | None:
-        """Begin to watch memory and messages, or end it: the peak beyond what was held, and the bytes sent."""
-        on_cuda = self.device.type == "cuda"
-        if begin:
-            self._sent = Sent(self.ranks.rank)
-            self._sent.__enter__()
+    def watch(self, what: str) -> None:
+        """Begin to watch: "memory" (and messages) or "operators"."""
+        self._watching = self._memory() if what == "memory" else self._operators()
+        next(self._watching)
+
+    def watched(self) -> Any:
+        """End it: the peak of memory beyond what was held and the bytes sent, or the kernels that ran."""
+        return next(self._watching)
+
+    def _memory(self) -> Iterator[tuple[int, int] | None]:
+        with Sent(self.ranks.rank) as sent:
             self.meet()  # what PyTorch imports for the first call that is watched is none of the call's memory
-            if on_cuda:
+            if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-                self._before = torch.cuda.memory_allocated()
+                before = torch.cuda.memory_allocated()
+                yield None
+                peak = torch.cuda.max_memory_allocated() - before
             else:
-                self._folder = tempfile.TemporaryDirectory(prefix="attnlab-")
-                self._tracker = memray.Tracker(Path(self._folder.name) / "trace.bin")
-                self._tracker.__enter__()
-            return None
-        if on_cuda:
-            self._sent.__exit__(None, None, None)
-            return int(torch.cuda.max_memory_allocated()) - self._before, self._sent.bytes
-        self._tracker.__exit__(None, None, None)
-        self._sent.__exit__(None, None, None)
-        with self._folder as folder:
-            peak = memray.FileReader(Path(folder) / "trace.bin").metadata.peak_memory
-        return int(peak), self._sent.bytes
+                with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
+                    file = Path(folder, "trace.bin")
+                    with memray.Tracker(file):
+                        yield None
+                    peak = memray.FileReader(file).metadata.peak_memory
+        yield int(peak), sent.bytes
 
-    def profile(self, begin: bool) -> str | None:
-        """Begin to record operators, or end it: the kernels that ran."""
-        if begin:
-            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-            on_cuda = self.device.type == "cuda"
-            self._record = torch.autograd.profiler.profile(
-                use_device="cuda" if on_cuda else None, use_kineto=on_cuda
-            )
-            self._record.__enter__()
-            return None
-        from attnlab.libraries.torch_library import kernels_of
-
-        self._record.__exit__(None, None, None)
-        return kernels_of([event.key for event in self._record.key_averages()])
+    def _operators(self) -> Iterator[str | None]:
+        with recorded(self.device.type) as record:
+            yield None
+        yield kernels_of([event.key for event in record.key_averages()])
 
 
 @functools.cache
@@ -230,7 +233,7 @@ def serve(channel: Channel) -> None:
             try:
                 answer: Any = "answer", getattr(rank, name)(*arguments)
             except Exception as fault:
-                answer = type(fault).__name__, " ".join(str(fault).split())[:400]
+                answer = type(fault).__name__, one_line(str(fault), 400)
             if name != "drop":
                 channel.send(answer)
     os._exit(0)  # not waiting for others, who may have ended

@@ -13,7 +13,11 @@ The ranks share the threads of this process. They are in its process group: stop
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import sys
+import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,23 +28,23 @@ from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary
 from attnlab.libraries.torch_library import Torch
-from attnlab.libraries.torch_team import Team, threads_of
+from attnlab.subprocesses import Channel, Closed, Subprocess, ready
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: the positions of a length in the order in which so many ranks are to hold them
 Order = Callable[[int, int], Sequence[int]]
 _LENGTH = 2
 _COUNT = [2]
+#: the ranks meet on this machine alone, whatever the name of its host stands for
+_WHERE = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
+#: a rank that has closed its channel has this long to end by itself and say how
+_ENDING_SECONDS = 2.0
+#: a rank's exceptions that are the same here
+_FAULTS: dict[str, type[Exception]] = {"Declined": Declined, "MemoryError": MemoryError}
 
 
 def use(processes: int) -> None:
     """Let the next team have so many ranks."""
     _COUNT[0] = processes
-
-
-def open_on(device: str) -> TorchRanks:
-    """PyTorch in several processes, each with a GPU of its own on CUDA. Raises Unavailable where these are missing."""
-    return TorchRanks(device)
 
 
 class Sharded:
@@ -62,12 +66,13 @@ class Sharded:
 
     def swapaxes(self, one: int, other: int) -> Sharded:
         """A view with two axes exchanged; of a whole array."""
-        return Sharded(self.library, self._whole().swapaxes(one, other))
+        return Sharded(self.library, self.tensor().swapaxes(one, other))
 
     def __getitem__(self, at: Any) -> Sharded:
-        return Sharded(self.library, self._whole()[at])
+        return Sharded(self.library, self.tensor()[at])
 
-    def _whole(self) -> Any:
+    def tensor(self) -> Any:
+        """The whole of it, in this process."""
         return self.library.gathered(self) if self.whole is None else self.whole
 
 
@@ -84,6 +89,76 @@ def on_ranks(function: Callable[..., Any], *arrays: Sharded, **options: Any) -> 
     return arrays[0].library.run(function, arrays, options)
 
 
+def threads_of(count: int, threads: int | None) -> int:
+    """Threads of each of `count` ranks that share so many, by default those that PyTorch would take here."""
+    import torch
+
+    return max(1, (torch.get_num_threads() if threads is None else threads) // count)
+
+
+class Team:
+    """So many ranks on `device`, with so many threads each. They end with this object, or when one fails at a word."""
+
+    def __init__(self, count: int, device: str, threads: int) -> None:
+        self.count, self.ended = count, False
+        self._ranks: list[Subprocess] = []
+        self._end = weakref.finalize(self, _end, self._ranks)
+        with tempfile.TemporaryDirectory(prefix="attnlab-ranks-") as folder:
+            for _ in range(count):
+                # in the group of this process: stopped and ended with it
+                target, where = "attnlab.libraries.torch_rank:serve", {**os.environ, **_WHERE}
+                self._ranks.append(Subprocess(target, environment=where, own_group=False))
+            store = f"{folder}/store"
+            self.each([("join", rank, count, device, store, threads) for rank in range(count)])
+
+    def all(self, *word: Any) -> list[Any]:
+        """What each rank answers to one word, by rank. Raises RuntimeError where one fails, and Declined."""
+        return self.each([word] * self.count)
+
+    def each(self, words: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The same with a word for each."""
+        if self.ended:
+            raise RuntimeError("its ranks have ended: another call of theirs failed")
+        answers: list[Any] = [None] * self.count
+        asked: dict[Channel, int] = {one.channel: rank for rank, one in enumerate(self._ranks)}
+        rank = 0
+        try:
+            for rank, word in enumerate(words):
+                self._ranks[rank].channel.send(word)
+            while asked:
+                # whoever is ready: a rank that fails leaves others waiting for it
+                for channel in ready(list(asked)):
+                    rank = asked.pop(channel)
+                    kind, answers[rank] = channel.receive()
+                    if kind != "answer":
+                        fault = _FAULTS.get(kind, RuntimeError)
+                        raise fault(f"rank {rank} of {self.count}: {answers[rank]}")
+        except Closed:
+            how = self._ranks[rank].ended(_ENDING_SECONDS) or "closed its channel"
+            self.end()
+            raise RuntimeError(f"rank {rank} of {self.count} {how}") from None
+        except BaseException:
+            self.end()
+            raise
+        return answers
+
+    def tell(self, *word: Any) -> None:
+        """One word to every rank, which does not answer it. One that has ended is found by the next."""
+        for one in self._ranks:
+            with contextlib.suppress(Closed):
+                one.channel.send(word)
+
+    def end(self) -> None:
+        """End all ranks, whatever they do."""
+        self.ended = True
+        self._end()
+
+
+def _end(ranks: list[Subprocess]) -> None:
+    for one in ranks:
+        one.end()
+
+
 class TorchRanks(HostLibrary):
     """See `attnlab.backend.library.Library`."""
 
@@ -91,11 +166,18 @@ class TorchRanks(HostLibrary):
     no_projections = "what is cut over processes is the attention alone, without projections"
 
     name = "torch_ranks"
+    thread_variables = Torch.thread_variables
     without_gradients = None
     in_place = False
     peak_method = "sum of the ranks' own peaks"
 
+    @classmethod
+    def open_on(cls, device: str) -> TorchRanks:
+        """It on `device`, with a GPU for each process on CUDA. Raises Unavailable where these are missing."""
+        return cls(device)
+
     def __init__(self, device: str) -> None:
+        super().__init__()
         self.device = device
         self._torch = Torch("cpu")
         self._threads: int | None = None
@@ -126,7 +208,7 @@ class TorchRanks(HostLibrary):
         return Sharded(self, self._torch.from_numpy(array, dtype))
 
     def to_numpy(self, array: Sharded) -> NDArray[Any]:
-        return self._torch.to_numpy(self.gathered(array) if array.whole is None else array.whole)
+        return self._torch.to_numpy(array.tensor())
 
     def dtype_of(self, array: Sharded) -> str:
         return array.dtype
@@ -135,8 +217,7 @@ class TorchRanks(HostLibrary):
         return Sharded(self, array.whole.expand(shape))
 
     def fill(self, array: Sharded, where: Sharded, number: float) -> Sharded:
-        whole = self.gathered(array) if array.whole is None else array.whole
-        return Sharded(self, whole.masked_fill(where.whole, number))
+        return Sharded(self, array.tensor().masked_fill(where.whole, number))
 
     def shares_memory(self, one: Sharded, other: Sharded) -> bool:
         if one.whole is None or other.whole is None:
@@ -159,7 +240,7 @@ class TorchRanks(HostLibrary):
 
     def _cut(self, array: Sharded, order: Sequence[int] | None) -> Sharded:
         """A copy of a whole array: the first ranks take one position more where they do not divide its length."""
-        from attnlab.libraries.torch_bytes import to_bytes
+        from attnlab.libraries.torch_rank import to_bytes
 
         whole = array.whole if order is None else array.whole[:, :, order]
         parts = whole.tensor_split(self.team.count, dim=_LENGTH)
@@ -172,7 +253,7 @@ class TorchRanks(HostLibrary):
         """The whole of it as a tensor of this process."""
         import torch
 
-        from attnlab.libraries.torch_bytes import of_bytes
+        from attnlab.libraries.torch_rank import of_bytes
 
         parts = [of_bytes(data, shape, array.dtype) for data, shape in self.team.all("get", array.key)]
         whole = torch.cat(parts, dim=_LENGTH)
@@ -247,9 +328,9 @@ class TorchRanks(HostLibrary):
 
     def peak_bytes(self, call: Call) -> int | None:
         self._forget()
-        self.team.all("trace", True)
+        self.team.all("watch", "memory")
         output = call()
-        told = self.team.all("trace", False)
+        told = self.team.all("watched")
         del output
         self._beside = {
             f"rank_{rank}_{what}": float(number)
@@ -263,9 +344,9 @@ class TorchRanks(HostLibrary):
         return self._beside
 
     def attest(self, call: Call) -> str:
-        self.team.all("profile", True)
+        self.team.all("watch", "operators")
         call()
-        return " + ".join(dict.fromkeys(self.team.all("profile", False)))
+        return " + ".join(dict.fromkeys(self.team.all("watched")))
 
     def trim(self) -> None:
         if self._team is not None and not self._team.ended:
@@ -286,3 +367,6 @@ class TorchRanks(HostLibrary):
 
     def versions(self) -> dict[str, str]:
         return self._torch.versions()
+
+
+LIBRARIES = (TorchRanks,)

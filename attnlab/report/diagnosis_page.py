@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attnlab import figures, units
-from attnlab.experiments import diagnosis_figures as drawn
-from attnlab.experiments.diagnosis import Diagnosis
-from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
+from attnlab.experiments import heads
+from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis
 from attnlab.experiments.heads import FROZEN, LOST, Head
 from attnlab.report import layout
 from attnlab.report.analysis import neutral_text
@@ -31,7 +30,7 @@ def write(found: Diagnosis, folder: Path) -> Path:
     stored = json.dumps(found.to_json(), indent=1, allow_nan=False)
     (folder / STORE).write_text(stored + "\n", encoding="utf-8")
     names, texts = {}, {}
-    for name, draw in {"spread": drawn.spread, "entropy": drawn.entropies}.items():
+    for name, draw in {"spread": heads.spread, "entropy": heads.entropies}.items():
         figure, texts[name] = draw(found.heads)
         file = figures.save(figure, folder / FIGURES / f"{name}.png")
         names[name] = f"{FIGURES}/{file.name}"

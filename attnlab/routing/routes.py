@@ -25,7 +25,7 @@ from attnlab.errors import Unavailable
 from attnlab.judge.analysis import MORE_MEMORY, Cell
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Ranking, decidable, rank
-from attnlab.libraries.torch_sdpa import LEAST_SCALE
+from attnlab.libraries.host import LEAST_SCALE
 from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.result import Result
 from attnlab.problem.workload import CONTIGUOUS, DEVICES, GIVEN, Workload

@@ -21,7 +21,7 @@ from attnlab.errors import NotStored
 from attnlab.libraries.host import required
 from attnlab.runs.dataset_schema import TABLES, VERSION, VERSION_KEY
 from attnlab.runs.lock import locked
-from attnlab.runs.results_file import flush_folder
+from attnlab.runs.store import flush_folder
 from attnlab.text import one_line
 
 MARKER, LOCK, REPORTS = "dataset.json", "dataset.lock", "reports"

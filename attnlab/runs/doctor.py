@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab.runs.lock import is_held
-from attnlab.runs.results_file import TORN
-from attnlab.runs.store import RUN_FILE, Run, read_run
+from attnlab.runs.store import RUN_FILE, TORN, Run, read_run
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.runs import results_file
 from attnlab.runs.lock import held
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run
@@ -87,10 +86,7 @@ def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
                 f"{folder} is complete: there is nothing to go on with; a new run needs a new --out"
             )
         _, contenders = resolve(record.plan)
-        whole = record.whole()
-        results_file.set_aside(record.folder, results_file.read(record.folder), whole)
-        del record.results[whole:]
-        record.torn = False
+        record.set_aside()
         _carry_out(record, contenders, progress or Progress())
     return record
 

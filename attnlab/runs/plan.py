@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -144,6 +146,38 @@ def read_plan(file: Path) -> dict[str, Any]:
     if "folders" in given:  # a path in a file is meant from where the file lies
         given["folders"] = tuple(str(file.parent / folder) for folder in given["folders"])
     return given
+
+
+def plan_text(plan: Plan) -> str:
+    """TOML that `attnlab run --plan` reads as this very plan, its workloads listed one by one.
+
+    Folders of backends are written as absolute paths, so that the file may lie anywhere.
+    """
+    whole = {
+        "backends": plan.contenders,
+        "baseline": plan.baseline,
+        "implementations": [str(Path(one).resolve()) for one in plan.folders],
+        **{name: getattr(plan, name) for name in ("self_test", "memory", "ceilings")},
+        "experiments": plan.experiments or ("none",),
+        "origins": plan.origins,
+    }
+    defaults = {one.name: one.default for one in dataclasses.fields(Workload)}
+    tables: list[tuple[str, dict[str, Any]]] = [("", whole), ("[limits]", vars(plan.limits))]
+    for workload in plan.workloads:
+        told = {name: getattr(workload, name) for name in defaults}
+        tables.append(("[[workloads]]", {name: one for name, one in told.items() if one != defaults[name]}))
+    lines = []
+    for head, table in tables:
+        lines += [
+            head,
+            *(f"{name} = {_toml(one)}" for name, one in table.items() if one not in (None, (), [])),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML: numbers and lists are as in JSON, and a text is with its letters as they are."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _plan_file() -> type:

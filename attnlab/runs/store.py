@@ -1,13 +1,18 @@
 """A run in one folder: what was asked, where, and every answer, appended as it came.
 
-``run.json`` holds the plan, the environment and the account of time; ``results.jsonl`` a line a result
-(`attnlab.runs.results_file`), so that nothing measured is lost; ``numerics.json`` the experiments. The folder is
-new, empty, or our own default one, whose former content is kept beside it. What is promised of these files stands in
-``docs/store.md``.
+``run.json`` holds the plan, the environment and the account of time; ``results.jsonl`` a line a result, whole workloads
+appended in one write and flushed to the disk before it returns; ``numerics.json`` the experiments. A crash may cut off
+the end of the results: the last line, or the last workload, of whose contenders some have no line yet. Readers pass
+over a line that is cut off and tell it; before a run is gone on with, what does not make a whole workload is set aside
+into ``results.torn``.
+
+The folder is new, empty, or our own default one, whose former content is kept beside it. What is promised of these
+files stands in ``docs/store.md``.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -25,7 +30,6 @@ from attnlab.judge.analysis import Analysis, analyse
 from attnlab.plain import decode
 from attnlab.problem.result import Ceiling, Invariance, Measurement, Result
 from attnlab.problem.workload import Workload
-from attnlab.runs import results_file
 from attnlab.runs.lock import LOCK, held
 from attnlab.runs.plan import Plan
 from attnlab.text import read_text
@@ -34,8 +38,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
-RUN_FILE = "run.json"
+RUN_FILE, RESULTS, TORN = "run.json", "results.jsonl", "results.torn"
 _NUMERICS = "numerics.json"
+#: bytes of a result's line; one of a thousand rounds has some 100 kB
+_MOST_OF_A_LINE = 2**26
 #: of a file that is read whole; findings are its largest, with some 5 MB
 _MOST_BYTES = 2**27
 
@@ -76,13 +82,35 @@ class Run:
 
     def append(self, results: Sequence[Result]) -> None:
         """Keep the `results` of one workload, on disk before this returns. Raises NotStored."""
-        results_file.append(self.folder, results)
+        append(self.folder / RESULTS, "".join(one.to_json() + "\n" for one in results).encode())
         self.results.extend(results)
+
+    def set_aside(self) -> None:
+        """Keep the results of whole workloads; whatever follows them goes to the end of ``results.torn``.
+
+        Raises NotStored where that cannot be written; nothing is lost then.
+        """
+        file, whole = self.folder / RESULTS, self.whole()
+        if not file.exists():
+            return  # nothing was measured yet
+        try:
+            with file.open("r+b") as handle:
+                for _ in range(whole):
+                    handle.readline()
+                end, rest = handle.tell(), handle.read()
+                if rest:
+                    append(self.folder / TORN, rest if rest.endswith(b"\n") else rest + b"\n")
+                    handle.truncate(end)
+                    os.fsync(handle.fileno())
+        except OSError as fault:
+            raise NotStored(f"{file} cannot be written: {fault.strerror}; nothing was changed") from None
+        del self.results[whole:]
+        self.torn = False
 
     def save(self) -> None:
         """Write everything but the results, which are on disk already. Replaces files whole. Raises NotStored."""
-        _replace(self.folder / RUN_FILE, self.told())
-        _replace(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
+        write_json(self.folder / RUN_FILE, self.told())
+        write_json(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
 
     def told(self) -> dict[str, Any]:
         """The content of ``run.json``: plain data, all but results and findings. `told_run` is the inverse."""
@@ -195,8 +223,7 @@ def read_run(folder: Path | str) -> Run:
         run = told_run(data, folder)
     except (ValueError, TypeError) as fault:
         raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
-    stored = results_file.read(folder)
-    run.results, run.torn = list(stored.results), stored.torn
+    run.results, run.torn = _read_results(folder / RESULTS)
     run.findings = _read_findings(folder / _NUMERICS)
     return run
 
@@ -221,6 +248,23 @@ def require_run(folder: Path | str) -> Path:
     return folder
 
 
+def _read_results(file: Path) -> tuple[list[Result], bool]:
+    """All results of a file, and whether its last line was cut off. Raises ValueError, naming it, for a wrong line."""
+    found: list[Result] = []
+    with file.open("rb") if file.exists() else io.BytesIO() as handle:
+        while line := handle.readline(_MOST_OF_A_LINE):
+            place = f"{file}, line {len(found) + 1}"
+            if len(line) == _MOST_OF_A_LINE:
+                raise ValueError(f"{place}: longer than {_MOST_OF_A_LINE:,} bytes, which no result is")
+            if not line.endswith(b"\n"):
+                return found, True
+            try:
+                found.append(Result.from_json(line.decode()))
+            except ValueError as fault:
+                raise ValueError(f"{place}: {fault}") from None
+    return found, False
+
+
 def _read_findings(file: Path) -> list[Finding]:
     try:
         return [Finding.from_dict(one) for one in json.loads(read_text(file, _MOST_BYTES))]
@@ -232,8 +276,11 @@ def _read_findings(file: Path) -> list[Finding]:
         ) from None
 
 
-def _replace(file: Path, plain: Any) -> None:
-    """Write a file anew, on the disk before this returns; whoever reads it meanwhile finds the old one, whole."""
+def write_json(file: Path, plain: Any) -> None:
+    """Write a file anew, on the disk before this returns; whoever reads it meanwhile finds the old one, whole.
+
+    Raises NotStored.
+    """
     fresh = file.with_suffix(".new")
     try:
         with fresh.open("w", encoding="utf-8") as handle:
@@ -241,11 +288,44 @@ def _replace(file: Path, plain: Any) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         fresh.replace(file)
-        results_file.flush_folder(file.parent)
+        flush_folder(file.parent)
     except OSError as fault:
         raise NotStored(
             f"{file} cannot be written: {fault.strerror}; what was measured before it stays"
         ) from None
+
+
+def append(file: Path, data: bytes) -> None:
+    """Append whole lines, on the disk before this returns; behind a cut-off one they begin on a line of their own.
+
+    Raises NotStored where that fails; the file is then as it was before.
+    """
+    try:
+        with file.open("a+b", buffering=0) as handle:
+            before = handle.tell()
+            if before and os.pread(handle.fileno(), 1, before - 1) != b"\n":
+                data = b"\n" + data
+            rest = memoryview(data)
+            try:
+                while rest:  # mostly once
+                    rest = rest[handle.write(rest) :]
+                os.fsync(handle.fileno())
+            except BaseException:  # an interrupt too: half a workload is worth nothing
+                handle.truncate(before)
+                raise
+        if not before:
+            flush_folder(file.parent)
+    except OSError as fault:
+        raise NotStored(f"{file} cannot be written: {fault.strerror}; what it holds stays") from None
+
+
+def flush_folder(folder: Path) -> None:
+    """Let the disk know which files there are: until then a file that is on it may have no name."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def claim(folder: Path | str | None, default: Path, marker: str) -> Path:

@@ -36,7 +36,7 @@ tanh(η/2), as in `error_budget`, the values' errors by their largest; and |δy|
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ from attnlab.problem.problem import Problem
 from .error_budget import CLASSES, SCORES, ErrorBudget, Tally, energy, moved, precision_classes
 from .exact_attention import Rows, Softmax, at_rows, chosen_rows, turned
 from .numbers import Array
-from .roundings import Roundings, chain_variance, mean_square, rounding_variance
+from .roundings import RoundedRows, Roundings, chain_variance, mean_square, rounding_variance
 
 #: to which sources of `error_budget` σ² and σ₊² are added
 _SOURCES = ("inner", "scores")
@@ -76,9 +76,11 @@ def block_classes(problem: Problem, rows: ArrayLike | None = None) -> dict[str, 
     inputs = _inputs(block, index, rounded)
     exact = {name: one.value for name, one in zip(("query", "key", "value"), inputs, strict=True)}
     core = at_rows(problem, index).with_(**exact, block=None)
-    through = _Propagation(core, inputs)
-    classes = precision_classes(core, worst_case=True, any_unfused=True, on_block=through.take)
-    whole = _output(block, through, classes[SCORES], rounded)
+    through = Tally(core.output_shape, _SOURCES)
+    classes = precision_classes(
+        core, worst_case=True, any_unfused=True, on_block=partial(_propagate, through, inputs)
+    )
+    whole = _output(block, through.budget(), classes[SCORES], rounded)
     return {name: whole.restricted_to(*sources) for name, sources in CLASSES.items()}
 
 
@@ -139,50 +141,35 @@ def _turned(one: Projected, by: Array, rounded: Roundings) -> Projected:
     return Projected(value, variance, again, bound)
 
 
-class _Propagation:
-    """What the errors of query, key and value do to the core's output, filled in block by block of its rows.
+def _propagate(
+    found: Tally, inputs: tuple[Projected, ...], at: RoundedRows, extremes: tuple[Array, Array]
+) -> None:
+    """Add to `found` what the errors of query, key and value do to one block of rows of the core's output.
 
-    The variances of `found` are those from σ² and from σ₊², under the sources that they are added to.
+    Its variances are those from σ² and from σ₊², under the sources that they are added to.
     """
-
-    def __init__(self, core: Problem, inputs: tuple[Projected, Projected, Projected]) -> None:
-        self.inputs, self.found = inputs, Tally(core.output_shape, _SOURCES)
-
-    def take(self, part: Rows, soft: Softmax, extremes: tuple[Array, Array]) -> None:
-        """One block of rows."""
-        query, key, value = self.inputs
-        p, scale2, spread, noises = soft.weights, part.scale**2, np.zeros(1), {}
-        of_queries = query.variance[part.at], query.again[part.at]
-        of_keys = (_of_keys(part, one) for one in (key.variance, key.again))
-        by_values = (
-            p**2 @ _of_keys(part, value.variance),
-            (p @ np.sqrt(_of_keys(part, value.again))) ** 2,
-        )
-        by_queries = _by_query(part, soft, of_queries)
-        # of ‖δo‖²: the errors of values and keys are shared by all rows, those of keys and query by all components
-        for source, of_query, of_key, of_value, own in zip(
-            _SOURCES, of_queries, of_keys, by_values, by_queries, strict=True
-        ):
-            of_scores = soft.through(scale2 * ((part.q**2) @ turned(of_key)), 2)
-            by_keys = moved(p**2 * of_scores, part.v, part.v**2, soft.output)
-            scatter = (
-                energy(of_value.sum(axis=2)) + energy(by_keys.sum(axis=(2, 3))) + energy(own.sum(axis=3))
-            )
-            noises[source] = of_value + by_keys + own, scatter
-            spread = spread + of_scores + soft.through(scale2 * (of_query @ turned(part.k**2)), 2)
-        largest = float((p * spread).sum(axis=-1).max())
-        self.found.exponent_error = max(self.found.exponent_error, math.sqrt(largest))
-        self.found.add(part.at, noises, bound=self._bound(part, extremes))
-
-    def _bound(self, part: Rows, extremes: tuple[Array, Array]) -> Array:
-        query, key, value = self.inputs
-        of_query, of_key = query.bound[part.at], _of_keys(part, key.bound)
-        q, k = np.abs(part.q), np.abs(part.k)
-        moved_by = of_query @ turned(k + of_key) + q @ turned(of_key)
-        eta = abs(part.scale) * moved_by.max(axis=-1, keepdims=True)
-        low, high = extremes
-        largest = _of_keys(part, value.bound).max(axis=-2, keepdims=True)
-        return np.asarray((high - low) * np.tanh(eta / 2) + largest)
+    part, soft, (query, key, value), (low, high) = at.part, at.soft, inputs, extremes
+    p, scale2, spread, noises = soft.weights, part.scale**2, np.zeros(1), {}
+    of_queries = query.variance[part.at], query.again[part.at]
+    of_keys = (_of_keys(part, one) for one in (key.variance, key.again))
+    by_values = p**2 @ _of_keys(part, value.variance), (p @ np.sqrt(_of_keys(part, value.again))) ** 2
+    by_queries = _by_query(part, soft, of_queries)
+    # of ‖δo‖²: the errors of values and keys are shared by all rows, those of keys and query by all components
+    for source, of_query, of_key, of_value, own in zip(
+        _SOURCES, of_queries, of_keys, by_values, by_queries, strict=True
+    ):
+        of_scores = soft.through(scale2 * ((part.q**2) @ turned(of_key)), 2)
+        by_keys = moved(p**2 * of_scores, part.v, part.v**2, soft.output)
+        scatter = energy(of_value.sum(axis=2)) + energy(by_keys.sum(axis=(2, 3))) + energy(own.sum(axis=3))
+        noises[source] = of_value + by_keys + own, scatter
+        spread = spread + of_scores + soft.through(scale2 * (of_query @ turned(part.k**2)), 2)
+    largest = float((p * spread).sum(axis=-1).max())
+    found.exponent_error = max(found.exponent_error, math.sqrt(largest))
+    off = _of_keys(part, key.bound)
+    off = query.bound[part.at] @ turned(np.abs(part.k) + off) + np.abs(part.q) @ turned(off)
+    eta = abs(part.scale) * off.max(axis=-1, keepdims=True)
+    of_values = _of_keys(part, value.bound).max(axis=-2, keepdims=True)
+    found.add(part.at, noises, bound=(high - low) * np.tanh(eta / 2) + of_values)
 
 
 def _of_keys(part: Rows, array: Array) -> Array:
@@ -205,7 +192,7 @@ def _by_query(part: Rows, soft: Softmax, of_queries: tuple[Array, Array]) -> tup
     return found
 
 
-def _output(block: Block, through: _Propagation, core: ErrorBudget, rounded: Roundings) -> ErrorBudget:
+def _output(block: Block, through: ErrorBudget, core: ErrorBudget, rounded: Roundings) -> ErrorBudget:
     """The budget of the block from that of its core: heads side by side, then the output projection."""
     weight, bias = (
         np.asarray(block.parameters[name], np.float64) for name in ("out_proj.weight", "out_proj.bias")
@@ -215,26 +202,25 @@ def _output(block: Block, through: _Propagation, core: ErrorBudget, rounded: Rou
     def projected(x: Array, w: Array) -> Array:
         return np.asarray((_joined(x) @ w.T)[:, None])
 
-    assert core.worst_case is not None
-    found, before, scatters = through.found, dict(core.variances), dict(core.scatters)
     # a bias added after the sum was stored is what the least precise of honest blocks does
-    for source in _SOURCES:
-        before[source] = before[source] + found.variances[source]
-        scatters[source] += found.scatters[source]
-    after = {source: projected(variance, weight**2) for source, variance in before.items()}
-    kept = {source: _kept(scatters[source], before[source], after[source]) for source in before}
-    for source, variance in zip(_SOURCES, (own.variance, own.again), strict=True):
-        after[source] = after[source] + variance[:, None]
-        kept[source] += energy(variance)
-    return replace(
-        core,
+    noises = {name: (through.variances[name], through.scatters[name]) for name in _SOURCES}
+    before = core.plus(noises, through.worst_case)
+    after = {source: projected(one, weight**2) for source, one in before.variances.items()}
+    own_noises = {
+        source: (one[:, None], energy(one))
+        for source, one in zip(_SOURCES, (own.variance, own.again), strict=True)
+    }
+    return ErrorBudget(
         output=own.value[:, None],
         variances=after,
-        scatters=kept,
-        worst_case=projected(core.worst_case + found.bound, np.abs(weight)) + own.bound[:, None],
-        exponent_error=math.hypot(core.exponent_error, found.exponent_error),
+        scatters={
+            source: _kept(one, before.variances[source], after[source])
+            for source, one in before.scatters.items()
+        },
+        worst_case=projected(before.worst_case, np.abs(weight)),
+        exponent_error=math.hypot(core.exponent_error, through.exponent_error),
         tilt=projected(core.tilt, weight),
-    )
+    ).plus(own_noises, own.bound[:, None])
 
 
 def _joined(x: Array) -> Array:

@@ -41,13 +41,35 @@ u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is 
 good to 2u_i, in numerator and denominator), 2n for the two sums over keys, τ half the smallest subnormal of the
 weights' and the output's format. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed
 softmax. With any_unfused it has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m|
-more. What a soft cap and a bias add says `roundings.largest_score_error`.
+more. What a soft cap and a bias add says `RoundedRows.largest`.
 
-What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, say `score_variance`
-and `stored_score_variance` in `roundings`. A sink is one more key whose value is 0.
+What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, say `RoundedRows.inner`
+and `stored` in `roundings`. A sink is one more key whose value is 0.
 
 Three budgets of one call nest: full precision inside (output rounded only), weights rounded, scores rounded. The
 tightest that covers a measured error is the implementation's class.
+
+Of z = ln Z = ln Σ_j e^{s_j} = m + ln l, l = Σ_j e^{s_j − m}: to first order errors δ_j of the scores move it by
+Σ_j p_j δ_j, and a relative error of l by itself. With u_z the roundoff of ln Z's own format, float32 or float64, the
+inner one:
+
+    rms² = [(u_z z)² + (u_i ln l)²]/3 + (c u_P)² Σp_j² + Σp_j² σ_S,j² + (c u_S)²
+           + Σp_j² σ_j² + (c u_i)² [(1 + N_n/2) Σp_j² + N_n/3] + λ²/3
+
+The first term is that of numbers whose mantissas are alike. (c u_S)² is l stored in the scores' format, as where a
+softmax is written out; ln Z itself is never stored there. The worst case:
+
+    |ẑ − z| <= max_j η_j + u_P + (n + 4) u_i + u_i (2|z| + |m| + ln l)
+
+Merging parts s of the keys (`Problem.parts`) is attention over as many keys as there are parts, whose
+scores are their z_s and whose values are their outputs o_s. With w_s = e^{z_s − z} it adds
+
+    to o:  Σ w_s² (c u_O o_s)²                                                  each part's output is rounded
+           + Σ w_s² (o_s − o)² τ_s² + (c u_i)² [Σ (2 + S/2 + N_s/3) w_s² o_s² + (2S/3) o²]
+    to z:  Σ w_s² τ_s² + (c u_i)² (S/3 + 1),      τ_s² = (u_z z_s)²/3 + (c u_i)² [2(z_s − max z)² + 2]
+
+for S parts; N_s/3 is the drift of a part's own sum where the parts cancel each other. Everything else is what it is for
+whole keys: errors of scores and weights add up to the same in parts, and the chains of additions are shorter.
 """
 
 import math
@@ -57,32 +79,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from attnlab.problem.problem import Problem
 
-from .exact_attention import (
-    Rows,
-    Softmax,
-    at_rows,
-    blocks,
-    finite,
-    softmax_rows,
-    takes_problem,
-    turned,
-    visible_extremes,
-)
-from .numbers import Array, one_of, real
-from .roundings import (
-    Roundings,
-    largest_logarithm_error,
-    largest_score_error,
-    logarithm_variance,
-    lost_weight,
-    rounding_variance,
-    score_variance,
-    stored_score_variance,
-)
+from .exact_attention import at_rows, finite, log_sums, takes_problem, turned, visible_extremes
+from .numbers import ONE_MANTISSA, Array, one_of, real
+from .roundings import RoundedRows, Roundings, rounded_rows, rounding_variance
 
 SOURCES = ("output", "weights", "scores", "inner")
 FULL, WEIGHTS, SCORES = "full precision inside", "weights rounded", "scores rounded"
@@ -93,7 +96,7 @@ CLASSES = {
 }
 # Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
 SCATTER = 2.0
-#: of one block: by source the variances of its components, and the variance of their ‖error‖²
+#: by source the variances of all components, and the variance of their ‖error‖²
 Noises = Mapping[str, tuple[Array, float]]
 
 
@@ -105,7 +108,7 @@ class ErrorBudget:
     variances : by source ("output", "weights", "scores", "inner"; a gradient's has "sums" too), arrays of the
         same shape. What is not there rounds nothing.
     scatters : by source, the variance of ‖ô − o‖_F² that its finitely many roundings leave.
-    worst_case : the bound no correct implementation exceeds, or None if it was not asked for.
+    worst_case : the bound no correct implementation exceeds, infinite if it was not asked for.
     exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
         is of first order in it: trust it below about 0.3.
     tilt : d output / d ln(scale), of the same shape: where a wrong scale moves it.
@@ -114,7 +117,7 @@ class ErrorBudget:
     output: Array
     variances: dict[str, Array]
     scatters: dict[str, float]
-    worst_case: Array | None
+    worst_case: Array
     exponent_error: float
     tilt: Array
 
@@ -152,6 +155,26 @@ class ErrorBudget:
         scatters = {source: scatter for source, scatter in self.scatters.items() if source in sources}
         return replace(self, variances=kept, scatters=scatters)
 
+    def plus(self, noises: Noises, bound: Array) -> "ErrorBudget":
+        """With further independent errors, by source, and so much more at the very most."""
+        more = {source: noises.get(source, (0.0, 0.0)) for source in self.variances}
+        return replace(
+            self,
+            variances={source: one + more[source][0] for source, one in self.variances.items()},
+            scatters={source: one + more[source][1] for source, one in self.scatters.items()},
+            worst_case=self.worst_case + bound,
+        )
+
+    def each(self, change: Callable[[Array], Array]) -> "ErrorBudget":
+        """Every array of it changed alike."""
+        return replace(
+            self,
+            output=change(self.output),
+            variances={source: change(one) for source, one in self.variances.items()},
+            worst_case=change(self.worst_case),
+            tilt=change(self.tilt),
+        )
+
     @cached_property
     def _total(self) -> float:
         return float(sum(variance.sum() for variance in self.variances.values()))
@@ -183,10 +206,11 @@ class Tally:
             self.variances[source][place] += onto(variance)
             self.scatters[source] += float(scatter)
 
-    def budget(self, worst_case: bool = True) -> ErrorBudget:
+    def budget(self) -> ErrorBudget:
         """Of all that was added."""
-        bound = self.bound if worst_case else None
-        return ErrorBudget(self.exact, self.variances, self.scatters, bound, self.exponent_error, self.tilt)
+        return ErrorBudget(
+            self.exact, self.variances, self.scatters, self.bound, self.exponent_error, self.tilt
+        )
 
 
 @takes_problem
@@ -197,7 +221,7 @@ def error_budget(
     worst_case: bool = False,
     score_roundings: int = 2,
     any_unfused: bool = False,
-    on_block: Callable[[Rows, Softmax, tuple[Array, Array]], None] = lambda part, soft, extremes: None,
+    on_block: Callable[[RoundedRows, tuple[Array, Array]], None] = lambda at, extremes: None,
 ) -> ErrorBudget:
     """The exact output of `problem` and the error that rounding output, weights and scores to its dtype predicts.
 
@@ -224,21 +248,19 @@ def error_budget(
 
     Raises ValueError for shapes that do not fit, inputs that are not finite, and unknown dtypes.
     """
-    rounded = Roundings.of(problem.dtype, score_roundings, any_unfused)
     asked = at_rows(finite(problem), rows)
     found = Tally(asked.output_shape)
-    for part in blocks(asked):
-        soft = softmax_rows(part)
-        noises, spread = _noises(part, soft, rounded)
-        found.exponent_error = max(found.exponent_error, spread)
-        bound: Array | float = 0.0
+    for at in rounded_rows(asked, Roundings.of(problem.dtype, score_roundings, any_unfused)):
+        part, soft = at.part, at.soft
+        bound: Array | float = math.inf
         if worst_case:
             extremes = visible_extremes(part)
-            bound = _bound(part, soft, extremes, rounded)
-            on_block(part, soft, extremes)
+            bound = _bound(at, extremes)
+            on_block(at, extremes)
         tilt = (soft.weights * soft.scale_response) @ part.v
-        found.add(part.at, noises, exact=soft.output, tilt=tilt, bound=bound)
-    return found.budget(worst_case)
+        found.exponent_error = max(found.exponent_error, at.exponent_error)
+        found.add(part.at, _noises(at), exact=soft.output, tilt=tilt, bound=bound)
+    return found.budget()
 
 
 @takes_problem
@@ -276,40 +298,57 @@ def classify(
     return None
 
 
-def seen_keys(part: Rows) -> Array | float:
-    """How many keys each row sees, (…, rows, 1)."""
-    return float(part.k.shape[-2]) if part.visible is None else part.visible.sum(axis=-1, keepdims=True)
+def log_sum_budget(
+    problem: Problem, rows: ArrayLike | None = None, cuts: Sequence[int] = ()
+) -> tuple[ErrorBudget, NDArray[np.bool_]]:
+    """ln Z and its budget, (batch, heads, rows, 1), as `error_budget`'s: any unfused form, scores and weights stored.
+
+    And where it is -inf: there the budget's output is 0, and nothing may be off.
+
+    rows : indexes of the query rows, None for all.
+    cuts : where the keys are cut into parts that are merged.
+
+    Raises ValueError as `error_budget` does.
+    """
+    asked = at_rows(finite(problem), rows)
+    roundings = Roundings.of(problem.dtype, any_unfused=True)
+    found = Tally((*asked.output_shape[:3], 1))
+    empty = np.zeros(found.exact.shape, bool)
+    for at in rounded_rows(asked, roundings):
+        part, soft = at.part, at.soft
+        empty[part.at] = none = soft.partition == 0
+        size = 2 * np.abs(soft.log_partition) + np.abs(soft.top) + soft.log_sum
+        bound = at.eta + roundings.weights_roundoff + (part.seen + 4 + size) * roundings.inner_roundoff
+        found.exponent_error = max(found.exponent_error, at.exponent_error)
+        found.add(
+            part.at,
+            {source: (np.where(none, 0.0, one), 0.0) for source, one in _log_sum_variances(at).items()},
+            exact=soft.log_partition,
+            tilt=(soft.weights * soft.through(soft.raw)).sum(axis=-1, keepdims=True),
+            bound=np.where(none, 0.0, bound),
+        )
+    found.scatters = {source: energy(one) for source, one in found.variances.items()}
+    budget = found.budget()
+    return budget.plus(*_merging(asked, cuts, roundings)[1]) if cuts else budget, empty
 
 
-def _noises(part: Rows, soft: Softmax, roundings: Roundings) -> tuple[Noises, float]:
-    """Of one block, and the largest rms error of a score."""
-    p, o, v = soft.weights, soft.output, part.v
-    inner, seen = roundings.inner_variance, seen_keys(part)
-    squares, v2 = p * p, v * v
-    of_scores = score_variance(part, soft, roundings).scores
-    stored = stored_score_variance(part, soft, roundings).scores
-    # the sum of weights and values, that of the exponentials, and the division by it
-    accumulated = roundings.sum_variance(seen, squares @ v2, o) + inner * (1 + seen / 3) * o * o
-    # a factor that all weights of a row share
-    shared = logarithm_variance(soft, roundings) + lost_weight(soft, roundings) ** 2 / 3
-    summed = roundings.stored_sum_variance * o * o
-    # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
-    v_norms, o_norms = v2.sum(axis=-1)[..., None, :], (o * o).sum(axis=-1, keepdims=True)
-    leverage = squares * np.maximum(v_norms - 2 * o @ turned(v) + o_norms, 0.0)
-    output, weights = rounding_variance(o, roundings.form), rounding_variance(p, roundings.form)
-    found = {
-        "output": (output, energy(output)),
-        "weights": (weights @ v2, energy(weights * v_norms)),
-        "scores": (
-            moved(squares * stored, v, v2, o) + summed,
-            energy(leverage * stored) + energy(summed.sum(axis=-1)),
-        ),
-        "inner": (
-            moved(squares * of_scores, v, v2, o) + accumulated + shared * o * o,
-            energy(leverage * of_scores) + energy(accumulated) + energy(shared * o_norms),
-        ),
-    }
-    return found, math.sqrt(float((p * (of_scores + stored)).sum(axis=-1).max()))
+def merged_budget(
+    problem: Problem, whole: ErrorBudget, rows: ArrayLike | None, cuts: Sequence[int]
+) -> ErrorBudget:
+    """`whole`, the budget of the output at these rows, with what cutting the keys at `cuts` and merging adds.
+
+    rows : indexes of the query rows, None for all.
+    cuts : of the keys, whole numbers.
+
+    Raises ValueError for inputs that are not finite.
+    """
+    return whole.plus(*_merging(at_rows(finite(problem), rows), cuts, Roundings.of(problem.dtype))[0])
+
+
+def merging_slack(dtype: str, splits: int) -> float:
+    """How far beyond the values that a row sees, relative to them, storing and merging so many parts may carry."""
+    roundings = Roundings.of(dtype)
+    return roundings.form.unit_roundoff + (splits + 8) * roundings.inner_roundoff
 
 
 def energy(x: Array) -> float:
@@ -323,16 +362,96 @@ def moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
     return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
-def _bound(part: Rows, soft: Softmax, extremes: tuple[Array, Array], roundings: Roundings) -> Array:
-    u, form, (low, high), size = roundings.inner_roundoff, roundings.form, extremes, np.abs(part.v)
+def _noises(at: RoundedRows) -> Noises:
+    """Of the output of one block."""
+    p, o, v, roundings = at.soft.weights, at.soft.output, at.part.v, at.roundings
+    squares, v2, seen = p * p, v * v, at.part.seen
+    # the sum of weights and values, that of the exponentials, and the division by it
+    accumulated = roundings.sum_variance(seen, squares @ v2, o)
+    accumulated = accumulated + roundings.inner_variance * (1 + seen / 3) * o * o
+    # a factor that all weights of a row share
+    shared = at.logarithm_variance + at.lost_weight_variance
+    summed = roundings.stored_sum_variance * o * o
+    # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
+    v_norms, o_norms = v2.sum(axis=-1)[..., None, :], (o * o).sum(axis=-1, keepdims=True)
+    leverage = squares * np.maximum(v_norms - 2 * o @ turned(v) + o_norms, 0.0)
+    output, weights = rounding_variance(o, roundings.form), rounding_variance(p, roundings.form)
+    of_stored, of_inner = (moved(squares * one.scores, v, v2, o) for one in (at.stored, at.inner))
+    return {
+        "output": (output, energy(output)),
+        "weights": (weights @ v2, energy(weights * v_norms)),
+        "scores": (
+            of_stored + summed,
+            energy(leverage * at.stored.scores) + energy(summed.sum(axis=-1)),
+        ),
+        "inner": (
+            of_inner + accumulated + shared * o * o,
+            energy(leverage * at.inner.scores) + energy(accumulated) + energy(shared * o_norms),
+        ),
+    }
+
+
+def _bound(at: RoundedRows, extremes: tuple[Array, Array]) -> Array:
+    part, form, (low, high), size = at.part, at.roundings.form, extremes, np.abs(at.part.v)
     total = size.sum(axis=-2, keepdims=True) if part.visible is None else part.visible @ size
-    eta = largest_score_error(part, soft, roundings).scores.max(axis=-1, keepdims=True)
-    relative = roundings.weights_roundoff + (2 * seen_keys(part) + 6) * u + largest_logarithm_error(soft, u)
     bound = (
-        (high - low) * np.tanh(eta / 2)
-        + relative * (soft.weights @ size)
-        + form.unit_roundoff * np.abs(soft.output)
-        + form.smallest_subnormal / 2 * total
-        + form.smallest_subnormal / 2
+        (high - low) * np.tanh(at.eta / 2)
+        + at.largest_weight_error(2 * part.seen + 6) * (at.soft.weights @ size)
+        + form.unit_roundoff * np.abs(at.soft.output)
+        + form.smallest_subnormal / 2 * (total + 1)
     )
     return bound if part.visible is None else np.where(part.visible.any(axis=-1, keepdims=True), bound, 0.0)
+
+
+def _log_sum_variances(at: RoundedRows) -> dict[str, Array]:
+    """Of the ln Z of one block, by source, (..., rows, 1)."""
+    p, soft, roundings = at.soft.weights, at.soft, at.roundings
+    squares = p * p
+    summed = squares.sum(axis=-1, keepdims=True)
+    peak = np.where(soft.partition > 0, p.max(axis=-1, keepdims=True), 1.0)
+    lost = rounding_variance(p / peak, roundings.form) * peak**2
+    of_stored, of_inner = (
+        (squares * one.scores).sum(axis=-1, keepdims=True) for one in (at.stored, at.inner)
+    )
+    alike = roundings.inner_variance * ONE_MANTISSA**2
+    return {
+        "output": alike * (soft.log_partition**2 + soft.log_sum**2),
+        "weights": lost.sum(axis=-1, keepdims=True),
+        "scores": of_stored + roundings.stored_sum_variance,
+        "inner": of_inner
+        + roundings.sum_variance(at.part.seen, summed, np.ones_like(summed))
+        + at.lost_weight_variance,
+    }
+
+
+def _merging(
+    asked: Problem, cuts: Sequence[int], roundings: Roundings
+) -> tuple[tuple[Noises, Array], tuple[Noises, Array]]:
+    """What merging adds to the output, and what to ln Z: noises and bounds."""
+    pieces = [(at.stop - at.start, log_sums(part)) for at, part in asked.parts(cuts)]
+    z = np.stack([one.log_sum for _, one in pieces])
+    o = np.stack([one.output for _, one in pieces])
+    counts = np.array([count for count, _ in pieces], float).reshape(-1, 1, 1, 1, 1)
+    seen = np.isfinite(z)
+    top = z.max(axis=0)
+    fall = np.where(seen, z - np.where(np.isfinite(top), top, 0.0), 0.0)
+    z = np.where(seen, z, 0.0)
+    w = np.where(seen, np.exp(fall), 0.0)
+    total = w.sum(axis=0)
+    w = w / np.where(total > 0, total, 1.0)
+    whole = (w * o).sum(axis=0)
+    unit, u, number = roundings.inner_variance, roundings.inner_roundoff, len(pieces)
+    tau = ONE_MANTISSA**2 * unit * z**2 + unit * (2 * fall**2 + 2)
+    apart = o - whole
+    stored = (w**2 * rounding_variance(o, roundings.form)).sum(axis=0)
+    summed = unit * (((2 + number / 2 + counts / 3) * (w * o) ** 2).sum(axis=0) + 2 * number / 3 * whole**2)
+    leverage = w**2 * tau * (apart**2).sum(axis=-1, keepdims=True)
+    of_output = (w**2 * tau * apart**2).sum(axis=0) + summed
+    of_log_sum = (w**2 * tau).sum(axis=0) + unit * (number / 3 + 1) * (total > 0)
+    eta = np.where(seen, u * (np.abs(z) - fall + 4), 0.0)
+    of_parts = roundings.form.unit_roundoff + (number + 6) * u
+    bound = (w * (of_parts * np.abs(o) + 2 * np.expm1(eta) * np.abs(apart))).sum(axis=0)
+    bound += number * roundings.form.smallest_subnormal / 2
+    added = {"output": (stored, energy(stored)), "inner": (of_output, energy(leverage) + energy(summed))}
+    log_sum_bound = np.where(total > 0, eta.max(axis=0) + (number + 4) * u, 0.0)
+    return (added, bound), ({"inner": (of_log_sum, energy(of_log_sum))}, log_sum_bound)

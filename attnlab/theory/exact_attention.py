@@ -137,6 +137,11 @@ class Rows:
         """scale² Σ_c q_c²k_jc², (…, rows, keys)."""
         return np.asarray((self.q * self.q) @ turned(self.k * self.k) * self.scale**2)
 
+    @property
+    def seen(self) -> Array | float:
+        """How many keys each row sees, (…, rows, 1)."""
+        return float(self.k.shape[-2]) if self.visible is None else self.visible.sum(axis=-1, keepdims=True)
+
     def onto_keys(self, x: Array) -> Array:
         """The sums of x, (batches, heads, ...), over the heads of a key head: (batches, key heads, ...)."""
         key_heads = self.at_keys[1].stop - self.at_keys[1].start
@@ -283,6 +288,24 @@ def visible_extremes(part: Rows) -> tuple[Array, Array]:
 def _places(count: NDArray[np.intp]) -> NDArray[np.intp]:
     """Of the last of so many keys, with as many axes as the values have."""
     return np.maximum(count, 1).reshape((1,) * (4 - count.ndim) + count.shape) - 1
+
+
+class LogSums(NamedTuple):
+    """Exact, in float64, of some query rows: ln Z, (batch, heads, rows, 1), -inf for an empty sum; and the output."""
+
+    log_sum: Array
+    output: Array
+
+
+def log_sums(problem: Problem, rows: ArrayLike | None = None) -> LogSums:
+    """ln Z and output of `problem` at the query rows `rows`, all if None. ValueError for inputs that are not finite."""
+    asked = at_rows(finite(problem), rows)
+    found = LogSums(np.empty((*asked.output_shape[:3], 1)), np.empty(asked.output_shape))
+    for part in blocks(asked):
+        soft = softmax_rows(part)
+        found.log_sum[part.at] = np.where(soft.partition > 0, soft.log_partition, -np.inf)
+        found.output[part.at] = soft.output
+    return found
 
 
 Three = tuple[Array, Array, Array]

@@ -41,7 +41,6 @@ Sources add in squares, as if independent: an upper model, like that of the forw
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -54,6 +53,7 @@ from .error_budget import FULL, SCORES, WEIGHTS, ErrorBudget, Tally, energy
 from .error_budget import SOURCES as FORWARD
 from .exact_attention import (
     Backward,
+    Three,
     backward_rows,
     blocks,
     cap_curvature,
@@ -63,22 +63,16 @@ from .exact_attention import (
     turned,
 )
 from .gradient_noise import Noise, Ways
-from .numbers import ONE_MANTISSA, Array
+from .numbers import ONE_MANTISSA, Array, FloatFormat
 from .roundings import (
     LARGEST_TANH,
     TANH,
+    RoundedRows,
     Roundings,
     ScoreErrors,
     chain_variance,
-    growth,
-    largest_logarithm_error,
-    largest_score_error,
-    logarithm_variance,
-    lost_weight,
     mean_square,
     rounding_variance,
-    score_variance,
-    stored_score_variance,
 )
 
 SOURCES = (*FORWARD, "sums")
@@ -117,7 +111,7 @@ class _Length(NamedTuple):
 
     def growth(self, roundings: Roundings) -> float:
         """The largest relative error of the sum, of its terms' absolute values; G in `_bounds`."""
-        return growth(self.terms + 4, roundings) + self.stores * roundings.form.unit_roundoff
+        return roundings.growth(self.terms + 4) + self.stores * roundings.form.unit_roundoff
 
 
 @takes_problem
@@ -142,29 +136,28 @@ def gradient_budgets(
     """
     roundings = Roundings.of(problem.dtype, any_unfused=True)
     asked, pulled = pulled_rows(problem)
-    wanted = chosen_rows(rows, problem.shape.queries)
+    wanted, wider = chosen_rows(rows, problem.shape.queries), asked.without_sinks()
     assert asked.output_gradient is not None
-    wider = asked.without_sinks()
     found = tuple(Tally(one.shape, SOURCES) for one in (asked.query, wider.key, wider.value))
     n, terms, every = wider.shape.keys, pulled.size * problem.group, problem.shape.queries * problem.group
     over_keys, over_queries = _Length(n, stores(n)), _Length(terms, min(stores(every), terms))
-    sums_grow = (over_keys.growth(roundings), over_queries.growth(roundings))
     exponent_error = 0.0
     for part in blocks(asked):
         back = backward_rows(part, asked.output_gradient)
-        noises, spread = _noises(back, over_keys, over_queries, roundings)
-        exponent_error = max(exponent_error, spread)
+        at = RoundedRows(part, back.soft, roundings)
+        exponent_error = max(exponent_error, at.exponent_error)
+        noises = _noises(at, back, over_keys, over_queries)
         places = (part.at, part.at_keys, part.at_keys)
         onto = (lambda x: x, part.onto_keys, part.onto_keys)
-        three = zip(back.gradients, back.tilts, _bounds(back, sums_grow, roundings), strict=True)
-        for at, (exact, tilt, bound) in enumerate(three):
-            own = {source: (noise[at], noise.scatters[at]) for source, noise in noises.items()}
-            found[at].add(places[at], own, exact=exact, tilt=tilt, bound=bound, onto=onto[at])
-    query, *others = found
-    keys = problem.shape.keys
+        three = zip(back.gradients, back.tilts, _bounds(at, back, over_keys, over_queries), strict=True)
+        for one, (exact, tilt, bound) in enumerate(three):
+            own = {source: of_three[one] for source, of_three in noises.items()}
+            found[one].add(places[one], own, exact=exact, tilt=tilt, bound=bound, onto=onto[one])
+    query, *others = (replace(one.budget(), exponent_error=exponent_error) for one in found)
+    keys = problem.shape.keys  # without that of a sink
     return GradientBudgets(
-        _rows_of(_stored(query.budget(), over_keys, exponent_error, roundings), pulled, wanted),
-        *(_stored(_cut(one.budget(), keys), over_queries, exponent_error, roundings) for one in others),
+        _rows_of(_stored(query, over_keys, roundings), pulled, wanted),
+        *(_stored(one.each(lambda x: x[:, :, :keys]), over_queries, roundings) for one in others),
     )
 
 
@@ -173,14 +166,8 @@ def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], wanted: NDArray[np.int
     if np.array_equal(rows, wanted):
         return budget
     place = np.minimum(np.searchsorted(rows, wanted), rows.size - 1)
-    none = rows[place] != wanted
-
-    def taken(x: Array) -> Array:
-        found = x[:, :, place]
-        found[:, :, none] = 0.0
-        return found
-
-    cut = _each(budget, taken)
+    there = (rows[place] == wanted)[:, None]
+    cut = budget.each(lambda x: np.where(there, x[:, :, place], 0.0))
     scatters = {
         source: scatter * float(cut.variances[source].sum() / max(budget.variances[source].sum(), 1e-300))
         for source, scatter in budget.scatters.items()
@@ -188,60 +175,40 @@ def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], wanted: NDArray[np.int
     return replace(cut, scatters=scatters)
 
 
-def _each(budget: ErrorBudget, change: Callable[[Array], Array]) -> ErrorBudget:
-    """Every array of it changed alike."""
-    assert budget.worst_case is not None
-    return replace(
-        budget,
-        output=change(budget.output),
-        variances={source: change(one) for source, one in budget.variances.items()},
-        worst_case=change(budget.worst_case),
-        tilt=change(budget.tilt),
-    )
-
-
-def _cut(budget: ErrorBudget, keys: int) -> ErrorBudget:
-    """Of so many keys: without that of a sink."""
-    return _each(budget, lambda x: x[:, :, :keys])
-
-
-def _stored(budget: ErrorBudget, length: _Length, exponent_error: float, roundings: Roundings) -> ErrorBudget:
+def _stored(budget: ErrorBudget, length: _Length, roundings: Roundings) -> ErrorBudget:
     """With what depends on the whole sum: its drift and the rounding when it is stored."""
     exact, form, bound = budget.output, roundings.form, budget.worst_case
-    assert bound is not None
     summed = mean_square(form) * length.stores / 3 * exact**2
-    more = {
-        "inner": roundings.inner_variance * (length.terms / 3 + _LAST) * exact**2,
-        "sums": summed,
-        "output": rounding_variance(exact, form),
-    }
-    for source, variance in more.items():
-        budget.variances[source][...] += variance
-    for source in ("output", "sums"):
-        budget.scatters[source] += energy(more[source])
+    rounded = rounding_variance(exact, form)
     # stored once more where the scale's root multiplies it: two halves of the smallest subnormal
-    loose = bound + form.unit_roundoff * (np.abs(exact) + bound) + form.smallest_subnormal
+    last = form.unit_roundoff * (np.abs(exact) + bound) + form.smallest_subnormal
     # a key that no query sees gets the gradient 0, to the bit
-    loose[(exact == 0) & (bound == 0)] = 0.0
-    return replace(budget, worst_case=loose, exponent_error=exponent_error)
+    last[(exact == 0) & (bound == 0)] = 0.0
+    more = {
+        "inner": (roundings.inner_variance * (length.terms / 3 + _LAST) * exact**2, 0.0),
+        "sums": (summed, energy(summed)),
+        "output": (rounded, energy(rounded)),
+    }
+    return budget.plus(more, last)
+
+
+def stores(terms: int) -> int:
+    """How often a partial sum of so many terms is stored before it is whole."""
+    return (terms - 1) // SUM_BLOCK
 
 
 def _noises(
-    back: Backward, over_keys: _Length, over_queries: _Length, roundings: Roundings
-) -> tuple[Mapping[str, Noise], float]:
-    """By source, and the largest predicted rms error of a score."""
-    ways, p = Ways(back), back.soft.weights
-    scores = score_variance(back.part, back.soft, roundings)
-    stored = stored_score_variance(back.part, back.soft, roundings)
-    unit = mean_square(roundings.form) / 2
+    at: RoundedRows, back: Backward, over_keys: _Length, over_queries: _Length
+) -> dict[str, tuple[tuple[Array, float], ...]]:
+    """By source the variances of each of the three gradients, and their scatters."""
+    ways, unit = Ways(back), mean_square(at.roundings.form) / 2
     in_query, in_key = unit * over_keys.stores, unit * over_queries.stores
-    found = {
-        "inner": _inner(back, ways, scores, over_queries.terms, roundings),
-        "weights": _weights(back, ways, roundings),
-        "scores": _scores(back, ways, stored, roundings),
-        "sums": ways.from_sums(in_query, in_key, in_key),  # but for their drift, which `_Sum.budget` adds
+    return {
+        "inner": ways.through(*_inner(at, back, ways, over_queries.terms)),
+        "weights": ways.through(*_weights(at, back, ways)),
+        "scores": ways.through(*_scores(at, back, ways)),
+        "sums": ways.through(ways.from_sums(in_query, in_key, in_key)),  # but for their drift: see `_stored`
     }
-    return found, math.sqrt(float((p * (scores.scores + stored.scores)).sum(axis=-1).max()))
 
 
 def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps: float) -> Array | float:
@@ -289,84 +256,70 @@ def _largest(back: Backward, variance: Array) -> Array:
     return np.asarray(np.where(fall == 0, 1 / np.maximum(equal, 1), near))
 
 
-def _weights(back: Backward, ways: Ways, roundings: Roundings) -> Noise:
+def _weights(at: RoundedRows, back: Backward, ways: Ways) -> tuple[Noise, ...]:
     """What a fused kernel stores."""
-    of_p = rounding_variance(back.soft.weights, roundings.form)
-    of_o = rounding_variance(back.soft.output, roundings.form)
+    form = at.roundings.form
+    of_p, of_o = rounding_variance(at.soft.weights, form), rounding_variance(at.soft.output, form)
     offsets = (of_p * back.products**2).sum(axis=-1) + (of_o * back.g**2).sum(axis=-1)
     return (
-        ways.from_weights(of_p)
-        + ways.from_raw_slopes(rounding_variance(back.raw_slopes, roundings.form))
-        + ways.from_offsets(offsets[..., None])
+        ways.from_weights(of_p),
+        ways.from_raw_slopes(rounding_variance(back.raw_slopes, form)),
+        ways.from_offsets(offsets[..., None]),
     )
 
 
-def _scores(back: Backward, ways: Ways, stored: ScoreErrors, roundings: Roundings) -> Noise:
-    """What an unfused one stores as well. `stored` : variance of the scores by it."""
-    p, scale = back.soft.weights, back.part.scale
-    of_p, of_products = (
-        rounding_variance(p, roundings.form),
-        rounding_variance(back.products, roundings.form),
-    )
+def _scores(at: RoundedRows, back: Backward, ways: Ways) -> tuple[Noise, ...]:
+    """What an unfused one stores as well."""
+    p, scale, form, stored = at.soft.weights, at.part.scale, at.roundings.form, at.stored
+    of_p, of_products = rounding_variance(p, form), rounding_variance(back.products, form)
     squares = ((p * back.products) ** 2).sum(axis=-1, keepdims=True)
     # who writes softmax out adds D up in one go: its terms, their weights and the result are rounded, no partial sum.
     # But A/l − D/l is rounded alike in all keys whose A/l has one exponent, D/l being one number: half of that adds up
-    unit = mean_square(roundings.form)
-    alike = (p * np.minimum(math.sqrt(unit) * np.abs(back.products), np.abs(back.offset))).sum(
-        axis=-1, keepdims=True
-    )
-    excess = 2 * unit * (squares + back.offset**2) + alike**2 / 2
+    unit = mean_square(form)
+    alike = p * np.minimum(math.sqrt(unit) * np.abs(back.products), np.abs(back.offset))
+    adding_up = alike.sum(axis=-1, keepdims=True) ** 2 / 2
+    excess = 2 * unit * (squares + back.offset**2) + adding_up
     # tile by tile, with more than the dtype inside, A alone is stored: weights that are may have their gradient stored
-    tile_by_tile = _excess(back, stored.scores, p**2 * of_products, alike**2 / 2)
-    summed = unit * chain_variance(p.shape[-1], squares, back.offset)
+    tile_by_tile = _excess(back, stored.scores, p**2 * of_products, adding_up)
     raw = back.raw_slopes
-    again = rounding_variance(raw * scale, roundings.form) / scale**2 if scale else np.zeros_like(raw)
+    again = rounding_variance(raw * scale, form) / scale**2 if scale else np.zeros_like(raw)
     centred = (back.products - back.offset) ** 2
     slopes = (of_p + unit * p**2) * centred + p**2 * of_products
     bent = again + _of_cap(back, stored, unit, 1, 3)
     at_once = _largest(back, stored.scores) * ((slopes + again).sum(axis=-1, keepdims=True) + excess)
     return (
-        ways.from_scores(stored.scores)
-        + ways.from_factors(np.full_like(back.offset, roundings.stored_sum_variance))
-        + ways.from_products(of_products)
-        + ways.from_raw_slopes(back.soft.through(slopes, 2) + bent)
-        + ways.from_offsets(summed)
-        + ways.from_excess(np.maximum(at_once, tile_by_tile))
+        ways.from_scores(stored.scores),
+        ways.from_factors(np.full_like(back.offset, at.roundings.stored_sum_variance)),
+        ways.from_products(of_products),
+        ways.from_raw_slopes(at.soft.through(slopes, 2) + bent),
+        ways.from_offsets(unit * chain_variance(p.shape[-1], squares, back.offset)),
+        ways.from_excess(np.maximum(at_once, tile_by_tile)),
     )
 
 
-def stores(terms: int) -> int:
-    """How often a partial sum of so many terms is stored before it is whole."""
-    return (terms - 1) // SUM_BLOCK
-
-
-def _inner(back: Backward, ways: Ways, errors: ScoreErrors, queries: int, roundings: Roundings) -> Noise:
-    part, p, t, g2, scores = back.part, back.soft.weights, back.slopes, back.g**2, errors.scores
-    n, dim_v = part.v.shape[-2:]
-    products = roundings.sum_variance(dim_v, g2 @ turned(part.v**2), back.products)
-    offset = back.offset
-    offsets = roundings.sum_variance(
-        n, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset
-    ) + roundings.sum_variance(dim_v, (g2 * back.soft.output**2).sum(axis=-1, keepdims=True), offset)
-    unit = roundings.inner_variance
-    in_query, in_key = (unit * (1 + chain / 2) for chain in (n, queries))
-    alike = unit * ONE_MANTISSA**2
+def _inner(at: RoundedRows, back: Backward, ways: Ways, queries: int) -> tuple[Noise, ...]:
+    """What the arithmetic rounds, over so many queries."""
+    p, t, g2, scores, offset = at.soft.weights, back.slopes, back.g**2, at.inner.scores, back.offset
+    (n, dim_v), summed, unit = at.part.v.shape[-2:], at.roundings.sum_variance, at.roundings.inner_variance
+    products = summed(dim_v, g2 @ turned(at.part.v**2), back.products)
     with np.errstate(divide="ignore"):
-        exponents = alike * np.where(p > 0, np.log(p), 0.0) ** 2
-    offsets = offsets + 2 * (t**2 * scores).sum(axis=-1, keepdims=True)
+        exponents = unit * ONE_MANTISSA**2 * np.where(p > 0, np.log(p), 0.0) ** 2
+    offsets = (
+        summed(n, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset)
+        + summed(dim_v, (g2 * at.soft.output**2).sum(axis=-1, keepdims=True), offset)
+        + 2 * (t**2 * scores).sum(axis=-1, keepdims=True)
+    )
     slopes = p**2 * (products + unit * back.products**2) + (exponents + _INNER_OF_SLOPES * unit) * t**2
+    of_scores = 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
+    in_query, in_key = (unit * (1 + chain / 2) for chain in (n, queries))
     return (
-        ways.from_scores(scores)
-        + ways.from_weights(p**2 * exponents)
-        + ways.from_raw_slopes(back.soft.through(slopes, 2) + _of_cap(back, errors, unit, TANH, 1))
-        + ways.from_offsets(offsets)
-        + ways.from_excess(_excess(back, scores, slopes, offsets))
-        + ways.from_factors(
-            logarithm_variance(back.soft, roundings)
-            + 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
-            + lost_weight(back.soft, roundings) ** 2 / 3
-        )
-        + ways.from_sums(in_query, in_key, in_key)
+        ways.from_scores(scores),
+        ways.from_weights(p**2 * exponents),
+        ways.from_raw_slopes(at.soft.through(slopes, 2) + _of_cap(back, at.inner, unit, TANH, 1)),
+        ways.from_offsets(offsets),
+        ways.from_excess(_excess(back, scores, slopes, offsets)),
+        ways.from_factors(at.logarithm_variance + of_scores + at.lost_weight_variance),
+        ways.from_sums(in_query, in_key, in_key),
     )
 
 
@@ -376,19 +329,11 @@ def _inner(back: Backward, ways: Ways, errors: ScoreErrors, queries: int, roundi
 _LARGEST_ETA = 100.0
 
 
-class _Bounds(NamedTuple):
-    """Of one block: query (…, rows, head_dim); its share of key (…, keys, head_dim), value (…, keys, value_dim)."""
-
-    query: Array
-    key: Array
-    value: Array
-
-
 #: |f''| <= 4/(3√3 c)
 _CURVATURE = 4 / 27**0.5
 
 
-def _bounds(back: Backward, sums: tuple[float, float], roundings: Roundings) -> _Bounds:
+def _bounds(at: RoundedRows, back: Backward, over_keys: _Length, over_queries: _Length) -> Three:
     """How far roundings may carry the gradients of one block at the very most, before these are stored themselves.
 
     Per row, with η, γ, τ and L as in `error_budget`, A, D and T as in `exact_gradients`, and |g||v|ᵀ = B:
@@ -407,74 +352,65 @@ def _bounds(back: Backward, sums: tuple[float, float], roundings: Roundings) -> 
     G_n = γ_{n+4}(u_i) + N u_O for a sum of n terms that is stored N times before it is whole, and each with u_O of
     itself and τ_O on top. tanh(η/2) bounds how far any single weight can move, e^{2η} how much.
 
-    sums : G_n, of a sum over keys, and G_{n_q}, of one over all queries.
+    Gives query (…, rows, head_dim), and the shares of key (…, keys, head_dim) and value (…, keys, value_dim).
     """
-    part, p = back.part, back.soft.weights
+    part, p, form = at.part, at.soft.weights, at.roundings.form
     dim_v, scale = part.v.shape[-1], abs(part.scale)
     shown = True if part.visible is None else part.visible
     absolute = np.abs(back.g) @ turned(np.abs(part.v))
-    moved = largest_score_error(part, back.soft, roundings)
-    eta = moved.scores.max(axis=-1, keepdims=True)
-    b = _of_weights(back, eta, roundings) * shown
-    alpha = (growth(dim_v + 2, roundings) + 2 * roundings.form.unit_roundoff) * absolute
-    theta = (
-        _when_stored(_of_slopes(back, b, alpha, absolute, roundings), back.slopes, scale, roundings) * shown
-    )
-    highest_so_far = back.fall + 2 * eta >= np.minimum(*back.highest)
+    b = _of_weights(at) * shown
+    alpha = (at.roundings.growth(dim_v + 2) + 2 * form.unit_roundoff) * absolute
+    theta = _when_stored(_of_slopes(at, back, b, alpha, absolute), back.slopes, scale, form) * shown
+    highest_so_far = back.fall + 2 * at.eta >= np.minimum(*back.highest)
     theta += shown * highest_so_far * theta.sum(axis=-1, keepdims=True)
     if part.softcap is not None:
-        bent = back.soft.through(theta) + (np.abs(back.slopes) + theta) * _bound_of_cap(
-            back, moved.raw, roundings
-        )
-        theta = _when_stored(bent, back.raw_slopes, scale, roundings) * shown
+        bent = at.soft.through(theta) + (np.abs(back.slopes) + theta) * _bound_of_cap(at, part.softcap)
+        theta = _when_stored(bent, back.raw_slopes, scale, form) * shown
     reach = np.abs(back.raw_slopes) + theta
-    over_keys, over_queries = sums
-    in_query = theta + over_keys * reach
-    in_key = theta + over_queries * reach
-    in_value = b + over_queries * (p + b)
-    return _Bounds(
-        scale * in_query @ np.abs(part.k),
-        scale * turned(in_key) @ np.abs(part.q),
-        turned(in_value) @ np.abs(back.g),
+    of_keys, of_queries = (length.growth(at.roundings) for length in (over_keys, over_queries))
+    return (
+        scale * (theta + of_keys * reach) @ np.abs(part.k),
+        scale * turned(theta + of_queries * reach) @ np.abs(part.q),
+        turned(b + of_queries * (p + b)) @ np.abs(back.g),
     )
 
 
-def _when_stored(error: Array, exact: Array, scale: float, roundings: Roundings) -> Array:
+def _when_stored(error: Array, exact: Array, scale: float, form: FloatFormat) -> Array:
     """The bound of `error` after `exact` is stored as weights and as scores are, and scaled."""
-    form = roundings.form
     for _ in ("as weights", "as scores"):
         error = error + form.unit_roundoff * (np.abs(exact) + error)
         error += form.smallest_subnormal / 2 * (1 + 1 / max(scale, 1e-300))
     return error
 
 
-def _bound_of_cap(back: Backward, raw: Array, roundings: Roundings) -> Array:
-    """φ: of f' = 1 − y², y = f/c, for errors `raw` of x, a rounded y and roundings of y², of f' and of its products."""
-    softcap, u = back.part.softcap, roundings.inner_roundoff + roundings.form.unit_roundoff
-    assert softcap is not None and back.soft.slope is not None
-    squares = (back.soft.capped / softcap) ** 2
-    own = u * ((2 * LARGEST_TANH + 1) * squares + 4 * back.soft.slope)
-    return np.asarray(np.minimum(_CURVATURE / softcap * raw, 1.0) + own)
+def _bound_of_cap(at: RoundedRows, softcap: float) -> Array:
+    """φ: of f' = 1 − y², y = f/c, for errors of x, a rounded y and roundings of y², of f' and of its products."""
+    assert at.soft.slope is not None
+    u, squares = (
+        at.roundings.inner_roundoff + at.roundings.form.unit_roundoff,
+        (at.soft.capped / softcap) ** 2,
+    )
+    own = u * ((2 * LARGEST_TANH + 1) * squares + 4 * at.soft.slope)
+    return np.asarray(np.minimum(_CURVATURE / softcap * at.largest.raw, 1.0) + own)
 
 
-def _of_weights(back: Backward, eta: Array, roundings: Roundings) -> Array:
+def _of_weights(at: RoundedRows) -> Array:
     """b."""
-    soft, u = back.soft, roundings.inner_roundoff
-    eta = np.minimum(eta, _LARGEST_ETA)
-    moved = np.minimum(soft.weights * np.expm1(2 * eta), np.tanh(eta / 2))
-    relative = (2 * soft.weights.shape[-1] + 6) * u + largest_logarithm_error(soft, u)
-    relative = relative + roundings.weights_roundoff
-    return np.asarray(moved + relative * soft.weights + roundings.form.smallest_subnormal / 2)
+    p, eta = at.soft.weights, np.minimum(at.eta, _LARGEST_ETA)
+    moved = np.minimum(p * np.expm1(2 * eta), np.tanh(eta / 2))
+    relative = at.largest_weight_error(2 * p.shape[-1] + 6)
+    return np.asarray(moved + relative * p + at.roundings.form.smallest_subnormal / 2)
 
 
-def _of_slopes(back: Backward, b: Array, alpha: Array, absolute: Array, roundings: Roundings) -> Array:
+def _of_slopes(at: RoundedRows, back: Backward, b: Array, alpha: Array, absolute: Array) -> Array:
     """θ before T is stored."""
-    part, p, u = back.part, back.soft.weights, roundings.inner_roundoff
-    n, dim_v = part.v.shape[-2:]
-    g, o = np.abs(back.g), np.abs(back.soft.output)
+    p, roundings, form = at.soft.weights, at.roundings, at.roundings.form
+    g, o = np.abs(back.g), np.abs(at.soft.output)
     offset = (b * absolute + p * alpha).sum(axis=-1, keepdims=True)
-    offset += growth(n + dim_v + 4, roundings) * ((p + b) * absolute).sum(axis=-1, keepdims=True)
-    offset += roundings.form.unit_roundoff * (g * o).sum(axis=-1, keepdims=True)
-    offset += roundings.form.smallest_subnormal / 2 * g.sum(axis=-1, keepdims=True)
+    offset += roundings.growth(sum(at.part.v.shape[-2:]) + 4) * ((p + b) * absolute).sum(
+        axis=-1, keepdims=True
+    )
+    offset += form.unit_roundoff * (g * o).sum(axis=-1, keepdims=True)
+    offset += form.smallest_subnormal / 2 * g.sum(axis=-1, keepdims=True)
     centred = np.abs(back.products - back.offset)
-    return np.asarray(b * centred + (p + b) * (alpha + offset + 4 * u * centred))
+    return np.asarray(b * centred + (p + b) * (alpha + offset + 4 * roundings.inner_roundoff * centred))

@@ -14,8 +14,8 @@ and k̄ = Σ_j p_j f'_j k_j, t̄ = Σ_j t_j f'_j k_j where there is a soft cap f
 independent noises and gives the variances that follow, covariances within the row included.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ from .numbers import Array
 _SAMPLED = 16
 
 
-@dataclass(frozen=True, eq=False)
-class Noise:
+class Noise(NamedTuple):
     """Variances of one block's gradients: query (…, rows, dim), key (…, keys, dim), value (…, keys, value_dim).
 
     in_query, in_key, in_value : by pair what scale² k², scale² q² and g² are to be multiplied by, (…, rows, keys), so
@@ -36,33 +35,11 @@ class Noise:
     query's, (…, rows, dim). scatters : the variance of ‖error‖² of each of the three, from finitely many noises.
     """
 
-    ways: "Ways"
     in_query: Array | float
     in_key: Array | float
     in_value: Array | float
     rest: Array | float
     scatters: Array
-
-    def __add__(self, other: "Noise") -> "Noise":
-        return Noise(
-            self.ways,
-            self.in_query + other.in_query,
-            self.in_key + other.in_key,
-            self.in_value + other.in_value,
-            self.rest + other.rest,
-            self.scatters + other.scatters,
-        )
-
-    def __getitem__(self, at: int) -> Array:
-        """The variances of the query's, the key's or the value's gradient. Expansions cancel: none is below 0."""
-        ways = self.ways
-        if at == 0:
-            found = self.in_query @ ways.k2 if isinstance(self.in_query, np.ndarray) else self.in_query
-            return np.maximum(found + self.rest, np.zeros_like(ways.q))
-        by_pair, times = ((self.in_key, ways.q2), (self.in_value, ways.g2))[at - 1]
-        if isinstance(by_pair, np.ndarray):
-            return np.maximum(turned(by_pair) @ times, 0.0)
-        return np.zeros_like((ways.k, ways.v)[at - 1])
 
 
 class Ways:
@@ -74,7 +51,7 @@ class Ways:
 
     def __init__(self, back: Backward) -> None:
         part, self.p, self.t = back.part, back.soft.weights, back.slopes
-        self.q, self.k, self.v, self.g, self.slope = part.q, part.k, part.v, back.g, back.soft.slope
+        self.k, self.slope = part.k, back.soft.slope
         self.real = np.arange(self.p.shape[-1]) < self.p.shape[-1] - 1 if part.sink else None
         if self.real is not None:
             self.slope = self._value(np.ones_like(self.p) if self.slope is None else self.slope)
@@ -92,10 +69,18 @@ class Ways:
             x.sum(axis=-1, keepdims=True)
             for x in (self.bent_p2, self.value_p2, self.bent_t2, self.bent_cross)
         )
-        self.of_queries, self.of_keys, self.of_gradient = (_Vectors(x) for x in (self.q, self.k, self.g))
+        self.of_queries, self.of_keys, self.of_gradient = (_Vectors(x) for x in (part.q, part.k, back.g))
 
     def _bent(self, x: Array, power: int = 1) -> Array:
         return x if self.slope is None else x * self.slope**power
+
+    def through(self, *noises: Noise) -> tuple[tuple[Array, float], ...]:
+        """Of independent noises together the variances of the gradients of query, key and value, and their scatters."""
+        *pairs, rest, scatters = (sum(parts) for parts in zip(*noises, strict=True))
+        by_query, by_key, by_value = (np.broadcast_to(one, self.p.shape) for one in pairs)
+        found = by_query @ self.k2 + rest, turned(by_key) @ self.q2, turned(by_value) @ self.g2
+        # expansions cancel: none is below 0
+        return tuple((np.maximum(one, 0.0), float(scatters[at])) for at, one in enumerate(found))
 
     def from_scores(self, variance: Array) -> Noise:
         """From δs of these variances, (…, rows, keys)."""
@@ -134,7 +119,7 @@ class Ways:
     def from_raw_slopes(self, variance: Array) -> Noise:
         """From δr, (…, rows, keys)."""
         scatters = self.of_keys.scatter(variance), self.of_queries.scatter(turned(variance)), 0.0
-        return Noise(self, variance, variance, 0.0, 0.0, self.factor**2 * np.array(scatters))
+        return Noise(variance, variance, 0.0, 0.0, self.factor**2 * np.array(scatters))
 
     def from_offsets(self, variance: Array) -> Noise:
         """From δD, (…, rows, 1)."""
@@ -170,21 +155,13 @@ class Ways:
     def from_sums(self, in_query: float, in_key: float, in_value: float) -> Noise:
         """From the roundings of the last sums: so much of the squares of their terms."""
         # spread over all partial sums: no scatter
-        return Noise(
-            self,
-            in_query * self.bent_t2 if in_query else 0.0,
-            in_key * self.bent_t2 if in_key else 0.0,
-            in_value * self.p2 if in_value else 0.0,
-            0.0,
-            np.zeros(3),
-        )
+        return Noise(in_query * self.bent_t2, in_key * self.bent_t2, in_value * self.p2, 0.0, np.zeros(3))
 
     def from_weights(self, variance: Array) -> Noise:
         """From δp in the sum for ∂L/∂v alone, (…, rows, keys)."""
         variance = self._value(variance)
-        return Noise(
-            self, 0.0, 0.0, variance, 0.0, np.array([0.0, 0.0, self.of_gradient.scatter(turned(variance))])
-        )
+        scatters = np.array([0.0, 0.0, self.of_gradient.scatter(turned(variance))])
+        return Noise(0.0, 0.0, variance, 0.0, scatters)
 
     def _value(self, x: Array) -> Array:
         """Without the column of a sink."""
@@ -205,7 +182,7 @@ class Ways:
     ) -> Noise:
         """With ‖·‖² that each single noise gives to the query's, the key's and, where it has any, the value's."""
         found = [energy(one) for one in energies]
-        return Noise(self, in_query, in_key, in_value, rest, np.array([*found, 0.0][:3]))
+        return Noise(in_query, in_key, in_value, rest, np.array([*found, 0.0][:3]))
 
     @cached_property
     def _along(self) -> Array:

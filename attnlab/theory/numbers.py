@@ -20,13 +20,11 @@ Array = NDArray[np.float64]
 def whole(name: str, number: SupportsIndex, least: int) -> int:
     """`number` as an int that is at least `least`; a bool or a fraction is refused."""
     try:
-        if isinstance(number, bool | np.bool_):
-            raise TypeError
-        found = operator.index(number)
+        found = None if isinstance(number, bool | np.bool_) else operator.index(number)
     except TypeError:
-        raise ValueError(f"{name} must be a whole number >= {least}, got {number!r}") from None
-    if found < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, got {found}")
+        found = None
+    if found is None or found < least:
+        raise ValueError(f"{name} must be a whole number >= {least}, got {number!r}")
     return found
 
 
@@ -35,9 +33,9 @@ def real(name: str, number: float, *, least: float = -math.inf, above: float = -
     try:
         found = float(number)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a finite number, got {number!r}") from None
+        found = math.nan
     if not math.isfinite(found):
-        raise ValueError(f"{name} must be a finite number, got {found}")
+        raise ValueError(f"{name} must be a finite number, got {number!r}")
     if found < least:
         raise ValueError(f"{name} must be >= {least:g}, got {found:g}")
     if found <= above:

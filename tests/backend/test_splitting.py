@@ -18,7 +18,7 @@ from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
-from attnlab.theory.log_sum_budget import log_sums
+from attnlab.theory import log_sums
 
 GIVING = ["naive_loop", "numpy_blocked", "torch_eager", "torch_sdpa_flash"]
 

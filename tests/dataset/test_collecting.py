@@ -18,7 +18,6 @@ from strategies import blocks, workloads
 from attnlab.__main__ import main
 from attnlab.environment import fingerprint
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
-from attnlab.runs import results_file
 from attnlab.runs.store import Run, read_run
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
@@ -48,10 +47,9 @@ def same(one: Run, other: Run) -> bool:
 
 def shortened(run: Run, workloads: int) -> Run:
     """The run as it was when so many workloads were done: interrupted."""
-    each = len(run.contenders)
-    stored = results_file.read(run.folder)
-    file = run.folder / results_file.RESULTS
-    file.write_bytes(file.read_bytes()[: stored.ends[workloads * each - 1]])
+    file = run.folder / "results.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[: workloads * len(run.contenders)]))
     run.complete = False
     run.save()
     return read_run(run.folder)

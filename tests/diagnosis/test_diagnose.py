@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 import attnlab
 from attnlab.__main__ import main
-from attnlab.experiments.diagnosis import Diagnosis, diagnose
-from attnlab.experiments.diagnosis_errors import INPUTS, BackendError
+from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis, diagnose
 from attnlab.problem import distributions as captured
 from attnlab.problem.grid import workloads
 from attnlab.problem.inputs import problem_of
@@ -173,12 +172,12 @@ def _change(folder: Path, **changes: Any) -> None:
 #: what is done to the folder, or to the text, or said on the command line; and what is told
 SLIPS: list[tuple[Any, Any, list[str], str]] = [
     (lambda at: (at / "model.safetensors").unlink(), TEXT, [], "holds no weights"),
-    (lambda at: (at / "config.json").unlink(), TEXT, [], "has no config.json"),
+    (lambda at: (at / "config.json").unlink(), TEXT, [], "cannot be loaded"),
     (lambda at: (at / "vocab.txt").unlink(), TEXT, [], "has no tokenizer"),
-    (lambda at: _change(at, quantization_config={"quant_method": "gptq"}), TEXT, [], "is quantised"),
+    (lambda at: _change(at, quantization_config={"quant_method": "gptq"}), TEXT, [], "cannot be loaded"),
     (lambda at: _change(at, hidden_size="wide"), TEXT, [], "cannot be loaded"),
     (lambda at: (at / "model.safetensors").write_bytes(b"no"), TEXT, [], "is no safetensors file"),
-    (None, TEXT, ["--length", "33"], "--length 33: tiny takes at most 32 tokens"),
+    (None, TEXT, ["--length", "33"], "--length 33: the model takes at most 32 tokens"),
     (None, b"\xff\xfe", [], "it is not UTF-8"),
 ]
 

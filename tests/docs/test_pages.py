@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pages import NOTEBOOKS, ROOT, Reader, blocks, pages
 
 import attnlab
@@ -65,3 +67,16 @@ def test_the_reference_has_all_that_attnlab_offers() -> None:
     page = (ROOT / "docs" / "reference" / "theory.md").read_text(encoding="utf-8")
     assert [one for one in attnlab.theory.__all__ if one not in page] == []
     assert attnlab.backends() == attnlab.backends()
+
+
+def test_the_workflow_runs_every_python_that_is_promised() -> None:
+    """Each in an environment of tox of its own."""
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "classifiers"
+    ]
+    promised = {one.rpartition(" ")[2] for one in classifiers if re.search(r":: 3\.\d+$", one)}
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+    jobs = workflow["jobs"]["tox"]["strategy"]["matrix"]["include"]
+    assert promised == {
+        job["python"] for job in jobs if job["environment"] == f"py{job['python'].replace('.', '')}"
+    }

@@ -62,7 +62,7 @@ def found(name: str, faulty: Path) -> Finding:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_an_experiment_passes_is_drawn_and_decides_its_claims(name: str, faulty: Path) -> None:
-    """Ten seeds: benchmarks/seeds.py."""
+    """Ten seeds: `python benchmarks seeds`."""
     every = found(name, faulty)
     right = [row for row in every.rows if row.where.get("backend") not in ("wrong_scale", "raises")]
     finding = replace(every, rows=tuple(right))

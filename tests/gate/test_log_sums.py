@@ -19,7 +19,7 @@ from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.dtypes import DTYPES, round_to
 from attnlab.problem.masks import EVERYTHING as ALL
 from attnlab.problem.problem import Problem, places
-from attnlab.theory.log_sum_budget import log_sums
+from attnlab.theory import log_sums
 
 Array = NDArray[np.float64]
 #: output and ln Z in float64, of a problem and where its keys are cut

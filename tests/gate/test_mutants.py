@@ -12,7 +12,7 @@ from mutants.rounding import RIGHT
 from attnlab.gate.gate import examine
 from attnlab.problem.dtypes import DTYPES
 
-#: of all of them, every so many in the plain suite; benchmarks/faults.py asks all, in all dtypes, over many seeds
+#: of all of them, every so many in the plain suite; `python benchmarks faults` asks all, in all dtypes, over many seeds
 EVERY = 5
 
 

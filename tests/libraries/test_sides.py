@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab.backend.keywords import told
-from attnlab.libraries.cuda_kernels import KEYWORDS, Sides
+from attnlab.libraries.torch_attention import KEYWORDS, Sides
 from attnlab.problem.mask_kinds import band
 from attnlab.problem.workload import Workload
 

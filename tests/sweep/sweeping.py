@@ -12,7 +12,7 @@ import pytest
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import Run, read_run
-from attnlab.runs.sweep_shards import Sweep
+from attnlab.runs.sweep_folder import Sweep
 
 PLAN = """
 lengths = [8, 16, 32]
@@ -55,7 +55,8 @@ def cells(results: Iterable[Result]) -> Counter[tuple[str, str, str]]:
 
 def cells_of(sweep: Sweep) -> Counter[tuple[str, str, str]]:
     """Those of all shards."""
-    return cells(one for shard in sweep.shards for one in shard.results())
+    runs = map(read_run, sweep.runs())
+    return cells(one for run in runs for one in run.results[: run.whole()])
 
 
 class Fake:

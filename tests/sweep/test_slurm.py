@@ -16,7 +16,7 @@ from sweeping import PLAN, cells, cells_of, plan_file
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
-from attnlab.runs.sweep_shards import read_sweep
+from attnlab.runs.sweep_folder import read_sweep
 
 _REASON = reason_to_skip()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=_REASON or "")
@@ -67,7 +67,7 @@ def test_a_job_whose_time_is_over_stops_in_order_and_is_begun_again(slurm: Slurm
     assert found.returncode == 0, found.stderr
     shard = read_sweep(out).shard(0)
     (job,) = slurm.queue()
-    wait_until(lambda: shard.lines() >= 2, "the first workload is done")
+    wait_until(lambda: shard.done(), "the first workload is done")
     try:
         subprocess.run(["scancel", "--signal=USR2", job], env=slurm.environment(), check=True)
         wait_until(lambda: slurm.queue().get(job) == "PENDING", "it waits again")

@@ -17,10 +17,9 @@ from sweeping import HERE, PLAN, Fake, cells_of, needs_submitit, plan_file
 
 from attnlab.__main__ import main
 from attnlab.problem.result import Result
-from attnlab.runs import dataset
-from attnlab.runs import sweep_shards as folder
-from attnlab.runs.sweep_progress import status
-from attnlab.runs.sweep_shards import read_sweep
+from attnlab.runs import dataset, sweep_folder
+from attnlab.runs.store import read_run
+from attnlab.runs.sweep_folder import read_sweep, status
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
@@ -72,7 +71,7 @@ def test_a_sweep_that_is_interrupted_and_gone_on_with_ends_with_a_report(tmp_pat
         return
     assert f"The dataset: {out / 'dataset'} (2 workloads added)" in printed
     stored = [Result.to_json(one) for run in dataset.runs(out / "dataset") for one in run.results]
-    there = [Result.to_json(one) for shard in sweep.shards for one in shard.results()]
+    there = [Result.to_json(one) for run in sweep.runs() for one in read_run(run).results]
     assert Counter(stored) == Counter(there)
 
 
@@ -85,7 +84,7 @@ def test_a_plan_is_cut_and_its_shards_are_told(tmp_path: Path, capsys: pytest.Ca
     Fake(dict(HERE), (None, 0))(
         ["", "", "", "", "run", "--plan", f"{shard.folder}/plan.toml", "", f"{shard.folder}/run-1"], []
     )
-    shard.note("outcome", outcome="complete", series=1)
+    shard.end("complete")
     assert said(capsys, "sweep", "--out", str(out), "--shard", "1")[:2] == (0, "shard 1: complete\n")
     exit_status, told, _ = said(capsys, "sweep", "--status", "--json", "--out", str(out))
     states = json.loads(told)
@@ -143,7 +142,7 @@ def test_another_version_is_refused_with_both(
     out = tmp_path / "sweep"
     said(capsys, "sweep", str(plan_file(tmp_path)), "--cut", "--out", str(out))
     here = read_sweep(out).told.attnlab
-    monkeypatch.setattr(folder, "version", lambda name: "99.0")
+    monkeypatch.setattr(sweep_folder, "version", lambda name: "99.0")
     for words in (["--resume"], ["--shard", "0"]):
         exit_status, _, (line,) = said(capsys, "sweep", *words, "--out", str(out))
         assert exit_status == 2 and f"is of attnlab {here}, and this is attnlab 99.0" in line

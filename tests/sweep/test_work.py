@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -10,21 +12,20 @@ import pytest
 from sweeping import HERE, Fake, cells_of, plan_file
 
 from attnlab.environment import fingerprint
-from attnlab.runs import sweep_work as works
+from attnlab.errors import NotStored
+from attnlab.runs import sweep_job
 from attnlab.runs.lock import held, host_held
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
-from attnlab.runs.sweep_merging import by_machine
-from attnlab.runs.sweep_progress import status
-from attnlab.runs.sweep_shards import Sweep, new_sweep, read_sweep
-from attnlab.runs.sweep_work import work
+from attnlab.runs.sweep_folder import Sweep, by_machine, new_sweep, read_sweep, status
+from attnlab.runs.sweep_job import work
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """The machine that jobs find."""
     found: dict[str, object] = dict(HERE)
-    monkeypatch.setattr(works, "environment", lambda: dict(found))
+    monkeypatch.setattr(sweep_job, "environment", lambda: dict(found))
     return found
 
 
@@ -116,10 +117,31 @@ def test_what_no_further_try_can_mend_is_an_outcome_at_once(
     assert state.state == outcome and "what it said last" in str(state.reason)
 
 
+def test_a_full_disk_leaves_the_shard_to_be_gone_on_with(
+    sweep: Sweep, here: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither results nor the journal can be written then: no outcome is noted, and nothing is lost or doubled."""
+    fake, flush, left = Fake(here, (None, 0)), os.fsync, [9]
+
+    def until_full(handle: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(handle)
+
+    with monkeypatch.context() as patch, pytest.raises(NotStored, match=f"{sweep.folder}.*No space left"):
+        patch.setattr(os, "fsync", until_full)
+        work(sweep.folder, 0, carry=fake)
+    (state,) = status(sweep).states
+    assert state.state == "stopped" and 0 < state.done < 6
+    assert work(sweep.folder, 0, carry=fake) == "complete" and is_whole(sweep)
+    assert fake.commands == [PLAN, RESUME]
+
+
 def test_a_journal_that_was_cut_off_is_read_and_gone_on_with(sweep: Sweep) -> None:
     """A kill may come while a line is written."""
     shard = sweep.shard(0)
-    shard.note("started", series=1)
+    shard.note("started")
     with (shard.folder / "journal.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"event": "end')
     assert [one["event"] for one in shard.journal()] == ["started"]

@@ -1,4 +1,4 @@
-"""A sweep seen through: shard after shard on this host, or by jobs of Slurm's through submitit."""
+"""A sweep seen through by jobs of Slurm's, which submitit starts: one a shard, watched by one process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
-from attnlab.runs.sweep_progress import Status, status
-from attnlab.runs.sweep_shards import Shard, Sweep, append_line, read_lines
-from attnlab.runs.sweep_work import MOST_DEATHS, end, judge, refuse, stop, work
+from attnlab.runs.store import append
+from attnlab.runs.sweep_folder import Shard, Status, Sweep, read_lines, status
+from attnlab.runs.sweep_job import MOST_DEATHS, end_in_vain, stop, worked
 from attnlab.system import terminable
 from attnlab.text import one_line
 
@@ -46,27 +46,6 @@ class Job:
         """What is to be begun again: the same, which goes on where it stopped."""
         stop(folder, number)
         return required("submitit", extra="sweep").helpers.DelayedSubmission(self, folder, number)
-
-
-def worked(folder: Path | str, number: int) -> str:
-    """As `work`; what a person must mend, another version of attnlab before all, is the shard's outcome at once."""
-    try:
-        return work(folder, number)
-    except ValueError as fault:
-        return refuse(folder, number, str(fault))
-
-
-def on_this_host(sweep: Sweep, tell: Callable[[Status], None]) -> None:
-    """Do one shard after the other, because one measures at a time; `tell` is given the status before each and after.
-
-    An interrupt, SIGTERM too, ends the run in order: what it has done is kept. Raises KeyboardInterrupt then.
-    """
-    with terminable():
-        for shard in sweep.shards:
-            tell(status(sweep))
-            if worked(sweep.folder, shard.number) == "interrupted":
-                raise KeyboardInterrupt
-        tell(status(sweep))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +90,7 @@ class Jobs:
 
     sweep: Sweep
     asked: Asked
-    #: by shard: how many results it had when its last job was submitted, and jobs submitted since there are so many
+    #: by shard: how many workloads were done when its last job was submitted, and jobs submitted since then
     _tries: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -151,17 +130,16 @@ class Jobs:
 
     def submit(self) -> None:
         """Arrays of jobs for all shards that have none and no outcome. Raises ValueError with why Slurm refuses."""
-        series, there = self.sweep.told.series, self.alive()
+        there = self.alive()
         idle = [
-            one.number
+            one
             for one in self.sweep.shards
-            if one.number not in there and one.outcome(series) is None and not self._given_up(one, series)
+            if one.number not in there and one.outcome() is None and not self._given_up(one)
         ]
         for at in range(0, len(idle), _ARRAY):
-            self._start(idle[at : at + _ARRAY])
-        for number in idle:
-            shard = self.sweep.shard(number)
-            self._tries[number] = shard.lines(), self._tries_of(shard) + 1
+            self._start([one.number for one in idle[at : at + _ARRAY]])
+        for one in idle:
+            self._tries[one.number] = one.done(), self._tries_of(one) + 1
 
     def alive(self) -> set[int]:
         """The shards that a job runs for or waits for."""
@@ -183,22 +161,21 @@ class Jobs:
         while self.alive() and time.monotonic() < until:
             time.sleep(0.2)
 
-    def _given_up(self, shard: Shard, series: int) -> bool:
+    def _given_up(self, shard: Shard) -> bool:
         """Whether another job for it would be in vain; its outcome is noted then."""
-        if shard.journal() and judge(shard, series) is not None:
+        if end_in_vain(shard):
             return True
         tries = self._tries_of(shard)
         if tries <= MOST_DEATHS:  # one job more than those that a journal tells of
             return False
         log = self.sweep.folder / JOBS / self.submitted().get(shard.number, "")
-        reason = f"{tries} jobs ended without a result; what the last printed is in {log}"
-        end(shard, series, "failed", reason)
+        shard.end("failed", f"{tries} jobs ended without a result; what the last printed is in {log}")
         return True
 
     def _tries_of(self, shard: Shard) -> int:
         """Jobs that were submitted for it since it had its last result."""
-        lines, tries = self._tries.get(shard.number, (0, 0))
-        return tries if lines == shard.lines() else 0
+        done, tries = self._tries.get(shard.number, (0, 0))
+        return tries if done == shard.done() else 0
 
     def _start(self, numbers: Sequence[int]) -> None:
         folder = str(self.sweep.folder.resolve())
@@ -225,8 +202,8 @@ class Jobs:
                 f"Slurm takes no such job: {one_line('; '.join(dict.fromkeys(said)))}; nothing is lost, "
                 f"go on with: {Asked(cluster='slurm').resume(self.sweep.folder)}"
             ) from None
-        lines = [json.dumps([number, job.job_id]) for number, job in zip(numbers, jobs, strict=True)]
-        append_line(self.sweep.folder / SUBMITTED, "\n".join(lines))
+        lines = [json.dumps([number, job.job_id]) + "\n" for number, job in zip(numbers, jobs, strict=True)]
+        append(self.sweep.folder / SUBMITTED, "".join(lines).encode())
 
 
 def _in_queue(jobs: set[str]) -> set[str]:

@@ -11,16 +11,17 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from attnlab.environment import environment, fingerprint, unchanged
-from attnlab.runs import results_file
 from attnlab.runs.lock import held, host_held
+from attnlab.runs.plan import plan_text
 from attnlab.runs.store import Run, read_run
-from attnlab.runs.sweep_shards import JOURNAL, PLAN_FILE, Shard, only, plan_text, read_sweep
+from attnlab.runs.sweep_cutting import only
+from attnlab.runs.sweep_folder import PLAN_FILE, Shard, Status, Sweep, read_sweep, status
 from attnlab.system import die_with_parent, terminable
 from attnlab.text import one_line
 
@@ -33,40 +34,69 @@ _INTERRUPTED, _REFUSED = 130, 2
 Carry = Callable[[Sequence[str], Sequence[int]], tuple[int, str]]
 
 
+def on_this_host(sweep: Sweep, tell: Callable[[Status], None]) -> None:
+    """Do one shard after the other, because one measures at a time; `tell` is given the status before each and after.
+
+    An interrupt, SIGTERM too, ends the run in order: what it has done is kept. Raises KeyboardInterrupt then.
+    """
+    with terminable():
+        for shard in sweep.shards:
+            tell(status(sweep))
+            if worked(sweep.folder, shard.number) == "interrupted":
+                raise KeyboardInterrupt
+        tell(status(sweep))
+
+
+def worked(folder: Path | str, number: int) -> str:
+    """As `work`; what a person must mend, another version of attnlab before all, is the shard's outcome at once."""
+    try:
+        return work(folder, number)
+    except ValueError as fault:
+        return read_sweep(folder).shard(number).end("refused", f"on {platform.node()}: {fault}")
+
+
 def work(folder: Path | str, number: int, *, carry: Carry | None = None) -> str:
     """Do what is left of the shard `number` of the sweep in `folder`: ``complete``, ``killed``, ``refused``, ...
 
     Waits while another job has the shard or measures on this host. ``interrupted`` where it was asked to stop: all that
-    is done is kept. Raises ValueError for another version of attnlab than the sweep was cut by, naming both.
+    is done is kept. Raises ValueError for another version of attnlab than the sweep was cut by, naming both; NotStored
+    where the disk is full, which leaves the shard to be gone on with.
     """
     sweep = read_sweep(folder)
     sweep.require_version()
-    shard, series, here = sweep.shard(number), sweep.told.series, environment()
+    shard, here = sweep.shard(number), environment()
     refused = False  # whether the last run refused to be gone on with, for what `unchanged` does not see
     try:
         with terminable(), held(shard.folder, wait=True), host_held() as handle:
             while True:
-                known = shard.outcome(series)
-                if known is not None:
+                if known := shard.outcome():
                     return str(known["outcome"])
                 last = read_run(shard.runs()[-1]) if shard.runs() else None
                 resumed = last is not None and not refused and _goes_on(last, here)
                 if not shard.left() and not resumed:
-                    return end(shard, series, "complete")
-                if (judged := judge(shard, series)) is not None:
-                    return judged
+                    return shard.end("complete")
+                if end_in_vain(shard):
+                    return "killed"
                 place, words = _attempt(shard, last, resumed)
-                _note_start(shard, series, place, resumed, fingerprint(here))
+                shard.note(
+                    "started",
+                    run=place.name,
+                    resumed=resumed,
+                    host=platform.node(),
+                    node=os.environ.get("SLURMD_NODENAME"),
+                    machine=fingerprint(here),
+                    done=shard.done(),
+                )
                 command = [sys.executable, "-P", "-m", "attnlab", "run", *words]
-                status, said = (carry or run_command)(command, [handle])
-                _note_end(shard, status, said)
-                if status == _INTERRUPTED:
+                code, said = (carry or run_command)(command, [handle])
+                _note_end(shard, code, said)
+                if code == _INTERRUPTED:
                     return "interrupted"
-                if status == _REFUSED and not resumed:
-                    return end(shard, series, "refused", said)
-                refused = refused or status == _REFUSED  # the next attempt is a run of its own
-                if status > 0 and status != _REFUSED and not _is_complete(place):
-                    return end(shard, series, "failed", f"exit status {status}: {said}")
+                if code == _REFUSED and not resumed:
+                    return shard.end("refused", said)
+                refused = refused or code == _REFUSED  # the next attempt is a run of its own
+                if code > 0 and code != _REFUSED and not _is_complete(place):
+                    return shard.end("failed", f"exit status {code}: {said}")
     except KeyboardInterrupt:
         return "interrupted"
 
@@ -86,81 +116,36 @@ def _attempt(shard: Shard, last: Run | None, resumed: bool) -> tuple[Path, list[
         return last.folder, ["--resume", str(last.folder)]
     if last is not None and not last.complete:
         with held(last.folder, wait=True):
-            results_file.set_aside(last.folder, results_file.read(last.folder), last.whole())
-    number = 1
-    while (place := shard.folder / f"run-{number}").exists():
-        number += 1
-    plan, left = shard.folder / PLAN_FILE, shard.left()
-    if len(left) < len(shard.plan.workloads):
+            last.set_aside()
+    number = 1 + len(list(shard.folder.glob("run-*")))
+    place, plan, left = shard.folder / f"run-{number}", shard.folder / PLAN_FILE, shard.left()
+    if len(left) < shard.size:
         plan = shard.folder / f"plan-{number}.toml"
         plan.write_text(plan_text(only(shard.plan, left, chapter=True)), encoding="utf-8")
     return place, ["--plan", str(plan), "--out", str(place)]
 
 
-def _note_start(shard: Shard, series: int, place: Path, resumed: bool, machine: str) -> None:
-    journal = shard.folder / JOURNAL
-    journal.touch()
-    os.utime(journal)
-    now = time.time()
-    shard.note(
-        "started",
-        series=series,
-        run=place.name,
-        resumed=resumed,
-        host=platform.node(),
-        node=os.environ.get("SLURMD_NODENAME"),
-        machine=machine,
-        time=now,
-        clock_s=journal.stat().st_mtime - now,
-        done=_done(shard),
-    )
-
-
 def _note_end(shard: Shard, status: int, said: str) -> None:
-    shard.note("ended", status=status, said=one_line(said), done=_done(shard), time=time.time())
+    shard.note("ended", status=status, said=one_line(said), done=shard.done())
 
 
-def _done(shard: Shard) -> int:
-    return len(shard.plan.workloads) - len(shard.left())
+def end_in_vain(shard: Shard) -> bool:
+    """Whether a shard has ended its last jobs at one workload, which is noted then as the outcome ``killed``.
 
-
-def end(shard: Shard, series: int, outcome: str, reason: str | None = None) -> str:
-    """Note the outcome of `shard`, and return it."""
-    shard.note("outcome", outcome=outcome, series=series, reason=None if reason is None else one_line(reason))
-    return outcome
-
-
-def refuse(folder: Path | str, number: int, reason: str) -> str:
-    """Note that a job could not even begin with the shard, on which host and why: the outcome ``refused``."""
-    sweep = read_sweep(folder)
-    return end(sweep.shard(number), sweep.told.series, "refused", f"on {platform.node()}: {reason}")
-
-
-def judge(shard: Shard, series: int) -> str | None:
-    """The outcome ``killed`` of a shard that has ended its last jobs at one workload, noted; None for any other."""
-    if deaths(shard.journal(), series, _done(shard)) < MOST_DEATHS:
-        return None
-    left = shard.left()
-    where = left[0].label if left else "the end"
-    return end(shard, series, "killed", f"{MOST_DEATHS} jobs ended at {where}, with no result of it")
-
-
-def deaths(journal: Sequence[dict[str, Any]], series: int, done: int) -> int:
-    """How many attempts of this series ended without a word with as many workloads `done` as now.
-
-    An attempt that was asked to stop, or that refused, is no death.
+    A job counts that ended without a word, with as many workloads done as now: not one that was asked to stop, or that
+    refused.
     """
-    ends, begun = [], False
-    for one in journal:
-        if one["event"] == "started":
-            if begun:  # the one before was killed with its job
-                ends.append(one["done"])
-            begun = one["series"] == series
-        elif one["event"] == "ended" and begun:
-            if one["status"] < 0:
-                ends.append(one["done"])
-            begun = False
-    return (ends + [done] * begun).count(done)
+    journal, done, deaths = shard.journal(), shard.done(), 0
+    last: dict[str, Any] = {"event": "", "done": done}
+    for one, after in zip_longest(journal, journal[1:], fillvalue=last):
+        silent = after["event"] != "ended" or after["status"] < 0
+        if one["event"] == "started" and one["series"] == shard.series and silent:
+            deaths += after.get("done", done) == done
+    if deaths < MOST_DEATHS:
+        return False
+    where = next((one.label for one in shard.left()), "the end")
+    shard.end("killed", f"{MOST_DEATHS} jobs ended at {where}, with no result of it")
+    return True
 
 
 #: the run that this process waits for
@@ -191,14 +176,14 @@ def run_command(command: Sequence[str], descriptors: Sequence[int]) -> tuple[int
                 for line in process.stderr:
                     sys.stderr.write(line)
                     last = line.strip() or last
-                status = process.wait()
+                code = process.wait()
                 break
             except KeyboardInterrupt:
                 if not stopped:
                     process.terminate()
                 stopped = True
         _running.remove(process)
-    return (_INTERRUPTED if stopped else status), last
+    return (_INTERRUPTED if stopped else code), last
 
 
 def stop(folder: Path | str, number: int) -> None:

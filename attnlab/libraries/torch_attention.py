@@ -1,0 +1,389 @@
+"""What backends on PyTorch share: the formula written out, a kernel that is forced, and kernels of other packages.
+
+`attend` is matmul, softmax, matmul: for backends that run it as it is, or compiled.
+
+`ForcedKernel` is one kernel of ``scaled_dot_product_attention``, forced for one call at a time. Which kernels the
+dispatcher may choose is a state of the whole process. It is set before every call and put back after it, so that a
+caller's own choice holds everywhere else. PyTorch's context manager ``sdpa_kernel`` does that for 9 to 14 µs a call
+(PyTorch 2.13, CPU; a whole call at n = 64 takes 21 µs); the switches under ``torch.backends.cuda``, which the CPU
+dispatcher obeys too, do it for 2 to 3 µs, this class included. Either is on the clock. Leaving the state set between
+calls would cost nothing and leak.
+
+`Limits`, `Sides` and `refusal` are of extensions with kernels for CUDA: what they take, their band masks, and a trial
+on the device. These kernels know a band of the score matrix by its place along the bottom-right diagonal alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.backends.cuda
+import torch.nn.attention
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnlab.backend.keywords import told
+from attnlab.errors import Unavailable
+from attnlab.libraries.host import positive_scale
+from attnlab.problem.mask_kinds import Causal, band
+from attnlab.problem.masks import Mask
+from attnlab.problem.workload import GIVEN, Workload
+from attnlab.text import one_line
+
+Attend = Callable[..., Any]
+Kernel = Literal["flash", "efficient", "math", "cudnn"]
+
+_KERNELS: tuple[Kernel, ...] = ("flash", "efficient", "math", "cudnn")
+_SWITCHES = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
+_CONTEXTS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH", "CUDNN_ATTENTION")
+#: the number formats that tensor cores multiply without losing any of their digits
+HALVES = ("float16", "bfloat16")
+#: heads, queries and keys of a trial of an extension: lengths that every kernel tiles
+_TRIAL = (2, 16, 16)
+#: the keywords of `attend` that say a band
+KEYWORDS = ("causal", "causal_bottom_right", "window", "window_bottom_right")
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
+    (batch, heads, n_q, n_k), sinks (heads,).
+    """
+    key, value = _repeated(query, key, value)
+    scores = _scores(query, key, causal, scale, mask, bias, softcap)
+    return _weights(scores, mask, sinks) @ value
+
+
+def attend_with_log_sum(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen.
+
+    Of the scores as they were rounded, but computed in float32: a bfloat16 ln Z would leave the weights of two parts
+    of the keys off by some per cent.
+    """
+    key, value = _repeated(query, key, value)
+    scores = _scores(query, key, causal, scale, mask, bias, softcap)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if sinks is not None:
+        wide = torch.cat((wide, sinks[:, None, None].to(wide.dtype).expand(*wide.shape[:-1], 1)), dim=-1)
+    return _weights(scores, mask, sinks) @ value, torch.logsumexp(wide, dim=-1)
+
+
+def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with a head for every head of the query."""
+    group = query.shape[1] // key.shape[1]
+    if group == 1:
+        return key, value
+    return key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+
+
+def _scores(
+    query: Tensor,
+    key: Tensor,
+    causal: bool,
+    scale: float,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    softcap: float | None,
+) -> Tensor:
+    """(batch, heads, n_q, n_k), -inf where a key is not seen."""
+    scores = query @ key.transpose(-2, -1) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return scores if mask is None else scores.masked_fill(~mask, float("-inf"))
+
+
+def _weights(scores: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
+    """The softmax of the scores, with a sink in its sum; 0 where no key is seen."""
+    if sinks is not None:
+        sink = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+        return torch.softmax(torch.cat((scores, sink), dim=-1), dim=-1)[..., :-1]
+    weights = torch.softmax(scores, dim=-1)
+    # the softmax of a row that sees no key is NaN
+    return weights if mask is None else weights.masked_fill(~mask.any(dim=-1, keepdim=True), 0.0)
+
+
+class ForcedKernel:
+    """``scaled_dot_product_attention`` with one kernel allowed and no other.
+
+    Not for several threads at once: the dispatcher's state is the process's, as it is with ``sdpa_kernel``.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        cuda = torch.backends.cuda
+        self._kernel: Kernel = kernel
+        self._allowed = [getattr(cuda, f"{switch}_enabled") for switch in _SWITCHES]
+        self._allow = [getattr(cuda, f"enable_{switch}") for switch in _SWITCHES]
+        self._wanted = [name == kernel for name in _KERNELS]
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        causal: bool,
+        scale: float,
+        attn_mask: Tensor | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """softmax(scale · Q Kᵀ + bias) V over the keys that are seen, by this kernel.
+
+        query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (…, n_k, d_v), attn_mask broadcastable to
+        (batch, heads, n_q, n_k). A scale of 0 or below is folded into the query (`positive_scale`), and an input whose
+        last axis is not contiguous is copied. Raises RuntimeError where the kernel cannot.
+        """
+        query, scale = positive_scale(query, scale)
+        if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
+            query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        before = [allowed() for allowed in self._allowed]
+        try:
+            for allow, wanted in zip(self._allow, self._wanted, strict=True):
+                allow(wanted)
+            return scaled_dot_product_attention(
+                query, key, value, attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa
+            )
+        finally:
+            for allow, was_allowed in zip(self._allow, before, strict=True):
+                allow(was_allowed)
+
+    def declines(self, workload: Workload) -> str | None:
+        """Why this kernel cannot do `workload`, or None: by what is known of it, else by a tiny trial."""
+        if self._kernel == "math":
+            return None  # it can do all that the keywords say
+        return _known_limit(self._kernel, workload) or _refusal(self._kernel, _trial(workload))
+
+
+def _known_limit(kernel: Kernel, workload: Workload) -> str | None:
+    """The limits that PyTorch documents or that its dispatcher checks, said so that a person understands."""
+    name = {"efficient": "memory-efficient", "cudnn": "cuDNN"}.get(kernel, kernel)
+    if workload.device == "cpu" and kernel in ("efficient", "cudnn"):
+        return f"PyTorch has no {name} kernel for the CPU; it runs on CUDA only"
+    if kernel == "flash" and workload.value_dim != workload.head_dim:
+        return (
+            "the flash kernel needs value_dim = head_dim, "
+            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}"
+        )
+    if workload.device == "cpu":
+        return None
+    if kernel in ("flash", "cudnn") and workload.dtype not in HALVES:
+        return f"the {name} kernel computes in float16 and bfloat16 only on CUDA, not in {workload.dtype}"
+    if kernel == "efficient" and workload.dtype == "float64":
+        return "the memory-efficient kernel has no float64"
+    if kernel == "flash" and workload.causal == "top_left" and workload.queries != workload.keys:
+        return (
+            "the flash kernel's causal mask is bottom-right on CUDA, so PyTorch refuses it "
+            f"where queries and keys differ, got {workload.queries} and {workload.keys}"
+        )
+    return None
+
+
+def _trial(workload: Workload) -> Workload:
+    """What kernels distinguish of it, at small sizes: which length is longer, a length of 1, grouped heads."""
+    queries, keys = workload.queries, workload.keys
+    short = 1 if min(queries, keys) == 1 else 8
+    if queries == keys:
+        queries = keys = 1 if queries == 1 else 16
+    else:
+        queries, keys = (short, 16) if queries < keys else (16, short)
+    flagged = workload.bias == "none" and workload.masked == Mask((Causal(),))
+    masked = workload.mask == GIVEN or (bool(workload.masked) and not flagged)
+    return Workload(
+        device=workload.device,
+        dtype=workload.dtype,
+        heads=2,
+        kv_heads=2 if workload.heads == workload.kv_heads else 1,
+        queries=queries,
+        keys=keys,
+        head_dim=workload.head_dim,
+        value_dim=workload.value_dim,
+        causal="top_left" if flagged else False,
+        bias="none" if workload.bias == "none" else GIVEN,
+        mask=GIVEN if masked and workload.bias == "none" else "",
+        direction="training" if workload.backward else "forward",
+    )
+
+
+@functools.cache
+def _refusal(kernel: Kernel, trial: Workload) -> str | None:
+    """PyTorch's own reason against a trial, found by trying, or None.
+
+    Kept, because PyTorch gives some of its reasons only once a process. Tried under ``sdpa_kernel``, because
+    only where no kernel at all is left does the dispatcher explain itself.
+    """
+    backend = getattr(torch.nn.attention.SDPBackend, _CONTEXTS[_KERNELS.index(kernel)])
+    made: dict[str, Any] = {"dtype": getattr(torch, trial.dtype), "device": trial.device}
+    added = torch.zeros(1, 1, trial.queries, trial.keys, **made)
+    attend = functools.partial(
+        scaled_dot_product_attention,
+        attn_mask=added if trial.bias == GIVEN else added == 0 if trial.mask == GIVEN else None,
+        is_causal=bool(trial.causal),
+        enable_gqa=trial.heads != trial.kv_heads,
+    )
+    shapes = (
+        (1, trial.heads, trial.queries, trial.head_dim),
+        (1, trial.kv_heads, trial.keys, trial.head_dim),
+        (1, trial.kv_heads, trial.keys, trial.value_dim),
+    )
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            with torch.nn.attention.sdpa_kernel(backend):
+                _try(attend, shapes, gradients=trial.backward, **made)
+        except RuntimeError as refused:
+            return _one_line([str(warning.message) for warning in found], str(refused))
+    return None
+
+
+def _try(attend: Attend, shapes: Sequence[tuple[int, ...]], *, gradients: bool, **made: Any) -> None:
+    """Compute it of zeros, with the gradients where these are asked for."""
+    arrays = [torch.zeros(*shape, requires_grad=gradients, **made) for shape in shapes]
+    with torch.set_grad_enabled(gradients):
+        output = attend(*arrays)
+    if gradients:
+        torch.autograd.grad(output, arrays, torch.zeros_like(output))
+
+
+def _one_line(messages: list[str], error: str) -> str:
+    """PyTorch's warnings as one readable line; its error where no warning says anything.
+
+    Left out: where in its sources a warning was raised, headings that end in a colon, what is said twice,
+    and that the kernels which were not asked for are disabled.
+    """
+    reasons: list[str] = []
+    for message in messages:
+        reason = " ".join(message.partition("(Triggered internally")[0].split())
+        if reason and not reason.endswith(":") and "runtime disabled" not in reason and reason not in reasons:
+            reasons.append(reason)
+    said = "; ".join(reasons) or " ".join(error.partition("\n")[0].split())
+    return f"PyTorch says: {said}"
+
+
+class Limits(NamedTuple):
+    """What a family of kernels takes, whatever is asked of it."""
+
+    library: str
+    dtypes: Collection[str] = HALVES
+    largest_head_dim: int = 256
+    equal_dims: bool = True
+    backward: bool = True
+
+    def declines(self, workload: Workload) -> str | None:
+        """Why these kernels cannot do `workload`, or None."""
+        w = workload
+        if w.device != "cuda":
+            return f"{self.library} computes on CUDA only, not on {w.device}"
+        if w.dtype not in self.dtypes:
+            return f"{self.library} computes in {' and '.join(self.dtypes)} only, not in {w.dtype}"
+        if self.equal_dims and w.value_dim != w.head_dim:
+            return f"{self.library} needs value_dim = head_dim, got {w.value_dim} and {w.head_dim}"
+        if max(w.head_dim, w.value_dim) > self.largest_head_dim:
+            return f"{self.library} has no head_dim above {self.largest_head_dim}, got {w.head_dim}"
+        if w.backward and not self.backward:
+            return f"{self.library} has no backward pass"
+        return None
+
+
+def dense_rows(*arrays: Any) -> tuple[Any, ...]:
+    """The arrays, copied where their last axis has gaps."""
+    return tuple(one if one.stride(-1) == 1 else one.contiguous() for one in arrays)
+
+
+def at_least(module: Any, release: tuple[int, int], why: str) -> None:
+    """Raises Unavailable, with the reason, where the version of `module` is older than `release`."""
+    found = str(getattr(module, "__version__", "0.0"))
+    numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in found.split(".")[:2]]
+    if tuple(numbers) < release:
+        wanted = ".".join(map(str, release))
+        raise Unavailable(
+            f"{module.__name__} {found} is too old: {why}; pip install '{module.__name__}>={wanted}'"
+        )
+
+
+def refusal(attend: Attend, workload: Workload) -> str | None:
+    """What a kernel says against so small a call of the same format and dimensions, or None; tried once for each.
+
+    For what no documentation tells: too old a device, a kernel that was not built, a compiler that is missing.
+    """
+    group = workload.heads // workload.kv_heads
+    return _tried(attend, workload.dtype, group, workload.head_dim, workload.value_dim, workload.backward)
+
+
+@functools.cache
+def _tried(
+    attend: Attend, dtype: str, group: int, head_dim: int, value_dim: int, gradients: bool
+) -> str | None:
+    heads, queries, keys = _TRIAL
+    shapes = ((1, heads * group, queries, head_dim), (1, heads, keys, head_dim), (1, heads, keys, value_dim))
+    asked = functools.partial(attend, scale=1.0, enable_gqa=group > 1)
+    try:
+        _try(asked, shapes, gradients=gradients, dtype=getattr(torch, dtype), device="cuda")
+        torch.cuda.synchronize()
+    except Exception as refused:  # whatever it raises, it does not compute this
+        said = one_line(str(refused), 200) or type(refused).__name__
+        return f"on this device it says: {said}"
+    return None
+
+
+class Sides(NamedTuple):
+    """Query i of n_q sees key j of the first `keys` where −left ≤ j − (i + keys − n_q) ≤ right; −1 for no limit."""
+
+    keys: int
+    left: int
+    right: int
+
+    @classmethod
+    def of(cls, n_q: int, n_k: int, *flags: Any, **named: Any) -> Sides | None:
+        """What these `KEYWORDS` say together of n_q queries and n_k keys; None where this diagonal cannot.
+
+        Keys that no query sees are left out first, which moves the diagonal: with as many keys as queries left, it is
+        the top-left one. It cannot where no query sees a key, or where the last one sees none.
+        """
+        lowest, highest = band(n_q, n_k, *flags, **named)
+        keys = min(n_k, n_q + highest)
+        shift = keys - n_q
+        from_the_first = lowest <= 1 - n_q
+        if keys < 1 or not (from_the_first or lowest <= shift):
+            return None
+        return cls(
+            keys, -1 if from_the_first else shift - lowest, -1 if highest >= keys - 1 else highest - shift
+        )
+
+    @classmethod
+    def asked(cls, workload: Workload) -> Sides | None:
+        """What the mask of `workload` is along this diagonal; None also where it is no band."""
+        flags = told(workload, KEYWORDS)
+        return None if flags is None else cls.of(workload.queries, workload.keys, **flags)
