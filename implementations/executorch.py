@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from attnlab.errors import Declined
-from attnlab.libraries.executorch_library import load_operators
 from attnlab.libraries.host import Made, positive_scale
+from attnlab.libraries.torch_operators_library import ExecuTorch
 from attnlab.problem.workload import Workload
 
-load_operators()
+ExecuTorch.opened()
 
 LIBRARY = "executorch"
 MEMORY = {"scores": 0, "outputs": 4.1}

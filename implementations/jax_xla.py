@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.libraries.jax_library import opened
+from attnlab.libraries.jax_library import Jax
 
-jax = opened()
+jax = Jax.opened()
 
 LIBRARY = "jax"
 

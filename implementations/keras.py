@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from attnlab.libraries.host import positive_scale
-from attnlab.libraries.keras_library import opened
+from attnlab.libraries.torch_library import Keras
 
-keras = opened()
+keras = Keras.opened()
 
 LIBRARY = "keras"
 

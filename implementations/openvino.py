@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from attnlab.backend.keywords import flag_and_array
 from attnlab.libraries.host import Recipe, positive_scale
-from attnlab.libraries.openvino_library import REQUESTS, compute, lacks, quiet_openvino
+from attnlab.libraries.openvino_library import REQUESTS, OpenVino, compute, lacks
 
-ov = quiet_openvino()
+ov = OpenVino.opened()
 
 LIBRARY = "openvino"
 SETTINGS = {"precision": ("f32", "bf16", "f16")}

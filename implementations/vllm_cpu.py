@@ -21,10 +21,10 @@ import functools
 import torch
 from torch import Tensor
 
-from attnlab.libraries.vllm_library import instructions, load_operators
+from attnlab.libraries.torch_operators_library import Vllm, instructions
 from attnlab.problem.workload import Workload
 
-_OPERATORS = load_operators()
+_OPERATORS = Vllm.opened()
 
 LIBRARY = "vllm"
 MEMORY = {"scores": 0, "outputs": 2.1}

@@ -6,21 +6,20 @@ import importlib.util
 import os
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import attnlab.implementations
-import attnlab.libraries
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import backends, load, on_request
+from attnlab.backend.library import libraries
 from attnlab.errors import Unavailable
 
 #: set, those too that compile for seconds at every shape, which makes these tests take hours
 COMPILED_TOO = "ATTNLAB_TEST_COMPILED"
 #: how a file asks for the modules that it needs, and says whose arrays it takes
-_NEEDS = re.compile(r'(?:required|find_spec)\(((?:"[\w.]+"(?:, )?)+)')
+_NEEDS = re.compile(r'required\(((?:"[\w.]+"(?:, )?)+)')
 _LIBRARY = re.compile(r'^LIBRARY = "(\w+)"$', re.MULTILINE)
 
 
@@ -44,16 +43,16 @@ def here(name: str, **options: Any) -> Backend:
 
 def library_of(name: str) -> str:
     """The library of a backend, by its text."""
-    found = _LIBRARY.search(_text(attnlab.implementations, name))
+    found = _LIBRARY.search(_text(name))
     assert found is not None, name
     return found[1]
 
 
 def lacking(name: str) -> str | None:
     """The module that a backend needs and that is not installed; nothing is imported to tell it."""
-    text = _text(attnlab.implementations, name) + _text(attnlab.libraries, f"{library_of(name)}_library")
-    asked = " ".join(_NEEDS.findall(text))
-    needed = re.findall(r'"(\w+)', asked)
+    asked = " ".join(_NEEDS.findall(_text(name)))
+    needed = [one.partition(".")[0] for one in libraries()[library_of(name)].modules]
+    needed += re.findall(r'"(\w+)', asked)
     return next((one for one in needed if importlib.util.find_spec(one) is None), None)
 
 
@@ -61,5 +60,5 @@ def _compiles(name: str) -> bool:
     return COMPILED_TOO not in os.environ and on_request(name) is not None
 
 
-def _text(package: ModuleType, name: str) -> str:
-    return (Path(package.__path__[0]) / f"{name}.py").read_text(encoding="utf-8")
+def _text(name: str) -> str:
+    return (Path(attnlab.implementations.__path__[0]) / f"{name}.py").read_text(encoding="utf-8")

@@ -3,7 +3,7 @@
 A backend file needs no import from attnlab. It holds
 
 ``LIBRARY``
-    whose arrays `attend` takes and returns: a name of `attnlab.backend.library.library_names`.
+    whose arrays `attend` takes and returns: a name of `attnlab.backend.library.libraries`.
 ``attend(query, key, value, *, causal, scale)``
     the computation on arrays laid out (batch, heads, length, dim). Each further keyword that its signature names is
     something that it supports, see `attnlab.backend.keywords`; what it does not name is declined for it where a
@@ -62,9 +62,8 @@ from typing import Annotated, Any
 import msgspec
 
 from attnlab.backend.backend import Backend
-from attnlab.backend.importing import begun
 from attnlab.backend.keywords import known_keywords
-from attnlab.backend.library import library_names
+from attnlab.backend.library import imports_begun, libraries
 from attnlab.errors import Declined, Unavailable
 from attnlab.plain import suggestion
 from attnlab.problem.dtypes import DTYPES
@@ -189,8 +188,8 @@ def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None
     if not callable(attend):
         raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
     library, parts = getattr(module, "LIBRARY", None), getattr(module, "PARTS", 1)
-    if library not in library_names():
-        known = " or ".join(f'"{one}"' for one in library_names())
+    if library not in libraries():
+        known = " or ".join(f'"{one}"' for one in libraries())
         raise ValueError(f"{name}: LIBRARY must be {known}, got {library!r}")
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
         raise ValueError(f"{name}: PARTS must be a whole number from 1 on, got {parts!r}")
@@ -232,7 +231,7 @@ def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
 def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
     """The file, imported; anew where there are settings."""
     own = str(file.parent) in importlib.import_module(_HOME).__path__
-    qualified, before = f"{_HOME if own else 'attnlab_user_backends'}.{name}", len(begun)
+    qualified, before = f"{_HOME if own else 'attnlab_user_backends'}.{name}", len(imports_begun)
     if settings:
         said = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
         qualified += f"[{said}]".replace(".", "_")
@@ -251,8 +250,8 @@ def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
     except (Exception, SystemExit) as fault:  # a script that exits must not take the program with it
         text = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
         if own:
-            if begun[before:] and isinstance(fault, ImportError | AttributeError | OSError):
-                module_name, mend = begun[-1]
+            if imports_begun[before:] and isinstance(fault, ImportError | AttributeError | OSError):
+                module_name, mend = imports_begun[-1]
                 raise Unavailable(f"{module_name} does not hold what {name} needs ({text}); {mend}") from None
             raise
         frames = traceback.extract_tb(fault.__traceback__)

@@ -1,10 +1,9 @@
 """An array library on one device, as the instruments see it, and how it is found: by name, like a backend.
 
-The library NAME is the file ``attnlab/libraries/NAME_library.py``, imported when it is asked for; it imports the
-library itself no earlier than when it is opened. It defines ``open_on(device)``, which returns a `Library` or raises
-Unavailable, and may define ``THREAD_VARIABLES``, the variables from which the library reads its number of threads,
-``HUGE_PAGES``, those that make it take large arrays on huge pages, with their values, and, where it computes on
-another's arrays, that library's name as ``ARRAYS_OF`` and a matrix product of its own as ``product``.
+Each library is a class in a file ``attnlab/libraries/*_library.py``, which lists its classes as ``LIBRARIES`` and
+imports the library itself no earlier than when it is opened. Beside what a `Library` has, a class has `LibraryKind`.
+
+What is imported is noted before (`begin_import`): an import can end its process.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import functools
 import importlib
 import operator
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ from attnlab.errors import Unavailable
 
 Call = Callable[[], Any]
 Arrays = tuple[Any, ...]
-_HOME, _SUFFIX = "attnlab.libraries", "_library"
 
 
 class Library(Protocol):
@@ -137,44 +135,51 @@ class Library(Protocol):
         """Versions that decide the speed and the numbers."""
 
 
-@functools.cache
-def library_names() -> tuple[str, ...]:
-    """Every library that there is a file for, installed or not."""
-    home = importlib.import_module(_HOME)
-    names = (module.name for module in pkgutil.iter_modules(home.__path__))
-    return tuple(sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)))
+class LibraryKind(Protocol):
+    """What is known of a library before it is opened: what `attnlab.libraries` has for it is a class with these."""
+
+    name: str
+    #: the modules that it needs
+    modules: ClassVar[tuple[str, ...]]
+    #: environment variables from which it reads its number of threads when it is imported
+    thread_variables: ClassVar[tuple[str, ...]]
+    #: environment variables by which it takes large arrays on huge pages, where it does not anyway
+    huge_pages: ClassVar[Mapping[str, str]]
+    #: the library on whose arrays it computes, where it has none of its own
+    arrays_of: ClassVar[str | None]
+    #: its product of two matrices, where that is not ``@`` of its own arrays
+    product: ClassVar[Any]
+
+    @classmethod
+    def open_on(cls, device: str) -> Library:
+        """This library on `device`. Raises Unavailable where one of the two is missing."""
 
 
 @functools.cache
-def array_libraries() -> tuple[str, ...]:
-    """The libraries with arrays of their own: the others compute on theirs, which their file's ARRAYS_OF names."""
-    return tuple(one for one in library_names() if not hasattr(_module(one), "ARRAYS_OF"))
+def libraries() -> dict[str, type[LibraryKind]]:
+    """Every library that there is a class for, installed or not, by its name."""
+    home = importlib.import_module("attnlab.libraries")
+    files = [one.name for one in pkgutil.iter_modules(home.__path__) if one.name.endswith("_library")]
+    kinds = [kind for file in files for kind in importlib.import_module(f"{home.__name__}.{file}").LIBRARIES]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda one: one.name)}
 
 
-@functools.cache
 def products() -> dict[str, Callable[[Any, Any], Any]]:
-    """By library, its own product of two matrices: that of its arrays, or its file's `product` on those of another."""
-    own = {name: getattr(_module(name), "product", None) for name in library_names()}
-    own |= dict.fromkeys(array_libraries(), operator.matmul)
+    """By library, its own product of two matrices, of those that have one."""
+    own = {
+        name: one.product or (None if one.arrays_of else operator.matmul) for name, one in libraries().items()
+    }
     return {name: product for name, product in own.items() if product is not None}
 
 
-@functools.cache
 def thread_variables() -> tuple[str, ...]:
     """Environment variables from which any of the libraries reads its number of threads when it is imported."""
-    found = [
-        name for library in library_names() for name in getattr(_module(library), "THREAD_VARIABLES", ())
-    ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(name for one in libraries().values() for name in one.thread_variables))
 
 
-@functools.cache
 def huge_page_variables() -> dict[str, str]:
     """Environment variables by which the libraries take large arrays on huge pages, where they do not anyway."""
-    found: dict[str, str] = {}
-    for library in library_names():
-        found |= getattr(_module(library), "HUGE_PAGES", {})
-    return found
+    return {name: value for one in libraries().values() for name, value in one.huge_pages.items()}
 
 
 @functools.cache
@@ -183,21 +188,59 @@ def open_library(name: str, device: str = "cpu") -> Library:
 
     Raises Unavailable where the library or the device is missing, ValueError for an unknown name.
     """
-    if name not in library_names():
-        raise ValueError(f"library must be one of {', '.join(library_names())}, got {name!r}")
+    if name not in libraries():
+        raise ValueError(f"library must be one of {', '.join(libraries())}, got {name!r}")
     try:
-        library: Library = _module(name).open_on(device)
+        return libraries()[name].open_on(device)
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "attnlab":
             raise  # a fault of our packaging must never read as "not installed"
         raise Unavailable(f"{name} is not installed ({missing}); pip install {missing.name}") from None
-    return library
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"{_HOME}.{name}{_SUFFIX}")
 
 
 def array_type(library: Library) -> type:
     """The type of the library's arrays."""
     return type(library.from_numpy(np.zeros(1, np.float32), "float32"))
+
+
+class Import(NamedTuple):
+    """The module that is imported, and the line that installs it anew."""
+
+    module: str
+    mend: str
+
+
+#: what was begun in this process, the last one last
+imports_begun: list[Import] = []
+#: told of each before it begins
+import_listeners: list[Callable[[Import], None]] = []
+_OURS = ("attnlab", "implementations")
+
+
+def half_installed(fault: BaseException) -> Import | None:
+    """Which of those begun does not hold what a file of ours looked for in it: half installed, or another version.
+
+    None where `fault` says something else, or arose in a file of a user's or of a library.
+    """
+    frame = fault.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = "" if frame is None else str(frame.tb_frame.f_globals.get("__name__", ""))
+    if _package(where) not in _OURS:
+        return None
+    module = fault.name if isinstance(fault, ImportError) else None
+    if isinstance(fault, AttributeError) and isinstance(fault.obj, ModuleType):
+        module = fault.obj.__name__
+    named = (one for one in reversed(imports_begun) if module and _package(one.module) == _package(module))
+    return next(named, None)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def begin_import(module: str, mend: str) -> None:
+    """Note that `module` is imported next."""
+    imports_begun.append(Import(module, mend))
+    for tell in import_listeners:
+        tell(imports_begun[-1])

@@ -97,7 +97,9 @@ def _judged(
     found = weigh(
         exact, answer, directions=DIRECTED_SHARED if name == OUTPUT else None, immaterial=IMMATERIAL_ANYWHERE
     )
-    if found.fault and name == OUTPUT:
-        problem = checked_problem(workload, rows).cast(exact.dtype)
-        found = replace(found, fault=explained(problem, answer, exact, found.fault, rows))
-    return found.accuracy(len(rows), workload.queries, name)
+    if found.reason is None:
+        return found
+    if name != OUTPUT:
+        return replace(found, reason=f"{name}: {found.reason}")
+    problem = checked_problem(workload, rows).cast(exact.dtype)
+    return replace(found, reason=explained(problem, answer, exact, found.reason, rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,27 +12,16 @@ from numpy.typing import NDArray
 
 from attnlab.backend.library import Call
 from attnlab.errors import Unavailable
-from attnlab.libraries.host import required
+from attnlab.libraries.host import seconds_by_events
 from attnlab.libraries.numpy_library import NumPyNames
 from attnlab.problem.dtypes import round_to
-
-
-def open_on(device: str) -> CuPy:
-    """CuPy. Raises Unavailable for any device but CUDA, where there is none, and where CuPy is not installed."""
-    cupy = required("cupy", extra="cupy")
-    if device != "cuda":
-        raise Unavailable(f"CuPy computes on CUDA only, not on {device}")
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as fault:  # no device, no driver, or one that is too old
-        raise Unavailable(f"no CUDA device is usable by this CuPy ({fault}); use --device cpu") from None
-    return CuPy(cupy)
 
 
 class CuPy(NumPyNames):
     """See `attnlab.backend.library.Library`. Calls are queued on the current stream."""
 
     name = "cupy"
+    modules = ("cupy",)
     device = "cuda"
     cache = "cold"
     lacking: ClassVar[Mapping[str, str]] = {
@@ -40,8 +30,21 @@ class CuPy(NumPyNames):
     without_gradients = "cupy has no automatic differentiation"
 
     def __init__(self, cupy: Any) -> None:
+        super().__init__(cupy)
         self.namespace = cupy
         self._flush: Any = None
+
+    @classmethod
+    def open_on(cls, device: str) -> CuPy:
+        """It on `device`. Raises Unavailable for any but CUDA, where there is none, and where CuPy is not installed."""
+        cupy = cls.opened()
+        if device != "cuda":
+            raise Unavailable(f"CuPy computes on CUDA only, not on {device}")
+        try:
+            cupy.cuda.runtime.getDeviceCount()
+        except cupy.cuda.runtime.CUDARuntimeError as fault:  # no device, no driver, or one that is too old
+            raise Unavailable(f"no CUDA device is usable by this CuPy ({fault}); use --device cpu") from None
+        return cls(cupy)
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
         held = array if array.dtype == np.bool_ else round_to(array, dtype)
@@ -54,19 +57,14 @@ class CuPy(NumPyNames):
         self.namespace.cuda.Device().synchronize()
 
     def time_calls(self, call: Call, iterations: int) -> float:
-        """Device time by events around every call, the L2 cache overwritten before each; all is waited for once."""
         cuda = self.namespace.cuda
         if self._flush is None:
             cache_bytes = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())["l2CacheSize"]
             self._flush = self.namespace.empty(2 * max(cache_bytes, 2**22), dtype=np.int8)
         pairs = [(cuda.Event(), cuda.Event()) for _ in range(iterations)]
-        for start, end in pairs:
-            self._flush.fill(0)
-            start.record()
-            call()
-            end.record()
-        self.finish()
-        return float(sum(cuda.get_elapsed_time(start, end) for start, end in pairs)) / 1e3 / iterations
+        return seconds_by_events(
+            call, pairs, partial(self._flush.fill, 0), self.finish, cuda.get_elapsed_time
+        )
 
     def peak_bytes(self, call: Call) -> int:
         """What a call takes at most of CuPy's pool of memory; what a library takes beside the pool is not in it."""
@@ -97,7 +95,7 @@ class CuPy(NumPyNames):
 
     def versions(self) -> dict[str, str]:
         cuda = self.namespace.cuda.runtime.runtimeGetVersion()
-        return {"cupy": self.namespace.__version__, "cuda": str(cuda), "numpy": np.__version__}
+        return {**super().versions(), "cuda": str(cuda)}
 
 
 def _held(hook: Any) -> Any:
@@ -115,3 +113,6 @@ def _held(hook: Any) -> Any:
             self.now -= mem_size
 
     return Held()
+
+
+LIBRARIES = (CuPy,)

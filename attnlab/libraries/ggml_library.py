@@ -12,11 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.library import Call
-from attnlab.libraries.host import Programs, on_cpu
+from attnlab.libraries.host import Programs
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
-
-#: whose arrays it computes on: it has no matrix product and no copy of its own
-ARRAYS_OF = "numpy"
 
 #: (the module, a context, input tensors) -> the tensor that is computed of them
 Recipe = Callable[[Any, Any, Sequence[Any]], Any]
@@ -112,28 +109,25 @@ class Ggml(NumPy):
     """See `attnlab.backend.library.Library`."""
 
     name = "ggml"
+    runs = "attnlab runs ggml"
+    modules = ("ggml",)
+    arrays_of = "numpy"
+    programs = GRAPHS
     lacking: ClassVar[Mapping[str, str]] = {
         "bfloat16": NO_BFLOAT16,
         "float64": "ggml has no attention in float64",
     }
     without_gradients = "ggml's attention has no backward pass"
 
-    def __init__(self, ggml: Any) -> None:
-        self._ggml = ggml
-
     def attest(self, call: Call) -> str:
         """Operators, formats and threads of the graphs that one call computes, and the vector instructions."""
         graphs = dict.fromkeys(graph.told() for graph in GRAPHS.used_by(call))
-        built = [one for one in _INSTRUCTIONS if getattr(self._ggml, f"ggml_cpu_has_{one}")()]
+        built = [one for one in _INSTRUCTIONS if getattr(self.module, f"ggml_cpu_has_{one}")()]
         return f"{'; '.join(graphs)}, {built[0].upper() if built else 'no vector instructions'}"
 
-    def set_threads(self, count: int) -> None:
-        super().set_threads(count)
-        GRAPHS.threads = count
-
     def versions(self) -> dict[str, str]:
-        own = f"{self._ggml.ggml_version().decode()} ({self._ggml.ggml_commit().decode()})"
-        return {**super().versions(), "ggml": own, "ggml-python": str(self._ggml.__version__)}
+        own = f"{self.module.ggml_version().decode()} ({self.module.ggml_commit().decode()})"
+        return {**super().versions(), "ggml": own, "ggml-python": str(self.module.__version__)}
 
 
-open_on = on_cpu(Ggml, "attnlab runs ggml", "ggml", extra="ggml")
+LIBRARIES = (Ggml,)

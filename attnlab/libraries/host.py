@@ -11,12 +11,11 @@ import time
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from packaging.requirements import Requirement
 
-from attnlab.backend.importing import begin
-from attnlab.backend.library import Arrays, Call
+from attnlab.backend.library import Arrays, Call, begin_import
 from attnlab.errors import Declined, Unavailable
 from attnlab.system import free_bytes as free_bytes
 
@@ -31,6 +30,27 @@ def seconds_per_call(call: Callable[[], Any], iterations: int, finish: Callable[
     return (time.perf_counter() - start) / iterations
 
 
+def seconds_by_events(
+    call: Call,
+    pairs: Sequence[tuple[Any, Any]],
+    flush: Callable[[], Any],
+    finish: Callable[[], None],
+    elapsed: Callable[[Any, Any], float],
+) -> float:
+    """Device time per call by pairs of CUDA events around every call, the L2 cache overwritten before each.
+
+    All is queued first and waited for once, so the host's own time is hidden as long as a call takes longer on the
+    device than its launch; the overwriting gives the host that head start. elapsed : milliseconds between two events.
+    """
+    for start, end in pairs:
+        flush()
+        start.record()
+        call()
+        end.record()
+    finish()
+    return float(sum(elapsed(start, end) for start, end in pairs)) / 1e3 / len(pairs)
+
+
 #: versions of what was required in this process, by the module's name
 VERSIONS: dict[str, str] = {}
 
@@ -39,7 +59,7 @@ def required(*modules: str, extra: str) -> Any:
     """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
 
     Raises Unavailable, with the line that installs them, where one is missing, older than the extra asks for, or
-    cannot be imported. What is imported is noted first (`attnlab.backend.importing`): it may end this process.
+    cannot be imported. What is imported is noted first (`begin_import`): it may end this process.
     """
     mend = f"pip install 'attnlab[{extra}]'"
     anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
@@ -49,7 +69,7 @@ def required(*modules: str, extra: str) -> Any:
     too_old = _too_old(extra)
     if too_old:
         raise Unavailable(f"{too_old}; {mend}")
-    begin(modules[0], anew)
+    begin_import(modules[0], anew)
     try:
         found = importlib.import_module(modules[0])
     except (Exception, SystemExit) as fault:  # half installed, or for another version of NumPy
@@ -167,25 +187,22 @@ class Programs:
             self._ran = None
 
 
-def on_cpu(make: Callable[[Any], Any], runs: str, *modules: str, extra: str) -> Callable[[str], Any]:
-    """``open_on`` of a library for the CPU alone: it raises Unavailable elsewhere, and where it is not installed.
+class HostLibrary:
+    """The half of `attnlab.backend.library.Library` that needs no arrays; a library adds the other half.
 
-    make : from the imported module to the library. runs : ``attnlab runs ggml``, for the reason.
+    As it stands it is one for the CPU alone, whose `name` is that of attnlab's extra that installs its `modules`.
     """
 
-    def open_on(device: str) -> Any:
-        module = required(*modules, extra=extra)
-        if device != "cpu":
-            raise Unavailable(f"{runs} on the CPU only, not on {device}")
-        return make(module)
-
-    return open_on
-
-
-class HostLibrary:
-    """The half of `attnlab.backend.library.Library` that needs no arrays; a library adds the other half."""
-
     name = "host"
+    modules: ClassVar[tuple[str, ...]] = ()
+    thread_variables: ClassVar[tuple[str, ...]] = ()
+    huge_pages: ClassVar[Mapping[str, str]] = {}
+    arrays_of: ClassVar[str | None] = None
+    product: ClassVar[Any] = None
+    #: who computes, for a person
+    runs = ""
+    #: what its backends have prepared to compute
+    programs: ClassVar[Programs | None] = None
     device = "cpu"
     cache = "warm"
     in_place = True
@@ -194,6 +211,22 @@ class HostLibrary:
     lacking: ClassVar[Mapping[str, str]] = {}
     #: why it gives no gradients
     without_gradients: str | None = "it has no automatic differentiation"
+
+    def __init__(self, module: Any = None) -> None:
+        self.module = module
+
+    @classmethod
+    def opened(cls) -> Any:
+        """The first of its modules, imported and set up. Raises Unavailable where one is missing."""
+        return required(*cls.modules, extra=cls.name)
+
+    @classmethod
+    def open_on(cls, device: str) -> Self:
+        """It on `device`. Raises Unavailable for any device but the CPU, and where it is not installed."""
+        module = cls.opened()
+        if device != "cpu":
+            raise Unavailable(f"{cls.runs} on the CPU only, not on {device}")
+        return cls(module)
 
     def declines(self, dtype: str) -> str | None:
         return self.lacking.get(dtype)
@@ -243,3 +276,9 @@ class HostLibrary:
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(count)
+        if self.programs is not None:
+            self.programs.threads = count
+
+    def versions(self) -> dict[str, str]:
+        loaded = {name.partition(".")[0]: importlib.import_module(name) for name in ("numpy", *self.modules)}
+        return {name: str(getattr(one, "__version__", "unknown")) for name, one in loaded.items()}

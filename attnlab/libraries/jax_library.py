@@ -15,32 +15,8 @@ from numpy.typing import NDArray
 
 from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.host import HostLibrary, free_bytes, required, seconds_per_call
+from attnlab.libraries.host import HostLibrary, free_bytes, seconds_per_call
 from attnlab.problem.dtypes import FORMATS, round_to
-
-#: from which XLA reads the size of its thread pool for the CPU, when it makes it; all cores of the process without it
-THREAD_VARIABLES = ("NPROC",)
-
-
-def opened() -> Any:
-    """The module jax, set up as attnlab uses it. Raises Unavailable where it is not installed.
-
-    float64 is there when it is asked for, and device memory is taken as it is needed: by default JAX takes three
-    quarters of it when it starts, and no other contender would have room.
-    """
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    jax = required("jax", "jaxlib", extra="jax")
-    jax.config.update("jax_enable_x64", True)
-    return jax
-
-
-def open_on(device: str) -> Jax:
-    """JAX on `device`. Raises Unavailable where it is not installed or has no such device."""
-    jax = opened()
-    try:
-        return Jax(jax, device, jax.devices(device)[0])
-    except RuntimeError:
-        raise Unavailable(f"no {device} device is usable by this JAX; use --device cpu") from None
 
 
 class Jax(HostLibrary):
@@ -51,11 +27,36 @@ class Jax(HostLibrary):
     """
 
     name = "jax"
+    modules = ("jax", "jaxlib")
+    #: from which XLA reads the size of its thread pool for the CPU, when it makes it; all cores of the process without
+    thread_variables = ("NPROC",)
     without_gradients = None
     in_place = False
 
+    @classmethod
+    def opened(cls) -> Any:
+        """The module jax, set up as attnlab uses it. Raises Unavailable where it is not installed.
+
+        float64 is there when it is asked for, and device memory is taken as it is needed: by default JAX takes three
+        quarters of it when it starts, and no other contender would have room.
+        """
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        jax = super().opened()
+        jax.config.update("jax_enable_x64", True)
+        return jax
+
+    @classmethod
+    def open_on(cls, device: str) -> Jax:
+        """It on `device`. Raises Unavailable where JAX is not installed or has no such device."""
+        jax = cls.opened()
+        try:
+            return cls(jax, device, jax.devices(device)[0])
+        except RuntimeError:
+            raise Unavailable(f"no {device} device is usable by this JAX; use --device cpu") from None
+
     def __init__(self, jax: Any, device: str, place: Any) -> None:
-        self._jax, self.device, self._place = jax, device, place
+        super().__init__(jax)
+        self.device, self._place = device, place
         self.completed = jax.block_until_ready if device == "cpu" else None
         self._next = jax.jit(lambda number: number + 1)
         self._number = jax.device_put(np.zeros((), np.float32), place)
@@ -64,7 +65,7 @@ class Jax(HostLibrary):
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
         held = array if array.dtype == np.bool_ else round_to(array, dtype).astype(FORMATS[dtype], copy=False)
-        return self._jax.device_put(np.array(held, order="C"), self._place)
+        return self.module.device_put(np.array(held, order="C"), self._place)
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         found = np.asarray(array)
@@ -75,31 +76,31 @@ class Jax(HostLibrary):
 
     def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
         """An array in full: JAX has no views."""
-        return self._jax.numpy.broadcast_to(array, shape)
+        return self.module.numpy.broadcast_to(array, shape)
 
     def fill(self, array: Any, where: Any, number: float) -> Any:
-        jnp = self._jax.numpy
+        jnp = self.module.numpy
         return jnp.where(where, jnp.asarray(number, dtype=array.dtype), array)
 
     def shares_memory(self, one: Any, other: Any) -> bool:
-        arrays = [array for array in (one, other) if isinstance(array, self._jax.Array)]
+        arrays = [array for array in (one, other) if isinstance(array, self.module.Array)]
         return len({array.unsafe_buffer_pointer() for array in arrays}) < len(arrays)
 
     # -- gradients ---------------------------------------------------------------------------------
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        function, settings, given = _parts(attend, self._jax.Array)
+        function, settings, given = _parts(attend, self.module.Array)
         _, back = self._differentiated(_compiled_forward(function, settings), arrays, given)
         # what was computed on the way forward comes in as arguments, so that nothing of it is compiled in
         pulled = partial(_compiled_backward(), back, output_gradient)
-        return pulled if self.completed is None else lambda: self._jax.block_until_ready(pulled())
+        return pulled if self.completed is None else lambda: self.module.block_until_ready(pulled())
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        function, settings, given = _parts(attend, self._jax.Array)
+        function, settings, given = _parts(attend, self.module.Array)
         step = partial(
             self._differentiated, _compiled_training(function, settings), arrays, given, output_gradient
         )
-        return step if self.completed is None else lambda: self._jax.block_until_ready(step())
+        return step if self.completed is None else lambda: self.module.block_until_ready(step())
 
     def _differentiated(self, compiled: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -121,7 +122,7 @@ class Jax(HostLibrary):
         start = time.perf_counter()
         for _ in range(iterations - 1):
             call()
-        self._jax.block_until_ready(call())
+        self.module.block_until_ready(call())
         return (time.perf_counter() - start) / iterations
 
     def peak_bytes(self, call: Call) -> int | None:
@@ -138,7 +139,7 @@ class Jax(HostLibrary):
 
     def attest(self, call: Call) -> str:
         """The instructions of XLA's compiled program that one call ran, by JAX's profiler."""
-        ran = instructions(self._jax, call)
+        ran = instructions(self.module, call)
         threads = f"; {_pool_threads()} threads" if self.device == "cpu" else ""
         return f"XLA {self._place.platform}: {', '.join(ran)}{threads}"
 
@@ -146,10 +147,6 @@ class Jax(HostLibrary):
         """Raises RuntimeError for another number than that of XLA's pool, whose size is fixed when it is made."""
         if os.environ.get("NPROC") != str(count):
             raise RuntimeError(f"XLA reads its number of threads when it starts: start with NPROC={count}")
-
-    def versions(self) -> dict[str, str]:
-        jaxlib = __import__("jaxlib")
-        return {"jax": self._jax.__version__, "jaxlib": jaxlib.__version__, "numpy": np.__version__}
 
 
 def _parts(
@@ -165,7 +162,7 @@ def _parts(
 @lru_cache(maxsize=64)
 def _compiled_forward(function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
     """From arrays and keywords that are arrays to the output and the way back."""
-    jax = opened()
+    jax = Jax.opened()
 
     def forward(arrays: Arrays, given: dict[str, Any]) -> Any:
         return jax.vjp(partial(function, **dict(settings), **given), *arrays)
@@ -176,13 +173,13 @@ def _compiled_forward(function: Callable[..., Any], settings: tuple[tuple[str, A
 @lru_cache(maxsize=1)
 def _compiled_backward() -> Any:
     """From a way back and the output's gradient to the gradients of what was differentiated."""
-    return opened().jit(lambda back, output_gradient: back(output_gradient))
+    return Jax.opened().jit(lambda back, output_gradient: back(output_gradient))
 
 
 @lru_cache(maxsize=64)
 def _compiled_training(function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
     """From arrays, keywords that are arrays and the output's gradient to the output and the gradients."""
-    jax = opened()
+    jax = Jax.opened()
 
     def training(arrays: Arrays, given: dict[str, Any], output_gradient: Any) -> Any:
         output, back = jax.vjp(partial(function, **dict(settings), **given), *arrays)
@@ -211,3 +208,6 @@ def _pool_threads() -> int:
     """Threads of XLA's pool in this process, by their name."""
     names = (file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))
     return sum(name.startswith("tf_XLAEigen") for name in names)
+
+
+LIBRARIES = (Jax,)

@@ -11,21 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.library import Arrays, Call
-from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.host import HostLibrary, required
+from attnlab.errors import Declined
+from attnlab.libraries.host import HostLibrary
 from attnlab.problem.dtypes import round_to
 
 #: an operation in a graph that MLX writes down
 _OPERATION = re.compile(r'\[label ="(\w+)", shape=rectangle\]')
-
-
-def open_on(device: str) -> Mlx:
-    """MLX. Raises Unavailable for any device but the CPU, and where it is not installed."""
-    mx = required("mlx.core", extra="mlx")
-    if device != "cpu":
-        raise Unavailable(f"attnlab runs MLX on the CPU only, not on {device}")
-    mx.set_default_device(mx.cpu)
-    return Mlx(mx)
 
 
 class Mlx(HostLibrary):
@@ -38,43 +29,46 @@ class Mlx(HostLibrary):
     no_backward_alone = "MLX computes the forward pass again for its gradients; ask for direction training"
 
     name = "mlx"
+    modules = ("mlx.core",)
+    runs = "attnlab runs MLX"
     without_gradients = None
     in_place = False
     #: what is computed in this process is written down here while it is attested
     _graphs: ClassVar[list[str] | None] = None
 
     def __init__(self, mx: Any) -> None:
-        self._mx = mx
+        super().__init__(mx)
+        mx.set_default_device(mx.cpu)
         self.completed = self._computed
 
     def _computed(self, results: Any) -> Any:
         if self._graphs is not None:
             written = io.StringIO()
-            self._mx.export_to_dot(written, results)
+            self.module.export_to_dot(written, results)
             self._graphs.append(written.getvalue())
-        self._mx.eval(results)
+        self.module.eval(results)
         return results
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
         if array.dtype == np.bool_:
-            return self._mx.array(np.array(array, order="C"))
+            return self.module.array(np.array(array, order="C"))
         held = np.array(round_to(array, dtype), order="C")
-        found = self._mx.array(held, dtype=getattr(self._mx, dtype))
-        self._mx.eval(found)
+        found = self.module.array(held, dtype=getattr(self.module, dtype))
+        self.module.eval(found)
         return found
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
-        mx = self._mx
+        mx = self.module
         return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
 
     def dtype_of(self, array: Any) -> str:
         return str(array.dtype).rpartition(".")[2]
 
     def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return self._mx.broadcast_to(array, shape)
+        return self.module.broadcast_to(array, shape)
 
     def fill(self, array: Any, where: Any, number: float) -> Any:
-        return self._mx.where(where, self._mx.array(number, dtype=array.dtype), array)
+        return self.module.where(where, self.module.array(number, dtype=array.dtype), array)
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         """Whether they are one object: MLX tells nobody where an array lies, and writes into none that is in use."""
@@ -85,7 +79,7 @@ class Mlx(HostLibrary):
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         def call() -> tuple[Any, ...]:
-            (output,), gradients = self._mx.vjp(
+            (output,), gradients = self.module.vjp(
                 lambda *leaves: attend(*leaves), list(arrays), [output_gradient]
             )
             results: tuple[Any, ...] = self._computed((output, *gradients))
@@ -104,5 +98,5 @@ class Mlx(HostLibrary):
         names = [name for graph in graphs for name in _OPERATION.findall(graph)]
         return f"MLX CPU: {', '.join(dict.fromkeys(names))}"
 
-    def versions(self) -> dict[str, str]:
-        return {"mlx": self._mx.__version__, "numpy": np.__version__}
+
+LIBRARIES = (Mlx,)

@@ -1,29 +1,20 @@
-"""NumPy on the CPU: float16, float32, float64; and what CuPy shares with it."""
+"""NumPy on the CPU: float16, float32, float64; Numba's loops on its arrays; and what CuPy shares with it."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.errors import Unavailable
+from attnlab.backend.library import Call
 from attnlab.libraries.host import HostLibrary
 from attnlab.problem.dtypes import round_to
 
-#: of the BLAS libraries that its wheels and distributions come with
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
 #: of libraries that compute on its arrays
 NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
-
-
-def open_on(device: str) -> NumPy:
-    """NumPy. Raises Unavailable for any device but the CPU."""
-    if device != "cpu":
-        raise Unavailable(f"NumPy computes on the CPU only, not on {device}")
-    return NumPy()
 
 
 class NumPyNames(HostLibrary):
@@ -68,10 +59,22 @@ class NumPy(NumPyNames):
     """See `attnlab.backend.library.Library`."""
 
     name = "numpy"
+    runs = "NumPy computes"
     namespace = np
-
+    #: of the BLAS libraries that its wheels and distributions come with
+    thread_variables: ClassVar[tuple[str, ...]] = (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    )
     lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "NumPy has no bfloat16"}
     without_gradients = "NumPy has no automatic differentiation"
+
+    @classmethod
+    def opened(cls) -> Any:
+        """It is there wherever attnlab is; what computes on its arrays may be missing."""
+        return super().opened() if cls.modules else np
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:
         return np.ascontiguousarray(array if array.dtype == np.bool_ else round_to(array, dtype))
@@ -86,5 +89,28 @@ class NumPy(NumPyNames):
         found += wide[2]
         return found.astype(x.dtype, copy=False)
 
-    def versions(self) -> dict[str, str]:
-        return {"numpy": np.__version__}
+
+class Numba(NumPy):
+    """NumPy arrays computed on by loops that Numba compiles."""
+
+    name = "numba"
+    modules = ("numba", "llvmlite")
+    runs = "attnlab's Numba loops run"
+    arrays_of = "numpy"
+    thread_variables = ("NUMBA_NUM_THREADS",)
+    lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "Numba has no bfloat16"}
+    without_gradients = "Numba has no automatic differentiation"
+
+    def attest(self, call: Call) -> str:
+        """The threading layer that ran the loop, and for which instructions it was compiled."""
+        call()
+        cpu = importlib.import_module("llvmlite.binding").get_host_cpu_name()
+        threads, layer = self.module.get_num_threads(), self.module.threading_layer()
+        return f"LLVM for {cpu}, {threads} threads of Numba's {layer}"
+
+    def set_threads(self, count: int) -> None:
+        super().set_threads(count)
+        self.module.set_num_threads(min(count, self.module.config.NUMBA_NUM_THREADS))
+
+
+LIBRARIES = (NumPy, Numba)

@@ -15,11 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.library import Call
-from attnlab.libraries.host import Programs, on_cpu
+from attnlab.libraries.host import Programs
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
-
-#: whose arrays it computes on: it has no copy of its own
-ARRAYS_OF = "numpy"
 
 
 def _session(model: Callable[[], bytes], threads: int, profile_folder: str = "") -> Any:
@@ -123,14 +120,16 @@ class OnnxRuntime(NumPy):
     """See `attnlab.backend.library.Library`."""
 
     name = "onnxruntime"
+    modules = ("onnxruntime", "onnx")
+    runs = "attnlab runs ONNX Runtime"
+    arrays_of = "numpy"
+    product = staticmethod(product)
+    programs = SESSIONS
     lacking: ClassVar[Mapping[str, str]] = {
         "bfloat16": NO_BFLOAT16,
         "float64": "ONNX Runtime has no kernel for Attention in float64; in smaller operators it rounds the scale",
     }
     without_gradients = "ONNX Runtime's inference sessions have no automatic differentiation"
-
-    def __init__(self, runtime: Any) -> None:
-        self._runtime = runtime
 
     def attest(self, call: Call) -> str:
         """Operators and execution providers by ONNX Runtime's own profile of one call."""
@@ -142,13 +141,5 @@ class OnnxRuntime(NumPy):
             shutil.rmtree(file.parent)
         return "; ".join(f"{provider}: {' + '.join(sorted(names))}" for provider, names in found.items())
 
-    def set_threads(self, count: int) -> None:
-        super().set_threads(count)
-        SESSIONS.threads = count
 
-    def versions(self) -> dict[str, str]:
-        onnx = importlib.import_module("onnx")
-        return {"numpy": np.__version__, "onnxruntime": self._runtime.__version__, "onnx": onnx.__version__}
-
-
-open_on = on_cpu(OnnxRuntime, "attnlab runs ONNX Runtime", "onnxruntime", "onnx", extra="onnxruntime")
+LIBRARIES = (OnnxRuntime,)

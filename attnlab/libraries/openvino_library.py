@@ -14,22 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.library import Call
-from attnlab.errors import Unavailable
-from attnlab.libraries.host import Programs, required
+from attnlab.libraries.host import Programs
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
-
-#: whose arrays it computes on: it has no copy of its own
-ARRAYS_OF = "numpy"
-
-
-def quiet_openvino() -> Any:
-    """The module `openvino`, without its telemetry. Raises Unavailable where it is not there.
-
-    On import it would start a process that reports its use over the network, beside whoever is timed, and keep an
-    identifier in the home folder. Where that package cannot be imported it does without.
-    """
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    return required("openvino", extra="openvino")
 
 
 @functools.cache
@@ -118,6 +104,11 @@ class OpenVino(NumPy):
     """See `attnlab.backend.library.Library`."""
 
     name = "openvino"
+    modules = ("openvino",)
+    runs = "attnlab runs OpenVINO"
+    arrays_of = "numpy"
+    product = staticmethod(product)
+    programs = REQUESTS
     lacking: ClassVar[Mapping[str, str]] = {
         "bfloat16": NO_BFLOAT16,
         "float16": "OpenVINO's answers in float16 are off by up to 0.5 %, more than the rounding of float16 explains",
@@ -125,8 +116,15 @@ class OpenVino(NumPy):
     }
     without_gradients = "OpenVINO has no automatic differentiation"
 
-    def __init__(self, openvino: Any) -> None:
-        self._openvino = openvino
+    @classmethod
+    def opened(cls) -> Any:
+        """The module, without its telemetry.
+
+        On import it would start a process that reports its use over the network, beside whoever is timed, and keep an
+        identifier in the home folder. Where that package cannot be imported it does without.
+        """
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+        return super().opened()
 
     def attest(self, call: Call) -> str:
         """What computes the attention, by OpenVINO's own graph of the model that ran: kernels and their precision."""
@@ -143,17 +141,5 @@ class OpenVino(NumPy):
             found.append(f"allowed {compiled.get_property('INFERENCE_PRECISION_HINT').get_type_name()}")
         return ", ".join(dict.fromkeys(found))
 
-    def set_threads(self, count: int) -> None:
-        super().set_threads(count)
-        REQUESTS.threads = count
 
-    def versions(self) -> dict[str, str]:
-        return {"numpy": np.__version__, "openvino": str(self._openvino.__version__)}
-
-
-def open_on(device: str) -> OpenVino:
-    """OpenVINO. Raises Unavailable for any device but the CPU, and where it is not installed."""
-    openvino = quiet_openvino()
-    if device != "cpu":
-        raise Unavailable(f"attnlab runs OpenVINO on the CPU only, not on {device}")
-    return OpenVino(openvino)
+LIBRARIES = (OpenVino,)

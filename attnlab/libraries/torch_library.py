@@ -1,25 +1,21 @@
-"""PyTorch on the CPU or on the current CUDA device: all four number formats, and gradients."""
+"""PyTorch on the CPU or on the current CUDA device: all four number formats, and gradients; and Keras on its arrays."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.host import HostLibrary
+from attnlab.libraries.host import HostLibrary, seconds_by_events
 from attnlab.problem.dtypes import round_to
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-#: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by itself,
-#: from 4 MiB on; glibc.malloc.hugetlb=1 asks too, but does not align, and left two speeds: docs/decisions/0004)
-HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 #: packages with kernels of their own on its arrays
 _EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")
@@ -29,36 +25,41 @@ _COMPILED = "Torch-Compiled Region"
 _NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
 
 
-def open_on(device: str) -> Torch:
-    """PyTorch on `device`. Raises Unavailable where it sees no CUDA device."""
-    return Torch(device)
-
-
 class Torch(HostLibrary):
     """See `attnlab.backend.library.Library`."""
 
     name = "torch"
+    thread_variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    #: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by
+    #: itself, from 4 MiB on; glibc.malloc.hugetlb=1 asks too, but does not align, and left two speeds:
+    #: docs/decisions/0004)
+    huge_pages: ClassVar[Mapping[str, str]] = {"THP_MEM_ALLOC_ENABLE": "1"}
     without_gradients: str | None = None
+
+    @classmethod
+    def open_on(cls, device: str) -> Self:
+        """It on `device`. Raises Unavailable where PyTorch sees no CUDA device."""
+        return cls(device)
 
     def __init__(self, device: str) -> None:
         import torch
 
+        super().__init__(torch)
         if device == "cuda" and not torch.cuda.is_available():
             raise Unavailable("no CUDA device is usable by this PyTorch; use --device cpu")
         self.device = device
         self.cache = "cold" if device == "cuda" else "warm"
-        self._torch = torch
         self._flush: Any = None
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
-        torch = self._torch
+        torch = self.module
         if array.dtype == np.bool_:
             return torch.from_numpy(np.array(array, order="C")).to(device=self.device)
         copied = torch.from_numpy(np.array(round_to(array, dtype), order="C"))
         return copied.to(device=self.device, dtype=getattr(torch, dtype)).contiguous()
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
-        torch = self._torch
+        torch = self.module
         copied = array.detach().to("cpu")
         return np.asarray((copied.to(torch.float32) if copied.dtype == torch.bfloat16 else copied).numpy())
 
@@ -72,10 +73,10 @@ class Torch(HostLibrary):
         return array.masked_fill(where, number)
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        return self._torch.nn.functional.linear(x, weight, bias)
+        return self.module.nn.functional.linear(x, weight, bias)
 
     def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
-        return self._torch.stack(tuple(arrays), dim=axis)
+        return self.module.stack(tuple(arrays), dim=axis)
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         storages = [getattr(array, "untyped_storage", None) for array in (one, other)]
@@ -83,24 +84,24 @@ class Torch(HostLibrary):
         return len(places) == 2 and bool(places[0] == places[1] != 0)
 
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
-        return self._torch.cat(tuple(arrays), axis)
+        return self.module.cat(tuple(arrays), axis)
 
     def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
         array[at] = rows
 
     def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
-        index = self._torch.from_numpy(places.reshape(-1)).to(self.device)
+        index = self.module.from_numpy(places.reshape(-1)).to(self.device)
         return lambda array: array.index_select(0, index).reshape(*places.shape, *array.shape[1:])
 
     def numbers(self, array: NDArray[np.int64]) -> Any:
-        return self._torch.from_numpy(array.astype(np.int32)).to(self.device)
+        return self.module.from_numpy(array.astype(np.int32)).to(self.device)
 
     @property
     def namespace(self) -> Any:
-        return self._torch
+        return self.module
 
     def cast(self, array: Any, dtype: str) -> Any:
-        return array.to(getattr(self._torch, dtype))
+        return array.to(getattr(self.module, dtype))
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         leaves = _leaves(arrays)
@@ -119,7 +120,7 @@ class Torch(HostLibrary):
     def _remembered(self, attend: Callable[..., Any], leaves: Arrays) -> Any:
         """The output, with the way back. Raises Declined where there is none."""
         try:
-            with self._torch.enable_grad():
+            with self.module.enable_grad():
                 output = attend(*leaves)  # some say that they have none only when asked to remember the way
         except (NotImplementedError, RuntimeError) as refused:
             raise _told(refused) from None
@@ -131,7 +132,7 @@ class Torch(HostLibrary):
         self, output: Any, leaves: Arrays, output_gradient: Any, **options: Any
     ) -> tuple[Any, ...]:
         try:
-            found: tuple[Any, ...] = self._torch.autograd.grad(
+            found: tuple[Any, ...] = self.module.autograd.grad(
                 output, leaves, output_gradient, allow_unused=True, **options
             )
         except (NotImplementedError, RuntimeError) as refused:
@@ -140,36 +141,24 @@ class Torch(HostLibrary):
 
     def finish(self) -> None:
         if self.device == "cuda":
-            self._torch.cuda.synchronize()
+            self.module.cuda.synchronize()
 
     def time_calls(self, call: Call, iterations: int) -> float:
-        if self.device == "cuda":
-            return self._event_seconds_per_call(call, iterations)
-        return super().time_calls(call, iterations)
-
-    def _event_seconds_per_call(self, call: Call, iterations: int) -> float:
-        """Device time by CUDA events around every call, the L2 cache overwritten before each.
-
-        All is queued first and waited for once, so the host's own time is hidden as long as a call
-        takes longer on the device than its launch; the overwriting gives the host that head start.
-        """
-        cuda = self._torch.cuda
+        if self.device != "cuda":
+            return super().time_calls(call, iterations)
+        cuda = self.module.cuda
         if self._flush is None:
             cache_bytes = max(cuda.get_device_properties(self.device).L2_cache_size, 2**22)
-            self._flush = self._torch.empty(2 * cache_bytes, dtype=self._torch.int8, device=self.device)
+            self._flush = self.module.empty(2 * cache_bytes, dtype=self.module.int8, device=self.device)
         pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(iterations)]
-        for start, end in pairs:
-            self._flush.zero_()
-            start.record()
-            call()
-            end.record()
-        cuda.synchronize()
-        return float(sum(start.elapsed_time(end) for start, end in pairs)) / 1e3 / iterations
+        return seconds_by_events(
+            call, pairs, self._flush.zero_, cuda.synchronize, lambda start, end: start.elapsed_time(end)
+        )
 
     def peak_bytes(self, call: Call) -> int | None:
         if self.device != "cuda":
             return None
-        cuda = self._torch.cuda
+        cuda = self.module.cuda
         cuda.synchronize()
         cuda.reset_peak_memory_stats()
         before = cuda.memory_allocated()
@@ -181,13 +170,13 @@ class Torch(HostLibrary):
 
     def free_bytes(self) -> int:
         if self.device == "cuda":
-            return int(self._torch.cuda.mem_get_info()[0])
+            return int(self.module.cuda.mem_get_info()[0])
         return super().free_bytes()
 
     def trim(self) -> None:
         if self.device == "cuda":
             self._flush = None
-            self._torch.cuda.empty_cache()
+            self.module.cuda.empty_cache()
 
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
@@ -197,17 +186,17 @@ class Torch(HostLibrary):
         return kernels_of([event.key for event in record.key_averages()])
 
     def set_threads(self, count: int) -> None:
-        self._torch.set_num_threads(count)
+        self.module.set_num_threads(count)
 
     def modes(self) -> dict[str, str]:
-        torch = self._torch
+        torch = self.module
         found = {"float32 matrix products": str(torch.get_float32_matmul_precision())}
         if self.device == "cuda":
             found["TF32 in cuDNN"] = "allowed" if torch.backends.cudnn.allow_tf32 else "off"
         return found
 
     def versions(self) -> dict[str, str]:
-        torch = self._torch
+        torch = self.module
         found = {"torch": str(torch.__version__), "numpy": np.__version__}
         if self.device == "cuda":
             found["cuda"] = str(torch.version.cuda)
@@ -269,3 +258,36 @@ def _of_a_device(name: str) -> bool:
     return ("::" not in function or function.startswith("void ")) and any(
         word in name.lower() for word in words
     )
+
+
+class Keras(Torch):
+    """Keras on PyTorch's arrays: its torch backend, which is chosen before Keras is imported."""
+
+    name = "keras"
+    modules = ("keras",)
+    arrays_of = "torch"
+
+    @classmethod
+    def opened(cls) -> Any:
+        """The module. Raises Unavailable where it is not installed, or was imported with another backend before."""
+        os.environ["KERAS_BACKEND"] = "torch"
+        keras = super().opened()
+        if keras.backend.backend() != "torch":
+            raise Unavailable(
+                f"Keras was imported with its {keras.backend.backend()} backend; start with KERAS_BACKEND=torch"
+            )
+        return keras
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self._keras = self.opened()
+        # Keras moves what it is given to the device that it finds best, unless it is told which one
+        scope = self._keras.device(device)
+        scope.__enter__()
+        atexit.register(scope.__exit__, None, None, None)  # while Keras is still there
+
+    def versions(self) -> dict[str, str]:
+        return {**super().versions(), "keras": self._keras.__version__}
+
+
+LIBRARIES = (Torch, Keras)

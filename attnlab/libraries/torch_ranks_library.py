@@ -30,7 +30,6 @@ from attnlab.libraries.host import HostLibrary
 from attnlab.libraries.torch_library import Torch
 from attnlab.subprocesses import Channel, Closed, Subprocess, ready
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: the positions of a length in the order in which so many ranks are to hold them
 Order = Callable[[int, int], Sequence[int]]
 _LENGTH = 2
@@ -46,11 +45,6 @@ _FAULTS: dict[str, type[Exception]] = {"Declined": Declined, "MemoryError": Memo
 def use(processes: int) -> None:
     """Let the next team have so many ranks."""
     _COUNT[0] = processes
-
-
-def open_on(device: str) -> TorchRanks:
-    """PyTorch in several processes, each with a GPU of its own on CUDA. Raises Unavailable where these are missing."""
-    return TorchRanks(device)
 
 
 class Sharded:
@@ -172,11 +166,18 @@ class TorchRanks(HostLibrary):
     no_projections = "what is cut over processes is the attention alone, without projections"
 
     name = "torch_ranks"
+    thread_variables = Torch.thread_variables
     without_gradients = None
     in_place = False
     peak_method = "sum of the ranks' own peaks"
 
+    @classmethod
+    def open_on(cls, device: str) -> TorchRanks:
+        """It on `device`, with a GPU for each process on CUDA. Raises Unavailable where these are missing."""
+        return cls(device)
+
     def __init__(self, device: str) -> None:
+        super().__init__()
         self.device = device
         self._torch = Torch("cpu")
         self._threads: int | None = None
@@ -366,3 +367,6 @@ class TorchRanks(HostLibrary):
 
     def versions(self) -> dict[str, str]:
         return self._torch.versions()
+
+
+LIBRARIES = (TorchRanks,)

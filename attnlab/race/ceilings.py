@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backend.library import Library, array_libraries, products
+from attnlab.backend.library import Library, libraries, products
 from attnlab.problem.result import Ceiling
 
 _BUDGET_SECONDS = 0.4
@@ -47,7 +47,7 @@ def measure(library: Library, dtype: str) -> dict[str, float] | None:
             return None
         rates.append(2.0 * size**3 / _least_seconds(library, partial(_computed, library, product, a, b)))
     found = {"matmul_flops": max(rates)}
-    if library.in_place and library.name in array_libraries():
+    if library.in_place and libraries()[library.name].arrays_of is None:
         found["copy_bytes"] = _copy_rate(library)
     return found
 

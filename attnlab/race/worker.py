@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab import system
-from attnlab.backend import importing
 from attnlab.backend.backend import Backend
 from attnlab.backend.contender import Contender
-from attnlab.backend.library import Library, open_library
+from attnlab.backend.library import Library, half_installed, import_listeners, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
 from attnlab.problem.inputs import checked_problem, problem_of
@@ -307,7 +306,7 @@ def refusal(fault: BaseException) -> tuple[str, str]:
             return kind, text
     if isinstance(fault, MemoryError) or "OutOfMemory" in name or any(said in text for said in _NO_MEMORY):
         return "memory", f"ran out of memory: {text}"
-    half = importing.lacking(fault)
+    half = half_installed(fault)
     if half is not None:
         return "unavailable", f"{half.module} does not hold what is asked of it ({name}: {text}); {half.mend}"
     return "raised", f"raised {name}: {text}"
@@ -322,7 +321,7 @@ def serve(channel: Channel) -> None:
     system.limit_files()
     system.confine()
     worker = Worker()
-    importing.listeners.append(lambda one: channel.send((0, "importing", tuple(one))))
+    import_listeners.append(lambda one: channel.send((0, "importing", tuple(one))))
     with contextlib.suppress(Closed):
         while True:
             number, op, arguments = channel.receive()

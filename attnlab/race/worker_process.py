@@ -22,7 +22,7 @@ import psutil
 
 from attnlab import system
 from attnlab.backend.contender import Contender, huge_pages_refused
-from attnlab.backend.importing import Import
+from attnlab.backend.library import Import
 from attnlab.problem.result import Outcome
 from attnlab.race.guard import GUARD, MARK
 from attnlab.subprocesses import Closed, Garbled, Late, Subprocess

@@ -83,5 +83,5 @@ def test_backends_give_ln_z_and_merge_within_the_budget(
     found = backend.named(workload, backend.bind(workload, problem)())
     references = refer(problem, log_sum=True, splits=splits)
     for which in (OUTPUT, LOG_SUM):
-        fault = weigh(references[which], found[which], directions=None).fault
+        fault = weigh(references[which], found[which], directions=None).reason
         assert fault is None, f"{which} of {workload.label}: {fault}"

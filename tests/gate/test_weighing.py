@@ -32,12 +32,12 @@ def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dt
     references, exact = refer(problem), eager(problem, "float64")
     for answers in (eager(problem), {name: round_to(one, dtype) for name, one in exact.items()}):
         for name, reference in references.items():
-            assert weigh(reference, answers[name], directions=None).fault is None, name
+            assert weigh(reference, answers[name], directions=None).passed, name
     if feature not in ("plain", "value_dim"):
         arrays, g = (problem.query, problem.key, problem.value), problem.output_gradient
         plain = Problem.of(*arrays, output_gradient=g, scale=problem.scale, dtype=dtype)
         for name, one in eager(plain, "float64").items():
-            assert weigh(references[name], round_to(one, dtype), directions=None).fault is not None, name
+            assert not weigh(references[name], round_to(one, dtype), directions=None).passed, name
 
 
 # -- what is said of one answer

@@ -33,7 +33,7 @@ def fault(vector: Vector, answer: object) -> str | None:
         directions=None,
         immaterial=IMMATERIAL_ANYWHERE,
     )
-    return found.fault and f"{vector.name}: {found.fault}"
+    return found.reason and f"{vector.name}: {found.reason}"
 
 
 def test_the_cases_cover_what_the_operator_can_be_asked() -> None:

@@ -41,7 +41,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Loaded:
         monkeypatch.delitem(sys.modules, own, raising=False)
         backend = load(name)
         file = importlib.import_module(own)
-        monkeypatch.delitem(sys.modules, own)
+        del sys.modules[own]
         monkeypatch.setattr(file, "refusal", lambda attend, workload: None)
         return backend, file
 

@@ -13,7 +13,7 @@ import pytest
 from attnlab.backend.discovery import backends, load
 from attnlab.backend.library import Library, open_library
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries import cupy_library
+from attnlab.libraries.cupy_library import CuPy
 from attnlab.libraries.torch_library import Torch, kernels_of
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.workload import Workload
@@ -133,7 +133,7 @@ def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> t
     """A stand-in's device, and the library on it."""
     device = Device()
     monkeypatch.setitem(sys.modules, request.param, getattr(device, f"as_{request.param}")())
-    return device, Torch("cuda") if request.param == "torch" else cupy_library.open_on("cuda")
+    return device, Torch("cuda") if request.param == "torch" else CuPy.open_on("cuda")
 
 
 def test_events_time_the_calls_and_not_the_cache_flush(opened: tuple[Device, Library]) -> None:
@@ -167,15 +167,15 @@ def test_where_there_is_no_device_it_says_so(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(Unavailable, match="no CUDA device is usable by this PyTorch; use --device cpu"):
         Torch("cuda")
     with pytest.raises(Unavailable, match=r"usable by this CuPy \(cudaErrorNoDevice: .*\); use --device cpu"):
-        cupy_library.open_on("cuda")
+        CuPy.open_on("cuda")
     with pytest.raises(Unavailable, match="CuPy computes on CUDA only, not on cpu"):
-        cupy_library.open_on("cpu")
+        CuPy.open_on("cpu")
 
 
 def test_cupys_arrays_go_in_and_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the functions that CuPy has under NumPy's names."""
     monkeypatch.setitem(sys.modules, "cupy", Device().as_cupy())
-    library = cupy_library.open_on("cuda")
+    library = CuPy.open_on("cuda")
     given = np.arange(6, dtype=np.float64).reshape(2, 3).T
     array = library.from_numpy(given, "float16")
     assert library.dtype_of(array) == "float16" and array.flags.c_contiguous

