@@ -68,7 +68,7 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
             if with_page:  # first, while the fits of a large run are on their way
                 _ = content.fitting
                 explore_page.write([found], (place or found.folder) / explore_page.PAGE, [content.analysis])
-            page = (write if form == "md" else formats.write_html)(found, place, content)
+            page = write(found, place, content, html=form == "html")
             click.echo(in_words(content))
             click.echo(f"\nThe report: {page}")
             if with_page:

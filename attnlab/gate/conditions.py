@@ -12,6 +12,7 @@ is drawn here is known to nobody before.
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from dataclasses import dataclass, fields
@@ -20,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.gate.inputs import EXACT
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.inputs import DISTRIBUTIONS, Array, Distribution, Three
 from attnlab.problem.mask_kinds import Given, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
+from attnlab.problem.vocabulary import DTYPES
 
 #: share of pairs that a drawn boolean array keeps, and of those that a bias with infinities hides
 _KEPT, _HIDDEN = 0.6, 0.2
@@ -40,7 +41,7 @@ class Form:
 
     mask : as `Mask.parse` reads it. array : axes of a boolean array, of ``bhqk``, 1 where it is broadcast; a ``-`` at
     the end for rows that see no key. bias : "alibi", or axes as for `array`; with ``-`` some of it is -inf. inputs :
-    a distribution or a construction of `attnlab.gate.inputs`. values : "normal", "ones" (rows must sum to
+    one of `CONSTRUCTIONS`. values : "normal", "ones" (rows must sum to
     1), "keys" (V = K). layout, gradient_layout : how the arrays lie in memory, see `attnlab.race.probe`.
     upstream : what the output's gradient is, where gradients are asked for. z, gradient_z : standard errors beyond
     which a gain or a wrong scale is told, None where it is not looked for; it needs some hundred rows, or heads for
@@ -168,6 +169,190 @@ class Form:
 def read(table: str) -> tuple[Form, ...]:
     """A table of forms, one a line."""
     return tuple(Form.parse(line) for line in table.splitlines() if line.strip())
+
+
+# -- what query, key and value are made of: some leave nothing to round but the output. The products of q and k are
+# -- whole numbers of few bits (no sum of them rounds), and the weights are 1/2^m or 0 and 1. On hard inputs an honest
+# -- backend may round its scores and its weights, and much hides in that allowance; here it may not, in every class of
+# -- implementation and every dtype. The others are drawn and then made hard
+
+
+def _equal_logits(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    """Keys all alike, whole numbers: softmax is 1/n whatever the scale; exact where n is a power of two."""
+    q = np.clip(np.rint(q), -3, 3)
+    k = np.broadcast_to(np.clip(np.rint(k[..., :1, :]), -3, 3), k.shape).copy()
+    return q, k, v
+
+
+def _hidden_keys(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    """Keys that differ only where the queries are 0: all scores of a row are one whole number, all weights 1/n.
+
+    Values are -1, 0 or 1. With n = 4 keys, and gradients of that kind, every product and sum on the way back is
+    a multiple of 1/64 of few bits, so that only the gradients themselves are ever rounded.
+    """
+    half = q.shape[-1] // 2
+    q, k, v = (np.clip(np.rint(one), -1, 1) for one in (q, k, v))
+    q[..., half:] = 0
+    k[..., :half] = k[..., :1, :half]
+    return q, k, v
+
+
+def _zero_keys(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    """Keys of 0: every logit is exactly 0, so that not even its rounding in the sum over d is left.
+
+    Every second value is 2^8 times smaller, because the sum of two numbers alike in size often lies half-way
+    between two numbers of the dtype: there an honest 2^-24 would decide where all of them are rounded to.
+    """
+    v = v.copy()
+    v[..., 1::2, :] /= 256
+    return q, np.zeros_like(k), v
+
+
+def _all(logit: float) -> Distribution:
+    """Every logit is `logit`, to the bit: one component carries it; sizes are powers of two where they can be."""
+
+    def construct(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+        q, k = np.zeros_like(q), np.zeros_like(k)
+        product = logit / scale
+        size = 2.0 ** math.floor(math.log2(abs(product)) / 2)
+        q[..., 0], k[..., 0] = size, product / size
+        return q, k, v
+
+    return construct
+
+
+def _between_two(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    """All logits −49280, half-way between two bfloat16 numbers: a maximum rounded there leaves e^−128 = 0 or more.
+
+    Who rounds the scores as well is right: they are all alike still.
+    """
+    q, k = np.zeros_like(q), np.zeros_like(k)
+    q[..., 0], q[..., 1] = 128, 1
+    k[..., 0], k[..., 1] = -384 / scale, -128 / scale
+    return q, k, v
+
+
+def _levels(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    """All logits of a row alike, of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0."""
+    q, k = np.zeros_like(q), np.zeros_like(k)
+    levels = np.arange(q.shape[-2]) % 5 - 2
+    q[..., 0], k[..., 0] = 16 * levels, 512 / (16 * scale)
+    return q, k, v
+
+
+def _lookup(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    """Keys are orthogonal codes of ±1, a query is a large multiple of one of them: o is that key's value.
+
+    Another key's logit is 0 against at least 128, and e^−128 is nothing in any format.
+    """
+    dim = k.shape[-1]
+    codes = np.ones((1, 1))
+    while len(codes) < dim:
+        codes = np.block([[codes, codes], [codes, -codes]])
+    size = 2.0 ** math.ceil(math.log2(128 / (abs(scale) * dim)))
+    chosen = rng.integers(0, k.shape[-2], size=q.shape[:-1])
+    k = np.broadcast_to(codes[: k.shape[-2]], k.shape).copy()
+    return size * math.copysign(1, scale) * codes[chosen], k, v
+
+
+def _staircase(step: float) -> Distribution:
+    """Logit j·step in every row: the row's answer is the value at the highest step it sees."""
+
+    def construct(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+        q, k = np.zeros_like(q), np.zeros_like(k)
+        q[..., 0], k[..., 0] = step / scale, np.arange(k.shape[-2])
+        return q, k, v
+
+    return construct
+
+
+EXACT: dict[str, Distribution] = {
+    "equal_logits": _equal_logits,
+    "hidden_keys": _hidden_keys,
+    "zero_keys": _zero_keys,
+    "all_1024": _all(1024.0),
+    "all_-49152": _all(-49152.0),
+    "all_-48": _all(-48.0),
+    "all_-2^20": _all(-(2.0**20)),
+    "all_-49280": _between_two,
+    "look-up": _lookup,
+    "levels": _levels,
+    "long_staircase": _staircase(64.0),
+    "staircase": _staircase(256.0),
+    "falling_staircase": _staircase(-256.0),
+}
+
+
+# -- that are drawn and made hard
+
+
+def _rising(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    # the largest score so far rises in every block of keys, by 12 in all: what is not rescaled dominates
+    q, k = q.copy(), k.copy()
+    q[..., 0] = 4.0
+    k[..., 0] = np.linspace(0.0, 12 / (4 * scale), k.shape[-2])
+    return q, k, v
+
+
+def _needles(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    # every query looks for one key among thousands: the last ones, and others anywhere. Its logit is 10 against
+    # N(0, 100/d): it weighs most and cannot be missing unnoticed, and the others are not so small that a float32
+    # sum which has the one already would lose them all
+    keys, queries = k.shape[-2], q.shape[-2]
+    last = keys - 1 - np.arange(queries // 2) % keys
+    sought = np.concatenate([last, rng.integers(0, keys, size=queries - queries // 2)])
+    found = k[..., sought, :]
+    return 10 / scale * found / (found**2).sum(axis=-1, keepdims=True), k, v
+
+
+def _creeping(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
+    # every sixteenth key raises the largest score so far, by 0.04 to 0.06 in all: where a rescaling is skipped for a
+    # rise that small in each of many blocks, sum and output drift apart by as much. By unequal steps, since an equal
+    # factor would be rounded the same way in every block; and the others lie up to ln 16 below, since weights of one
+    # mantissa may round worse than budgets expect. The rows differ by up to a third, lest their sums have one rounding
+    q, k = np.zeros_like(q), np.zeros_like(k)
+    queries, keys = q.shape[-2], k.shape[-2]
+    rise = 0.06 * np.sort(rng.random(keys))
+    fall = np.where(np.arange(keys) % 16 == 0, 0.0, rng.uniform(0.0, np.log(16), size=keys))
+    q[..., 0] = 4.0 - 4 / 3 * np.arange(queries) / queries
+    k[..., 0] = (rise - fall) / (4 * scale)
+    return q, k, v
+
+
+def _shared(*at: slice) -> Distribution:
+    """Keys and values are those at the first head, as in multi-query attention, or batch, as of one prompt, for all."""
+    return lambda q, k, v, scale, rng: (q, _first(k, at), _first(v, at))
+
+
+def _first(x: Array, at: tuple[slice, ...]) -> Array:
+    return np.broadcast_to(x[at], x.shape).copy()
+
+
+def _times(query: float, key: float, value: float) -> Distribution:
+    return lambda q, k, v, scale, rng: (q * query, k * key, v * value)
+
+
+def _values_at(power: int) -> Distribution:
+    """Values of some 2^power, none above 3.9 of it: float16 has numbers up to 2^16 and down to 2^-24."""
+    return lambda q, k, v, scale, rng: (q, k, np.clip(v, -3.9, 3.9) * 2.0**power)
+
+
+CONSTRUCTIONS: dict[str, Distribution] = {
+    **DISTRIBUTIONS,
+    **EXACT,
+    "logit_std_2": lambda q, k, v, scale, rng: (q * (2.0 / (abs(scale) * q.shape[-1] ** 0.5)), k, v),
+    "rising": _rising,
+    "needles": _needles,
+    "creeping": _creeping,
+    "shared_heads": _shared(np.s_[:], np.s_[:1]),
+    "shared_batches": _shared(np.s_[:1]),
+    "small_values": _times(1.0, 1.0, 2.0**-8),
+    "large_values": _times(1.0, 1.0, 2.0**8),
+    # numbers that a format of less range has not
+    "beyond_float16": _times(2.0**20, 2.0**-20, 1.0),
+    "small_queries": _times(2.0**-16, 2.0**10, 1.0),
+    **{f"values_2^{power}": _values_at(power) for power in (14, 40, -100)},
+}
 
 
 # -- drawn at random

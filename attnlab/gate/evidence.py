@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.gate.reference import Reference, refer
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import lower
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy
+from attnlab.problem.vocabulary import OUTPUT, lower
 from attnlab.theory.error_budget import SCORES, ErrorBudget, classify
 from attnlab.theory.numbers import float_format
 
@@ -79,45 +78,6 @@ class Direction:
         return "too large" if self.shift > 0 else "too small"
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What was measured on one answer; `fault` is the first thing that is wrong, in words, or None.
-
-    relative_error : ‖ô − o‖_F/‖o‖_F. allowed : the most of it that passes. kind : the tightest class that
-    covers it. ratio : relative_error over the budget of `kind`. largest_normalised : max |ô − o|/rms.
-    max_ulp : max |ô − o| in units in the last place of the row's largest component. gain, scale : the error along
-    the output, and along its derivative in the scale.
-    """
-
-    relative_error: float
-    allowed: float
-    kind: str | None
-    ratio: float
-    largest_error: float
-    largest_normalised: float
-    max_ulp: float
-    gain: Direction
-    scale: Direction
-    fault: str | None = None
-
-    def accuracy(self, rows_checked: int, rows: int, of: str = OUTPUT) -> Accuracy:
-        """As the record that is kept, for the answer `of`."""
-        return Accuracy(
-            relative_error=self.relative_error,
-            budget=self.allowed,
-            largest_error=self.largest_error,
-            rows_checked=rows_checked,
-            rows=rows,
-            passed=self.fault is None,
-            reason=self.fault if self.fault is None or of == OUTPUT else f"{of}: {self.fault}",
-            kind=self.kind,
-            ratio=self.ratio,
-            max_ulp=self.max_ulp,
-            bias=self.gain.z,
-            of=of,
-        )
-
-
 def weigh(
     reference: Reference,
     output: NDArray[Any],
@@ -125,51 +85,57 @@ def weigh(
     exact: bool = False,
     directions: float | None = DIRECTED,
     immaterial: float = IMMATERIAL,
-) -> Evidence:
+) -> Accuracy:
     """Hold `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), against `reference`.
 
-    exact : the inputs leave no weight and no score to round, so that only the tightest budget is honest and
-    every component is an independent error. directions : the z beyond which a gain or a wrong scale is told; None:
-    not looked for. immaterial : the part of the dtype's roundoff that a shared shift may have.
+    The `reason` is the first thing that is wrong with it, in words. exact : the inputs leave no weight and no score to
+    round, so that only the tightest budget is honest and every component is an independent error. directions : the z
+    beyond which a gain or a wrong scale is told; None: not looked for. immaterial : the part of the dtype's roundoff
+    that a shared shift may have.
     """
-    answer = np.asarray(output, dtype=np.float64).reshape(reference.output.shape)
+    answer, truth = np.asarray(output, dtype=np.float64).reshape(reference.output.shape), reference.output
+    rows_checked, rows = reference.checked
+    fault = _incomparable(reference, answer)
+    if fault is not None:
+        most, no = reference.lenient.relative, math.inf
+        return Accuracy(no, most, no, rows_checked, rows, False, fault, None, no, no, of=reference.of)
     if reference.infinite is not None:
-        if not np.array_equal(np.isneginf(answer), reference.infinite):
-            return _not_empty(reference, reference.infinite, answer)
         answer = np.where(reference.infinite, 0.0, answer)
-    if not np.isfinite(answer).all():
-        return _not_finite(reference, answer)
-    error = answer - reference.output
-    budget = reference.full if exact else reference.lenient
-    relative = _relative(error, reference.output)
-    mantissa = 1.0 if exact else reference.mantissa
-    allowed = allowance(budget) * mantissa
+    error = answer - truth
+    budget, mantissa = (reference.full, 1.0) if exact else (reference.lenient, reference.mantissa)
+    relative, allowed = _relative(error, truth), allowance(budget) * mantissa
     kind, ratio = _kind(relative, allowed, reference)
-    rms = np.maximum(budget.rms, max(float_format(reference.dtype).smallest_subnormal, _LEAST))
-    rms = rms * mantissa
-    normalised = np.abs(error) / rms
+    rms = np.maximum(budget.rms, max(float_format(reference.dtype).smallest_subnormal, _LEAST)) * mantissa
     shared = () if exact else reference.shared
-    gain = directed(error, reference.output, rms, shared)
-    scale = directed(error, reference.tilt, rms, shared)
-    found = Evidence(
+    gain = directed(error, truth, rms, shared)
+    # each direction, with what it means where it makes up most of the error, and what the error is like else
+    scale = directed(error, reference.lenient.tilt, rms, shared)
+    along = (
+        (scale, f"the scale looks {scale.way} by {scale.size}", "the derivative in the scale"),
+        (gain, reference.gained.format(f"{gain.way} by {gain.size}"), "the result itself"),
+    )
+    fault = _broken_fact(reference, answer, error)
+    if fault is not None:
+        likest, cause, _ = min(along, key=lambda each: each[0].rest)
+        fault += f"; {cause}" if likest.rest < _MOST else ""
+    elif exact or reference.first_order:
+        if directions is not None:
+            fault = _lined_up(along, directions, systematic(reference.dtype, None if exact else immaterial))
+        fault = fault or _too_far_off(reference, relative, allowed, np.abs(error) / rms)
+    return Accuracy(
         relative_error=relative,
-        allowed=allowed,
+        budget=allowed,
+        largest_error=float(np.abs(error).max()),
+        rows_checked=rows_checked,
+        rows=rows,
+        passed=fault is None,
+        reason=fault,
         kind=kind,
         ratio=ratio,
-        largest_error=float(np.abs(error).max()),
-        largest_normalised=float(normalised.max()),
-        max_ulp=max_ulp(error, reference.output, reference.dtype),
-        gain=gain,
-        scale=scale,
+        max_ulp=max_ulp(error, truth, reference.dtype),
+        bias=gain.z,
+        of=reference.of,
     )
-    statistical = exact or reference.first_order
-    honest_shift = systematic(reference.dtype, None if exact else immaterial)
-    fact = _broken_fact(reference, answer, error)
-    fault = fact and fact + _looks_like_a_direction(found, reference)
-    fault = fault or (
-        _broken_statistic(found, normalised, directions, honest_shift, reference) if statistical else None
-    )
-    return replace(found, fault=fault)
 
 
 def allowance(budget: ErrorBudget) -> float:
@@ -234,28 +200,22 @@ def _kind(relative: float, allowed: float, reference: Reference) -> tuple[str | 
     return kind, relative / budget if budget > 0 else (0.0 if relative == 0 else math.inf)
 
 
-def _without_numbers(reference: Reference, fault: str) -> Evidence:
-    """Of an answer that cannot be compared."""
-    none, most = Direction(math.nan, math.nan), reference.lenient.relative
-    return Evidence(math.inf, most, None, math.inf, math.inf, math.inf, math.inf, none, none, fault)
-
-
-def _not_finite(reference: Reference, answer: Array) -> Evidence:
-    bad = ~np.isfinite(answer)
+def _incomparable(reference: Reference, answer: Array) -> str | None:
+    """Why an answer cannot be compared: -inf in another place than where a query sees nothing, or no number."""
+    infinite, bad = reference.infinite, ~np.isfinite(answer)
+    if infinite is not None:
+        misplaced = np.argwhere(np.isneginf(answer) != infinite)
+        if misplaced.size:
+            b, h, i, _ = misplaced[0]
+            expected = "-inf" if infinite[b, h, i, 0] else "a number"
+            where = f"batch {b}, head {h}, row {reference.row(int(i))}"
+            return f"expected {expected} at {where}, got {answer[b, h, i, 0]:.6g}"
+        bad &= ~infinite
+    if not bad.any():
+        return None
     first = reference.row(int(np.argwhere(bad)[:, 2].min()))
     what = "NaN" if np.isnan(answer).any() else "infinity"
-    return _without_numbers(
-        reference,
-        f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite",
-    )
-
-
-def _not_empty(reference: Reference, infinite: NDArray[np.bool_], answer: Array) -> Evidence:
-    """-inf in another place than where a query sees nothing, neither a key nor a sink."""
-    b, h, i, _ = np.argwhere(np.isneginf(answer) != infinite)[0]
-    expected = "-inf" if infinite[b, h, i, 0] else "a number"
-    where = f"batch {b}, head {h}, row {reference.row(int(i))}"
-    return _without_numbers(reference, f"expected {expected} at {where}, got {answer[b, h, i, 0]:.6g}")
+    return f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
 
 
 def _place(reference: Reference, excess: Array) -> str:
@@ -284,25 +244,13 @@ def _broken_fact(reference: Reference, answer: Array, error: Array) -> str | Non
     return f"error {abs(error[at]):.3g} above the worst case of rounding {reference.bound[at]:.3g}, {where}"
 
 
-def _broken_statistic(
-    found: Evidence,
-    normalised: Array,
-    directions: float | None,
-    honest_shift: float,
-    reference: Reference,
-) -> str | None:
-    if directions is not None:
-        told = _told_direction(found, directions, honest_shift, reference)
-        if told:
-            return told
-    if found.relative_error > found.allowed:
+def _too_far_off(reference: Reference, relative: float, allowed: float, normalised: Array) -> str | None:
+    """What of the error's size is more than rounding."""
+    if relative > allowed:
+        return f"relative error {relative:.3g}, at most {allowed:.3g} is rounding in {reference.dtype}"
+    if normalised.max() > LARGEST:
         return (
-            f"relative error {found.relative_error:.3g}, "
-            f"at most {found.allowed:.3g} is rounding in {reference.dtype}"
-        )
-    if found.largest_normalised > LARGEST:
-        return (
-            f"an error of {found.largest_normalised:.3g} predicted standard deviations "
+            f"an error of {normalised.max():.3g} predicted standard deviations "
             f"(at most {LARGEST:g} is rounding) at {_place(reference, normalised)}"
         )
     return None
@@ -316,32 +264,17 @@ def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
     return CONSTANTS * inner + immaterial * float_format(dtype).unit_roundoff
 
 
-def _along(found: Evidence, reference: Reference) -> tuple[tuple[Direction, str, str], ...]:
-    """Each direction, with what it means where it makes up most of the error, and what the error is like else."""
-    scale, gain = found.scale, found.gain
-    return (
-        (scale, f"the scale looks {scale.way} by {scale.size}", "the derivative in the scale"),
-        (gain, reference.gained.format(f"{gain.way} by {gain.size}"), "the result itself"),
-    )
-
-
-def _told_direction(found: Evidence, least_z: float, honest_shift: float, reference: Reference) -> str | None:
+def _lined_up(along: Sequence[tuple[Direction, str, str]], least_z: float, honest_shift: float) -> str | None:
     """The direction with which the error lines up, named by its cause only where it makes up most of the error.
 
     Faults of other kinds have a part along both directions too.
     """
-    for one, cause, like in sorted(_along(found, reference), key=lambda each: -abs(each[0].z)):
+    for one, cause, like in sorted(along, key=lambda each: -abs(each[0].z)):
         if abs(one.shift) > honest_shift and abs(one.z) > least_z:
             if one.rest < _MOST:
                 return f"{cause} (z = {one.z:.0f})"
             return f"errors line up with {like}, as if it were {one.size} {one.way} (z = {one.z:.0f})"
     return None
-
-
-def _looks_like_a_direction(found: Evidence, reference: Reference) -> str:
-    """What a fault looks like, where one direction makes up most of the error; else nothing."""
-    one, cause, _ = min(_along(found, reference), key=lambda each: each[0].rest)
-    return f"; {cause}" if one.rest < _MOST else ""
 
 
 # -- lower number formats
@@ -373,7 +306,7 @@ def looks_like(
         against = weigh(reference, answer, directions=DIRECTED_SHARED, immaterial=IMMATERIAL_ANYWHERE)
         rms = np.maximum(reference.lenient.rms, float_format(dtype).smallest_subnormal)
         moved = directed(answer - exact.output, reference.output - exact.output, rms, reference.shared)
-        if against.fault is None and abs(moved.shift - 1) < 0.5 and moved.z > _SURELY:
+        if against.passed and abs(moved.shift - 1) < 0.5 and moved.z > _SURELY:
             return said
     return None
 

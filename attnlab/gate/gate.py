@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.conditions import Form, is_drawn
 from attnlab.gate.evidence import explained, told_apart, weigh
-from attnlab.gate.questions import Question, drawn, posed, questions
-from attnlab.gate.relations import Relation, relations
+from attnlab.gate.questions import Question, Relation, drawn, posed, questions, relations
 from attnlab.gate.tables import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
-from attnlab.problem.directions import LOG_SUM, OUTPUT
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.result import Accuracy
+from attnlab.problem.vocabulary import DTYPES, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 
 #: a backend that needs less than this a query-key pair, on average, is asked everything: array libraries need 1e-8 to
@@ -44,7 +42,8 @@ _PACED_PAIRS = 20_000
 
 #: part of float32's error that float32 inside leaves at the least
 _NO_BETTER = 0.01
-#: calls of one question, to meet a fault that strikes once in ten
+#: calls of one question of several blocks: a fault that strikes once in ten calls escapes them with a probability of
+#: 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
 _OFTEN = 20
 #: who declines so many of the first questions, the plainest ones of several shapes, has no gradients, or no ln Z
 _PLAINEST = 4
@@ -155,27 +154,25 @@ class GateResult:
         return True if self.asked else None
 
 
+@dataclass
 class _Examination:
     """One black box under examination in one dtype and one direction."""
 
-    def __init__(
-        self,
-        budget: QuestionBudget,
-        dtype: str,
-        seed: int,
-        direction: str,
-        parts: int = 1,
-    ) -> None:
-        self.budget, self.dtype, self.seed, self.direction = budget, dtype, seed, direction
-        self.parts = parts
-        self.precision: Accuracy | None = None
-        self.narrow = False
-        self.drawn = 0
+    budget: QuestionBudget
+    dtype: str
+    seed: int
+    direction: str
+    parts: int = 1
+    precision: Accuracy | None = None
+    narrow: bool = False
+    drawn: int = 0
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong with each answer in turn."""
         for question in questions(self.dtype, self.seed, self.direction):
-            yield self._judge(question)
+            found = self._answer(question)
+            self.drawn += isinstance(found, dict) and is_drawn(question.name)
+            yield f"{question.text}: {found}" if isinstance(found, str) else None
             if not self.budget.asked and self.budget.declined == _PLAINEST and self.direction != FORWARD:
                 return
         self.budget.all_set_up()
@@ -187,22 +184,13 @@ class _Examination:
                 yield self._relate(relation, answers)
         for first, others in self._sequences():
             yield self._in_sequence(first, others)
-        if self.direction == FORWARD:
-            yield self._insist()
-
-    def _judge(self, question: Question) -> str | None:
-        """Put one question and weigh the answers; a fault names the question."""
-        found = self._answer(question)
-        if isinstance(found, dict):
-            self.drawn += is_drawn(question.name)
-        return f"{question.text}: {found}" if isinstance(found, str) else None
 
     def _answer(self, question: Question) -> Answers | str | None:
         """The answers where they are right, what is wrong with the first that is not, or None for no answer."""
         found = self.budget.put(question)
         if found is None or isinstance(found, str):
             return found
-        accuracy, rows = [], question.problem.shape.queries
+        accuracy = []
         for name, reference in question.references_of(self.parts).items():
             said = f"{name}: " if question.kind != FORWARD else ""
             malformed = _malformed(question, name, found.get(name))
@@ -212,13 +200,13 @@ class _Examination:
             if name in (OUTPUT, LOG_SUM) and question.rows is not None:
                 judged = judged[:, :, question.rows]
             weighed = weigh(reference, judged, **question.weighing(name))
-            if weighed.fault:
+            if weighed.reason is not None:
                 if self.dtype == "float64" and self.budget.asked == 1 and question.kind == FORWARD:
                     self.narrow = _as_float32(question, judged)
                 if name != OUTPUT:
-                    return said + weighed.fault
-                return said + explained(question.problem, judged, reference, weighed.fault, question.rows)
-            accuracy.append(weighed.accuracy(len(question.rows or range(rows)), rows, name))
+                    return said + weighed.reason
+                return said + explained(question.problem, judged, reference, weighed.reason, question.rows)
+            accuracy.append(weighed)
         if question.name in _CLASS_FORMS:
             judged_of = accuracy[-1:] if question.form.log_sum else accuracy[-3:]
             self.precision = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
@@ -249,6 +237,9 @@ class _Examination:
             others = (self._posed(*_changed(form, change)) for change in changes)
             if question is not None:
                 yield question, [one for one in others if one is not None]
+        often = self._posed(REPEATED_OFTEN) if self.direction == FORWARD else None
+        if often is not None and not self.budget.too_slow(often):
+            yield often, [often] * (_OFTEN - 1)
 
     def _posed(self, form: Form, dtype: str | None = None) -> Question | None:
         if self.direction == BACKWARD and not form.upstream:
@@ -268,30 +259,10 @@ class _Examination:
             if isinstance(between, str):
                 return f"{other.text}: {between}, when asked after {first.dtype}, {first.condition}"
             again = self._answer(first)
+            if again is None and other is first:
+                break
             after = "at once" if other is first else f"after {other.dtype}, {other.condition}"
             fault = self._told_apart(first, was, again, after)
-            if fault:
-                return fault
-        return None
-
-    def _insist(self) -> str | None:
-        """A causal question of several blocks twenty times over: what collides only now and then.
-
-        A fault that strikes once in ten calls escapes with a probability of 0.9^20 = 12 % in one dtype, and of
-        0.9^80 = 0.02 % in all four. A backend for which it takes too long is not asked.
-        """
-        question = self._posed(REPEATED_OFTEN)
-        assert question is not None
-        if self.budget.too_slow(question):
-            return None
-        was = self._answer(question)
-        if not isinstance(was, dict):
-            return was and f"{question.text}: {was}"
-        for time_ in range(1, _OFTEN):
-            again = self._answer(question)
-            if again is None:
-                break
-            fault = self._told_apart(question, was, again, f"for the {time_ + 1}th time")
             if fault:
                 return fault
         return None
@@ -368,13 +339,11 @@ def forget(inputs: bool = False) -> None:
 
 def _malformed(question: Question, name: str, answer: NDArray[Any] | None) -> str | None:
     problem = question.problem
-    like = {"query gradient": problem.query, "key gradient": problem.key, "value gradient": problem.value}
-    expected: tuple[int, ...] = problem.output_shape
+    like = dict(zip(GRADIENTS, (problem.query, problem.key, problem.value), strict=True))
+    expected: tuple[int, ...] = like[name].shape if name in like else problem.output_shape
     dtype = problem.query.dtype
     if name == LOG_SUM:
         expected, dtype = expected[:3], np.result_type(dtype, np.float32)
-    elif name != OUTPUT:
-        expected = like[name].shape
     if answer is None:
         return f"no {name} was returned"
     if answer.shape != expected:
@@ -390,8 +359,8 @@ def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
     What rounding the inputs costs is within what a q, a k and weights may cost that are stored again.
     """
     narrow = replace(question, problem=question.problem.with_(dtype="float32")).reference
-    evidence = weigh(narrow, answer, directions=None)
-    return evidence.fault is None and evidence.relative_error > _NO_BETTER * narrow.full.relative
+    found = weigh(narrow, answer, directions=None)
+    return found.passed and found.relative_error > _NO_BETTER * narrow.full.relative
 
 
 def _changed(form: Form, change: str) -> tuple[Form, str | None]:

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from attnlab.gate.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explained, weigh
 from attnlab.gate.reference import Reference, refer
-from attnlab.problem.directions import LOG_SUM, OUTPUT
-from attnlab.problem.dtypes import lower
 from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy
+from attnlab.problem.vocabulary import LOG_SUM, OUTPUT, lower
 from attnlab.problem.workload import Workload
 
 #: query rows are sampled so that at most about this many scores are computed in float64
@@ -97,7 +96,9 @@ def _judged(
     found = weigh(
         exact, answer, directions=DIRECTED_SHARED if name == OUTPUT else None, immaterial=IMMATERIAL_ANYWHERE
     )
-    if found.fault and name == OUTPUT:
-        problem = checked_problem(workload, rows).cast(exact.dtype)
-        found = replace(found, fault=explained(problem, answer, exact, found.fault, rows))
-    return found.accuracy(len(rows), workload.queries, name)
+    if found.reason is None:
+        return found
+    if name != OUTPUT:
+        return replace(found, reason=f"{name}: {found.reason}")
+    problem = checked_problem(workload, rows).cast(exact.dtype)
+    return replace(found, reason=explained(problem, answer, exact, found.reason, rows))

@@ -7,15 +7,15 @@ dtype.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.problem import Problem, places
+from attnlab.problem.vocabulary import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.theory.block_budget import block_classes
 from attnlab.theory.error_budget import (
     CLASSES,
@@ -41,19 +41,17 @@ FIRST_ORDER = 0.3
 class Reference:
     """The truth of one named result and its bounds; all arrays are (batch, heads, rows, dim).
 
-    output : the exact result. classes : its budgets, tightest first. bound : what no right answer exceeds.
-    low, high : least and greatest value that the row sees, per component; of gradients -inf and inf. hull_slack : how
-    far beyond them rounding may carry. mantissa : factor on the budgets where one mantissa decides, see `ONE_MANTISSA`.
-    shared : axes along which components share roundings. gained : what it means that all are too large or too small by
-    the same part. rows : which rows of the whole result these are, None for all. infinite : where the exact result is
-    -inf, as ln Z is of a row that sees nothing; `output` is 0 there. of_block : whether it is a block's output, which
-    stands here as that of one head.
+    classes : the budgets, tightest first. low, high : least and greatest value that the row sees, per component; of
+    what averages nothing -inf and inf. hull_slack : how far beyond them rounding may carry. mantissa : factor on the
+    budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
+    gained : what it means that all are too large or too small by the same part. rows : which rows of the whole result
+    these are, None for all. infinite : where the exact result is -inf, as ln Z is of a row that sees nothing; `output`
+    is 0 there. of_block : whether it is a block's output, which stands here as that of one head. of : its name.
+    checked : how many query rows were chosen, of how many.
     """
 
     dtype: str
-    output: Array
     classes: dict[str, ErrorBudget]
-    bound: Array
     low: Array
     high: Array
     hull_slack: Array
@@ -63,6 +61,8 @@ class Reference:
     rows: NDArray[np.intp] | None = None
     infinite: NDArray[np.bool_] | None = None
     of_block: bool = False
+    of: str = OUTPUT
+    checked: tuple[int, int] = (0, 0)
 
     def row(self, at: int) -> int:
         """The number, in the whole answer, of the row that is here at `at`."""
@@ -79,9 +79,14 @@ class Reference:
         return self.classes[FULL]
 
     @property
-    def tilt(self) -> Array:
-        """d output / d ln(scale), where a wrong scale moves the output."""
-        return self.lenient.tilt
+    def output(self) -> Array:
+        """The exact result."""
+        return self.lenient.output
+
+    @property
+    def bound(self) -> Array:
+        """What the error of no right answer exceeds."""
+        return self.lenient.worst_case
 
     @property
     def first_order(self) -> bool:
@@ -107,19 +112,21 @@ def refer(
     output : that of the output of whole keys, where it is known already. splits : parts that the keys are cut into, and
     merged from: that rounds some more. Raises ValueError as `attnlab.theory.error_budget` does.
     """
-    chosen = np.arange(problem.shape.queries) if rows is None else np.asarray(rows)
+    n_q = problem.shape.queries
+    chosen = np.arange(n_q) if rows is None else np.asarray(rows)
     if problem.block is not None:
-        return {OUTPUT: _of_block(problem, chosen)}
-    output = output or _of_output(problem, chosen)
-    cuts = places(problem.shape.keys, splits)
-    found = {OUTPUT: _merged(output, problem, chosen, cuts) if cuts else output}
-    if log_sum:
-        found[LOG_SUM] = _of_log_sum(output, problem, chosen, cuts)
-    if problem.output_gradient is not None:
-        for name, budget in zip(GRADIENTS, gradient_budgets(problem, rows=chosen), strict=True):
-            found[name] = replace(_of_gradient(problem.dtype, budget), mantissa=output.mantissa)
-        found[GRADIENTS[0]] = replace(found[GRADIENTS[0]], rows=chosen)
-    return found
+        found = {OUTPUT: _of_block(problem, chosen)}
+    else:
+        output = output or _of_output(problem, chosen)
+        cuts = places(problem.shape.keys, splits)
+        found = {OUTPUT: _merged(output, problem, chosen, cuts) if cuts else output}
+        if log_sum:
+            found[LOG_SUM] = _of_log_sum(output, problem, chosen, cuts)
+        if problem.output_gradient is not None:
+            budgets = zip(GRADIENTS, gradient_budgets(problem, rows=chosen), strict=True)
+            found |= {name: _of_gradient(output, budget) for name, budget in budgets}
+            found[GRADIENTS[0]] = replace(found[GRADIENTS[0]], rows=chosen)
+    return {name: replace(one, of=name, checked=(chosen.size, n_q)) for name, one in found.items()}
 
 
 def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
@@ -141,12 +148,9 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
     relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
-    lenient = classes[SCORES]
     return Reference(
         dtype=problem.dtype,
-        output=lenient.output,
         classes=classes,
-        bound=lenient.worst_case,
         low=low,
         high=high,
         hull_slack=slack + form.smallest_subnormal,
@@ -155,23 +159,25 @@ def _of_output(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     )
 
 
+def _classes(budget: ErrorBudget, sources: Mapping[str, Sequence[str]] = CLASSES) -> dict[str, ErrorBudget]:
+    return {name: budget.restricted_to(*rounded) for name, rounded in sources.items()}
+
+
 def _merged(whole: Reference, problem: Problem, chosen: NDArray[np.intp], cuts: Sequence[int]) -> Reference:
     """That of an output that is merged from parts of the keys."""
-    lenient = merged_budget(problem, replace(whole.lenient, worst_case=whole.bound), chosen, cuts)
     reach = np.maximum(np.abs(whole.low), np.abs(whole.high))
     return replace(
         whole,
-        classes={name: lenient.restricted_to(*sources) for name, sources in CLASSES.items()},
-        bound=lenient.worst_case,
+        classes=_classes(merged_budget(problem, whole.lenient, chosen, cuts)),
         hull_slack=whole.hull_slack + merging_slack(problem.dtype, len(cuts) + 1) * reach,
     )
 
 
-def _without_hull(exact: Array, **more: Any) -> Reference:
+def _without_hull(dtype: str, classes: dict[str, ErrorBudget], **more: Any) -> Reference:
     """Of what averages nothing."""
-    anything = np.broadcast_to(np.inf, exact.shape)
-    slack = np.broadcast_to(0.0, exact.shape)
-    return Reference(output=exact, low=-anything, high=anything, hull_slack=slack, **more)
+    shape = classes[SCORES].output.shape
+    low, high, slack = (np.broadcast_to(one, shape) for one in (-np.inf, np.inf, 0.0))
+    return Reference(dtype, classes, low, high, slack, **more)
 
 
 def _of_log_sum(
@@ -179,10 +185,8 @@ def _of_log_sum(
 ) -> Reference:
     budget, empty = log_sum_budget(problem, chosen, cuts)
     return _without_hull(
-        budget.output,
-        dtype="float64" if problem.dtype == "float64" else "float32",
-        classes={name: budget.restricted_to(*sources) for name, sources in CLASSES.items()},
-        bound=budget.worst_case,
+        "float64" if problem.dtype == "float64" else "float32",
+        _classes(budget),
         mantissa=output.mantissa,
         gained="it is {} on average: a logarithm to another base, or a factor, is wrong",
         rows=chosen,
@@ -192,13 +196,9 @@ def _of_log_sum(
 
 def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     """Its rows share the errors of keys and values: no direction tells them apart from a shift."""
-    classes = block_classes(problem, chosen)
-    lenient = classes[SCORES]
     return _without_hull(
-        lenient.output,
-        dtype=problem.dtype,
-        classes=classes,
-        bound=lenient.worst_case,
+        problem.dtype,
+        block_classes(problem, chosen),
         shared=(2, 3),
         gained="outputs are {} on average: a factor is missing or wrong",
         rows=chosen,
@@ -206,12 +206,11 @@ def _of_block(problem: Problem, chosen: NDArray[np.intp]) -> Reference:
     )
 
 
-def _of_gradient(dtype: str, budget: ErrorBudget) -> Reference:
+def _of_gradient(output: Reference, budget: ErrorBudget) -> Reference:
     return _without_hull(
-        budget.output,
-        dtype=dtype,
-        classes={name: budget.restricted_to(*sources) for name, sources in GRADIENT_CLASSES.items()},
-        bound=budget.worst_case,
+        output.dtype,
+        _classes(budget, GRADIENT_CLASSES),
+        mantissa=output.mantissa,
         shared=(2, 3),
         gained="it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded",
     )

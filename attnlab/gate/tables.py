@@ -244,7 +244,10 @@ kernel 64, decoding: b2 h8 n1x517 d64
 kernel 128, decoding: h8 n1x1031 d128
 """)
 
-_LOG_SUMS = """
+#: ln Z beside the output: of whole keys, then of parts that are merged by it
+LOG_SUMS = tuple(
+    replace(form, log_sum=True)
+    for form in read("""
 ln Z: b2 h3 n65x67
 ln Z, causal: b2 h3 n67 causal
 ln Z, precision class: h1 n48x512 d64
@@ -277,24 +280,11 @@ parts, ALiBi: h4 n30x40 bias=alibi splits=3
 parts, cap: n40x50 softcap=5.0 inputs=logit_std_4 splits=3
 parts, sinks: h8/2 n28 sinks mask=causal(top_left)&window(12,-1) splits=3
 many parts: h1 n5x4099 splits=64
-"""
-
-#: ln Z beside the output: of whole keys, then of parts that are merged by it
-LOG_SUMS = tuple(replace(form, log_sum=True) for form in read(_LOG_SUMS))
-
-_TABLES = (
-    *FIRST,
-    CLASS_FORM,
-    *DISTRIBUTIONS,
-    *SHAPES,
-    *SCALES,
-    *LAYOUTS,
-    *FEATURES,
-    *LONG,
-    *PATHS,
-    *LOG_SUMS,
+""")
 )
-BY_NAME = {form.name: form for form in _TABLES}
+
+FORWARD = (*FIRST, CLASS_FORM, *DISTRIBUTIONS, *SHAPES, *SCALES, *LAYOUTS, *FEATURES)
+BY_NAME = {form.name: form for form in (*FORWARD, *LONG, *PATHS, *LOG_SUMS)}
 
 
 def _backward(forms: tuple[Form, ...]) -> tuple[Form, ...]:
@@ -358,7 +348,6 @@ groups, several blocks: h4/2 n150x141 d32
 #: scores of a feature's condition up to which its gradients are asked for: what is longer is so for its blocks
 _SMALL = 8_000
 
-FORWARD = (*FIRST, CLASS_FORM, *DISTRIBUTIONS, *SHAPES, *SCALES, *LAYOUTS, *FEATURES)
 BACKWARD = (
     *BACKWARD_FIRST,
     BACKWARD_CLASS_FORM,
@@ -380,27 +369,20 @@ REPEATED_OFTEN = BY_NAME["several blocks, causal"]
 
 #: asked, then with one thing changed on the very same shapes, then as before: a kernel that is kept by a key that
 #: leaves something out answers the second as the first. What is changed is written as in a form, or is a dtype
-SEQUENCES: tuple[tuple[Form, tuple[str, ...]], ...] = (
-    (
-        Form.parse("sequence: b2 h4 n24x24"),
-        (
-            *("mask=causal(top_left)", "array=qk", "mask=window(3,2)", "mask=key_lengths(7,24)"),
-            *("mask=random(0.5,1)", "bias=1hqk", "bias=alibi", "softcap=1.0", "sinks", "scale=0.5"),
-            *("layout=heads_inside", "layout=transposed", "layout=sliced", "inputs=logit_std_2"),
-            *("draw=1", "float16", "float32", "bfloat16"),
+SEQUENCES: tuple[tuple[Form, tuple[str, ...]], ...] = tuple(
+    (Form.parse(form), tuple(changes.split()))
+    for form, changes in {
+        "sequence: b2 h4 n24x24": (
+            "mask=causal(top_left) array=qk mask=window(3,2) mask=key_lengths(7,24) mask=random(0.5,1) bias=1hqk "
+            "bias=alibi softcap=1.0 sinks scale=0.5 layout=heads_inside layout=transposed layout=sliced "
+            "inputs=logit_std_2 draw=1 float16 float32 bfloat16"
         ),
-    ),
-    (
-        Form.parse("masked sequence: b2 h4 n24x30 mask=causal(top_left)&random(0.7,1)"),
-        (
-            *("mask=causal(bottom_right)&random(0.7,1)", "mask=causal(top_left)&random(0.7,2)"),
-            "mask=causal(top_left)&window(5,-1)",
+        "masked sequence: b2 h4 n24x30 mask=causal(top_left)&random(0.7,1)": (
+            "mask=causal(bottom_right)&random(0.7,1) mask=causal(top_left)&random(0.7,2) "
+            "mask=causal(top_left)&window(5,-1)"
         ),
-    ),
-    (Form.parse("sequence of lengths: b2 h4/2 n24x30 mask=key_lengths(9,30)"), ("mask=key_lengths(30,9)",)),
-    (Form.parse("sequence of arrays: b2 h4/2 n24x30 array=qk"), ("draw=1", "array=1hqk", "array=b11k")),
-    (
-        Form.parse("sequence of sums: b2 h4 n24x30 bias=1hqk softcap=5.0 sinks"),
-        ("draw=1", "bias=b1qk", "softcap=2.0", "bias=1hqk-"),
-    ),
+        "sequence of lengths: b2 h4/2 n24x30 mask=key_lengths(9,30)": "mask=key_lengths(30,9)",
+        "sequence of arrays: b2 h4/2 n24x30 array=qk": "draw=1 array=1hqk array=b11k",
+        "sequence of sums: b2 h4 n24x30 bias=1hqk softcap=5.0 sinks": "draw=1 bias=b1qk softcap=2.0 bias=1hqk-",
+    }.items()
 )

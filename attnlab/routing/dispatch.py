@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,19 +20,7 @@ from attnlab.environment import environment
 from attnlab.judge.analysis import MORE_MEMORY
 from attnlab.judge.pairing import Verdict
 from attnlab.problem.workload import Workload
-from attnlab.routing.routes import (
-    OWN,
-    TRAINING,
-    Call,
-    Kind,
-    Outside,
-    Route,
-    Routes,
-    Sizes,
-    bound,
-    kind_of,
-    workload_of,
-)
+from attnlab.routing.routes import OWN, Outside, Route, Routes, bound, factors, kind_of, workload_of
 from attnlab.runs.store import Run, read_run
 from attnlab.text import counted, listed
 
@@ -157,15 +146,12 @@ class Fastest:
         route = found.route
         if route is None:
             return Choice(found.backend, True, found.reason, None, None, None, None, {})
-        against, verdict, why = None, None, found.reason
-        if not why:
-            against = route.rival(found.backend)
-            verdict = None if against is None else route.verdict(found.backend, against)
-            why = _why(route, found, against, verdict)
+        why = found.reason
+        against, verdict = (None, None) if why else route.held_against(found.backend)
         return Choice(
             found.backend,
             bool(found.reason),
-            why,
+            why or _why(route, found, against, verdict),
             route.cell.workload,
             found.factor,
             against,
@@ -175,14 +161,11 @@ class Fastest:
 
     def _find(self, *asked: Any) -> _Found:
         """Who answers a call, whose arguments are those of `__call__` in their order."""
-        tensors = asked[:3]
         try:
             self._require_state(*asked[:4])
-            differentiable = _grad_enabled() and any(one.requires_grad for one in tensors)
-            workload = workload_of(Call._make((*asked, differentiable)))
-            kind = kind_of(workload)
-            assert kind is not None, "a call is of a kind"
-            route, factor = self._nearest(kind, workload)
+            differentiable = _grad_enabled() and any(one.requires_grad for one in asked[:3])
+            workload = workload_of(*(*asked, differentiable))
+            route, factor = self._nearest(workload)
         except Outside as outside:
             return _Found(None, OWN, str(outside))
         if route.why_own:
@@ -191,26 +174,26 @@ class Fastest:
             if name == OWN:
                 return _Found(None, OWN, "", route, factor)
             backend = self._routes.backends[name]
-            attend = None if backend.declines(workload) is not None else bound(backend, workload, kind)
+            attend = None if backend.declines(workload) is not None else bound(backend, workload)
             if attend is not None:
                 return _Found(attend, name, "", route, factor)
         return _Found(None, OWN, "no backend that was measured there takes this call", route, factor)
 
-    def _nearest(self, kind: Kind, workload: Workload) -> tuple[Route, float]:
+    def _nearest(self, workload: Workload) -> tuple[Route, float]:
         """The measured workload that is nearest. Raises Outside where it is of another kind, or too far."""
-        routes, sizes = self._routes.by_kind.get(kind), Sizes.of(workload)
+        kind = kind_of(workload)
+        assert kind is not None, "a call is of a kind"
+        routes = self._routes.by_kind.get(kind)
         if not routes:
             raise Outside(_other_kind(kind, list(self._routes.by_kind)))
 
         def distance(one: Route) -> tuple[float, float, bool]:
-            return (
-                one.sizes.factor(sizes),
-                one.sizes.apart(sizes),
-                one.cell.workload.layout != workload.layout,
-            )
+            """The factor of the size that differs most; of two that are equal the nearer; then the same layout."""
+            apart = factors(one.cell.workload, workload)
+            return max(apart), math.hypot(*map(math.log, apart)), one.cell.workload.layout != workload.layout
 
         nearest = min(routes, key=distance)
-        factor = nearest.sizes.factor(sizes)
+        factor = max(factors(nearest.cell.workload, workload))
         if factor > self._factor:
             raise Outside(
                 f"its sizes differ by a factor of up to {units.number_text(factor)} from those of the nearest measured "
@@ -294,33 +277,14 @@ def _question(
     )
 
 
-def _other_kind(kind: Kind, measured: list[Kind]) -> str:
+def _other_kind(kind: tuple[str, ...], measured: list[tuple[str, ...]]) -> str:
     """What of `kind` was not measured, among those that agree with it in everything that is told before."""
-    for name, asked in kind._asdict().items():
-        there = list(dict.fromkeys(getattr(one, name) for one in measured))
+    for at, asked in enumerate(kind):
+        there = list(dict.fromkeys(one[at] for one in measured))
         if asked not in there:
-            return f"{_SAID[name](asked)} was not measured, but {', '.join(map(_SAID[name], there))}"
-        measured = [one for one in measured if getattr(one, name) == asked]
-    raise AssertionError("every field of the kind was measured")
-
-
-_MASKS = {
-    "": "no mask",
-    "causal": "a causal mask",
-    "booleans": "a mask of booleans",
-    "numbers": "a mask of numbers",
-}
-#: how a field of a kind is said
-_SAID: dict[str, Callable[[Any], str]] = {
-    "device": str,
-    "dtype": str,
-    "direction": lambda value: "training (with gradients)" if value == TRAINING else value,
-    "mask": _MASKS.__getitem__,
-    "head_dim": "head_dim {}".format,
-    "value_dim": "value_dim {}".format,
-    "grouped": lambda value: f"{counted(value, 'head')} a key head",
-    "one_query": lambda value: "one query" if value else "several queries",
-}
+            return f"{asked} was not measured, but {', '.join(there)}"
+        measured = [one for one in measured if one[at] == asked]
+    raise AssertionError("every part of the kind was measured")
 
 
 def _why(route: Route, found: _Found, against: str | None, verdict: Verdict | None) -> str:

@@ -14,9 +14,9 @@ from attnlab.backend.calling import merge
 from attnlab.backend.library import open_library
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import LOG_SUM, OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.theory import log_sums
 
@@ -83,5 +83,5 @@ def test_backends_give_ln_z_and_merge_within_the_budget(
     found = backend.named(workload, backend.bind(workload, problem)())
     references = refer(problem, log_sum=True, splits=splits)
     for which in (OUTPUT, LOG_SUM):
-        fault = weigh(references[which], found[which], directions=None).fault
+        fault = weigh(references[which], found[which], directions=None).reason
         assert fault is None, f"{which} of {workload.label}: {fault}"

@@ -14,11 +14,10 @@ from attnlab.gate.evidence import weigh
 from attnlab.gate.gate import examine
 from attnlab.gate.questions import Question
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import DTYPES, round_to
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy, Outcome, Result
+from attnlab.problem.vocabulary import DTYPES, OUTPUT, round_to
 from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
@@ -32,12 +31,12 @@ def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dt
     references, exact = refer(problem), eager(problem, "float64")
     for answers in (eager(problem), {name: round_to(one, dtype) for name, one in exact.items()}):
         for name, reference in references.items():
-            assert weigh(reference, answers[name], directions=None).fault is None, name
+            assert weigh(reference, answers[name], directions=None).passed, name
     if feature not in ("plain", "value_dim"):
         arrays, g = (problem.query, problem.key, problem.value), problem.output_gradient
         plain = Problem.of(*arrays, output_gradient=g, scale=problem.scale, dtype=dtype)
         for name, one in eager(plain, "float64").items():
-            assert weigh(references[name], round_to(one, dtype), directions=None).fault is not None, name
+            assert not weigh(references[name], round_to(one, dtype), directions=None).passed, name
 
 
 # -- what is said of one answer

@@ -10,8 +10,8 @@ from attnlab.backend.library import array_type, open_library
 from attnlab.errors import Unavailable
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import OUTPUT
 from attnlab.problem.inputs import problem_of
+from attnlab.problem.vocabulary import OUTPUT
 from attnlab.problem.workload import Workload
 
 #: all that the formula takes, at once
@@ -45,7 +45,7 @@ def test_the_formula_is_right_on_the_arrays_of_each_library(name: str) -> None:
     arrays = (library.from_numpy(one, "float32") for one in (problem.query, problem.key, problem.value))
     found = backend.attend(*arrays, **options)
     assert isinstance(found, array_type(library)) and library.dtype_of(found) == "float32"
-    assert weigh(refer(problem)[OUTPUT], library.to_numpy(found), directions=None).fault is None
+    assert weigh(refer(problem)[OUTPUT], library.to_numpy(found), directions=None).passed
 
 
 def test_a_setting_says_whose_arrays() -> None:
@@ -55,4 +55,4 @@ def test_a_setting_says_whose_arrays() -> None:
     assert backend.library == "torch"
     found = backend.named(workload, backend.bind(workload)())
     for name, reference in refer(problem_of(workload)).items():
-        assert weigh(reference, found[name], directions=None).fault is None, name
+        assert weigh(reference, found[name], directions=None).passed, name

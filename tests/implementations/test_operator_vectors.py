@@ -16,7 +16,7 @@ from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate.evidence import IMMATERIAL_ANYWHERE, weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import OUTPUT
+from attnlab.problem.vocabulary import OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 
@@ -33,7 +33,7 @@ def fault(vector: Vector, answer: object) -> str | None:
         directions=None,
         immaterial=IMMATERIAL_ANYWHERE,
     )
-    return found.fault and f"{vector.name}: {found.fault}"
+    return found.reason and f"{vector.name}: {found.reason}"
 
 
 def test_the_cases_cover_what_the_operator_can_be_asked() -> None:

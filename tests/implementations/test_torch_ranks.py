@@ -68,7 +68,7 @@ def test_every_cut_is_right_by_the_gates_questions(over_ranks: Backend, dtype: s
         answers = probe.answer(question.problem, workload, *question.layouts)
         for name, reference in question.references_of(over_ranks.parts).items():
             found = weigh(reference, answers[name], **question.weighing(name))
-            assert found.fault is None, f"{name} of {question.text}: {found.fault}"
+            assert found.passed, f"{name} of {question.text}: {found.reason}"
     assert min(asked[True], asked[False]) > 0
 
 

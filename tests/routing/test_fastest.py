@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from raced_runs import TENSORS, raced, sent, tensors, winner
 from synthetic import synthetic
+from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
 from attnlab.text import counted
@@ -26,6 +28,25 @@ def test_the_fastest_answers(name: str, tmp_path: Path) -> None:
     assert found.verdict is not None and found.verdict.low < 2.0 < found.verdict.high
     assert found.verdict.ratio == pytest.approx(2.0, rel=0.01)
     assert "times as fast as" in found.why and "this very shape" in found.why and str(found).startswith(name)
+
+
+def test_the_arguments_are_those_of_pytorchs_own(tmp_path: Path) -> None:
+    """In their order, with their names and defaults; six may be given by position, as no more may be to PyTorch's."""
+    found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = (*tensors(), None, 0.0, False, None, False)
+    for count in range(3, 7):
+        rest = dict(zip(names[count:], given[count:], strict=True))
+        for asked in ({}, rest):
+            torch.testing.assert_close(found(*given[:count], **asked), own_function(*given[:count], **asked))
+            assert found.explain(*given[:count], **asked).backend == "torch_eager"
+    for function in (found, found.explain, own_function):
+        with pytest.raises(TypeError):
+            function(*given[:7])
+    for function in (found, found.explain):
+        parameters = inspect.signature(function).parameters.values()
+        assert tuple(one.name for one in parameters) == names
+        assert tuple(one.default for one in parameters)[3:] == given[3:]
 
 
 def test_the_nearest_measured_shape_decides(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention as own_function
 import attnlab
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import DTYPES, GRADIENTS, OUTPUT
 from attnlab.routing.dispatch import Fastest
 
 #: what is asked of each of these backends in the run of `everything`, beside no mask: causal, booleans, numbers
@@ -110,7 +109,7 @@ def test_the_answer_is_right_whatever_is_asked(
     problem = _problem(call, arrays, options, upstream if call["grad"] else None)
     references = refer(problem)
     for what, result in results.items():
-        fault = weigh(references[what], _numpy(result), directions=None).fault
+        fault = weigh(references[what], _numpy(result), directions=None).reason
         assert fault is None, f"{what} of {choice}: {fault}"
 
 
