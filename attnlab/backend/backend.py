@@ -19,10 +19,9 @@ from attnlab.backend.keywords import unsupported, unsupported_part
 from attnlab.backend.library import Library, array_type, open_library
 from attnlab.backend.storage import not_stored
 from attnlab.errors import Declined
-from attnlab.problem.block import PROJECTIONS
-from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import PROJECTIONS, Problem
+from attnlab.problem.vocabulary import LOG_SUM, OUTPUT
 from attnlab.problem.workload import Workload
 
 

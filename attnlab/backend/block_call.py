@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.backend.library import Call, Library
-from attnlab.problem.block import PROJECTIONS, Block, angles, projected
+from attnlab.problem.problem import PROJECTIONS, Block, angles, projected
 
 #: query, key and value to the output of all heads, (batch, heads, length, dim) each
 Core = Callable[[Any, Any, Any], Any]

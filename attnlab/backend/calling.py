@@ -20,9 +20,9 @@ from attnlab.backend.keywords import given
 from attnlab.backend.library import Arrays, Call, Library
 from attnlab.backend.storage import STORED
 from attnlab.errors import Declined
-from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.problem import Problem, places
-from attnlab.problem.workload import CONTIGUOUS, Workload
+from attnlab.problem.vocabulary import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT
+from attnlab.problem.workload import Workload
 
 if TYPE_CHECKING:
     from attnlab.backend.backend import Backend

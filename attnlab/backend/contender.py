@@ -18,7 +18,7 @@ from typing import Any
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import SETTING, chosen, load
 from attnlab.backend.library import huge_page_variables, thread_variables
-from attnlab.problem.block import PROJECTIONS
+from attnlab.problem.problem import PROJECTIONS
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _ENTRY = re.compile(r"#\d+$")

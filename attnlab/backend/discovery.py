@@ -10,7 +10,7 @@ A backend file needs no import from attnlab. It holds
     workload asks for it, so that ``attend(q, k, v)`` is a valid backend.
 ``block(parameters, heads, *, causal)``, in place of ``attend``
     for what computes a whole multi-head block by itself: from its parameters, arrays of the library by the names of
-    `attnlab.problem.block.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
+    `attnlab.problem.problem.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
     and returns (batch, queries, d_model). Its further keywords mean what they mean to ``attend``, and ``rotary`` may be
     among them. Around any ``attend`` the harness makes the block itself (`attnlab.backend.block_call`).
 ``declines(workload)``, optional
@@ -66,7 +66,7 @@ from attnlab.backend.keywords import known_keywords
 from attnlab.backend.library import imports_begun, libraries
 from attnlab.errors import Declined, Unavailable
 from attnlab.plain import suggestion
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES
 
 _HOME = "attnlab.implementations"
 #: what a file's `SETTINGS` have to be

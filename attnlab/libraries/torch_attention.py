@@ -31,7 +31,8 @@ from attnlab.errors import Unavailable
 from attnlab.libraries.host import positive_scale
 from attnlab.problem.mask_kinds import Causal, band
 from attnlab.problem.masks import Mask
-from attnlab.problem.workload import GIVEN, Workload
+from attnlab.problem.vocabulary import GIVEN
+from attnlab.problem.workload import Workload
 from attnlab.text import one_line
 
 Attend = Callable[..., Any]
