@@ -31,6 +31,14 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (head, ["---"] * len(head), *rows))
 
 
+def alike(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+    """Rows of a table in which those that differ in their first cell alone are one."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(name)
+    return [("; ".join(ones), *cells) for cells, ones in names.items()]
+
+
 def publish(
     title: str,
     made_by: str,
