@@ -250,11 +250,9 @@ def _moments(family: Family, where: Where, drawn: Array) -> Iterator[Row]:
     yield _variance(family, where, drawn)
     # the means without each block in turn
     rest_2, rest_4 = ((one.sum() - one) / (count - 1) for one in (second, fourth))
-    room = {
-        "standard_error": math.sqrt((count - 1) * float(np.var(rest_4 / rest_2**2))),
-        "slack": _ROUNDING * exact.kurtosis,
-    }
-    yield Row.compare(KURTOSIS, where, exact.kurtosis, fourth.mean() / second.mean() ** 2, **room)
+    error, slack = math.sqrt((count - 1) * float(np.var(rest_4 / rest_2**2))), _ROUNDING * exact.kurtosis
+    found = fourth.mean() / second.mean() ** 2
+    yield Row.compare(KURTOSIS, where, exact.kurtosis, found, standard_error=error, slack=slack)
 
 
 def _variance(family: Family, where: Where, drawn: Array) -> Row:
