@@ -16,9 +16,10 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from attnlab.problem.distributions import SUFFIX, Captured, named
 from attnlab.problem.fields import declaration, option, reader
-from attnlab.problem.workload import GIVEN, Workload
+from attnlab.problem.inputs import SUFFIX, Captured, named
+from attnlab.problem.vocabulary import GIVEN
+from attnlab.problem.workload import Workload
 
 #: of a plan, where nothing is said
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
@@ -133,7 +134,7 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
     """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
 
     Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
-    (`attnlab.problem.distributions`) one for each of its layers, with its sizes and conditions where nothing is said.
+    (`attnlab.problem.inputs`) one for each of its layers, with its sizes and conditions where nothing is said.
     Raises ValueError as `Workload` does.
     """
     files = _files(said.get("distribution"), grid=grid)

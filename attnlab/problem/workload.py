@@ -16,10 +16,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.problem.block import head_dim_of, projected, shapes
-from attnlab.problem.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
-from attnlab.problem.distributions import DISTRIBUTIONS, Captured, is_captured
-from attnlab.problem.dtypes import DTYPES, ITEM_BYTES
 from attnlab.problem.fields import (
     declaration,
     declared,
@@ -28,22 +24,22 @@ from attnlab.problem.fields import (
     spoken,
     whole,
 )
+from attnlab.problem.inputs import DISTRIBUTIONS, Captured, is_captured
 from attnlab.problem.mask_kinds import ALIGNMENTS, Shape, Window
 from attnlab.problem.masks import Counts, Mask, fields_of, masked_by
-from attnlab.problem.problem import Alibi, Problem, checked_number
-
-DEVICES = ("cpu", "cuda")
-#: how keys and values lie between calls, and what a reader calls it; see `attnlab.backend.storage`
-STORAGES = {
-    "contiguous": "contiguous keys",
-    "preallocated": "preallocated cache",
-    "grown": "grown cache",
-    "packed": "packed batch",
-    "paged": "paged cache",
-}
-CONTIGUOUS = "contiguous"
-#: the mask and the bias of a caller's own array, which have no text
-GIVEN = "given"
+from attnlab.problem.problem import Alibi, Problem, checked_number, head_dim_of, projected, shapes
+from attnlab.problem.vocabulary import (
+    CONTIGUOUS,
+    DEVICES,
+    DIRECTIONS,
+    DTYPES,
+    GIVEN,
+    ITEM_BYTES,
+    LOG_SUM,
+    OF_QUERIES,
+    OUTPUT,
+    STORAGES,
+)
 
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim", "splits")
 #: what is asked of a block alone, and why nothing else is
@@ -73,7 +69,7 @@ class Workload:
 
     With a `d_model` it is the multi-head block around that: x: (batch, queries, d_model) is projected to the query,
     x itself (as many keys as queries) or a memory (batch, keys, d_model) to key and value, and the heads together back
-    to the output: (batch, queries, d_model) (`attnlab.problem.block`). What a field means its declaration says; None
+    to the output: (batch, queries, d_model) (`attnlab.problem.problem`). What a field means its declaration says; None
     and True stand for what is written as the default of `causal`, `kv_heads`, `value_dim`, `head_dim` and `scale`.
 
     Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
@@ -256,15 +252,13 @@ class Workload:
     def captured(self) -> Captured | None:
         """The file that the inputs are read from, None where they are drawn.
 
-        Raises ValueError where its digest is not told: `attnlab.problem.distributions.named` finds it.
+        Raises ValueError where its digest is not told: `attnlab.problem.inputs.named` finds it.
         """
         if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
             return None
         found = Captured.parse(self.distribution)
         if not found.digest:
-            raise ValueError(
-                f"distribution must name the digest of {found.text}, got none: see distributions.named"
-            )
+            raise ValueError(f"distribution must name the digest of {found.text}, got none: see inputs.named")
         return found
 
     @property

@@ -15,8 +15,8 @@ import msgspec
 from attnlab.backend.contender import parse_all
 from attnlab.experiments import CHAPTER, chosen_experiments
 from attnlab.plain import decode
-from attnlab.problem.distributions import is_captured
 from attnlab.problem.grid import GRID, choices, workloads
+from attnlab.problem.inputs import is_captured
 from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.runs.presets import preset_workloads
