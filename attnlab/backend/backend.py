@@ -142,7 +142,7 @@ class Backend:
         problem : by default the workload's own, see `problem_of`. Conversion, device transfer and `prepare` happen
         here, once; in direction backward the forward pass too. The call returns what `named` names. What is drawn here
         is given up, array by array, for what the library makes of it. projection : of a block, see
-        `attnlab.backend.block_call`; "fused" unless given. Raises Declined with the reason.
+        `attnlab.backend.calling`; "fused" unless given. Raises Declined with the reason.
         """
         self.require(workload, projection)
         arrays, left = self.arrays(workload, problem)

@@ -77,7 +77,7 @@ class Contender:
     `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
     the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
     tests of the instrument itself. `projection` is how x of a multi-head block is projected
-    (`attnlab.backend.block_call`), None for as it comes.
+    (`attnlab.backend.calling`), None for as it comes.
     """
 
     name: str

@@ -293,6 +293,12 @@ def _one_line(messages: list[str], error: str) -> str:
     return f"PyTorch says: {said}"
 
 
+@functools.lru_cache(maxsize=64)
+def tensor_of(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """The numbers on the device, copied there once."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
 class Limits(NamedTuple):
     """What a family of kernels takes, whatever is asked of it."""
 
