@@ -34,7 +34,7 @@ from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine
 from attnlab.gate.questions import Question
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from attnlab.runs.dataset_query import VIEWS
+from attnlab.runs.dataset import VIEWS
 from attnlab.runs.dataset_schema import PARTITIONS, TABLES, VERSION, VERSION_KEY, WORKLOAD, arrow
 
 PAGE = Path(__file__).with_suffix(".md")

@@ -30,7 +30,8 @@ from attnlab.libraries.host import Made, Recipe, required
 from attnlab.problem.mask_kinds import Place, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
-from attnlab.problem.workload import GIVEN, Workload
+from attnlab.problem.vocabulary import GIVEN
+from attnlab.problem.workload import Workload
 
 ggml: Any = required("ggml", extra="ggml")
 

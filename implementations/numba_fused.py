@@ -56,47 +56,6 @@ def prepare(
     return query, key, value
 
 
-def attend(
-    query: NDArray[Any],
-    key: NDArray[Any],
-    value: NDArray[Any],
-    *,
-    scale: float,
-    causal: bool = False,
-    causal_bottom_right: bool = False,
-    window: tuple[int, int] | None = None,
-    window_bottom_right: tuple[int, int] | None = None,
-    key_lengths: tuple[int, ...] | None = None,
-    mask: NDArray[np.bool_] | None = None,
-    bias: NDArray[Any] | None = None,
-    alibi_slopes: tuple[float, ...] | None = None,
-    softcap: float | None = None,
-    sinks: NDArray[Any] | None = None,
-    enable_gqa: bool = False,
-) -> NDArray[Any]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
-
-    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
-    broadcastable to (batch, heads, n_q, n_k), alibi_slopes and sinks (heads,).
-    """
-    return attend_with_log_sum(
-        query,
-        key,
-        value,
-        scale=scale,
-        causal=causal,
-        causal_bottom_right=causal_bottom_right,
-        window=window,
-        window_bottom_right=window_bottom_right,
-        key_lengths=key_lengths,
-        mask=mask,
-        bias=bias,
-        alibi_slopes=alibi_slopes,
-        softcap=softcap,
-        sinks=sinks,
-    )[0]
-
-
 def attend_with_log_sum(
     query: NDArray[Any],
     key: NDArray[Any],
@@ -115,7 +74,12 @@ def attend_with_log_sum(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen."""
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum; and ln Z.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
+    broadcastable to (batch, heads, n_q, n_k), alibi_slopes and sinks (heads,). ln Z is (batch, heads, n_q), −inf where
+    no key is seen.
+    """
     batch, _, n_q, _ = query.shape
     n_k, value_dim = value.shape[-2:]
     inner = _inner(query.dtype)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from attnlab.problem.fields import declaration
 from attnlab.problem.mask_kinds import OPEN, Part, Shape
 from attnlab.problem.masks import Mask
-from attnlab.problem.workload import GIVEN, Workload
+from attnlab.problem.vocabulary import GIVEN
+from attnlab.problem.workload import Workload
 
 _NAMES = {one.name: declaration(one).names for one in dataclasses.fields(Workload)}
 

@@ -112,13 +112,13 @@ class LiveTable(_Timed):
         from rich.console import Group
         from rich.text import Text
 
-        from attnlab.cli.standings import table, undecided
+        from attnlab.cli.tables import race_table, undecided
 
         lines: list[RenderableType] = []
         kept = self._rows[-max(1, height - _FRAME) :]
         hidden = len(self._rows) - len(kept)
         if kept:
-            lines.append(table(kept, f"so far (… {hidden} workloads before)" if hidden else "so far"))
+            lines.append(race_table(kept, f"so far (… {hidden} workloads before)" if hidden else "so far"))
         left = self.left()
         times = _clock_text(self.elapsed()) + " so far"
         times += "" if left is None else f", about {_clock_text(left)} left"

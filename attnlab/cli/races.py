@@ -56,7 +56,7 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
     and still writes the report; --resume goes on from there.
     """
     from attnlab.cli.progress import live_progress
-    from attnlab.cli.standings import show_run
+    from attnlab.cli.tables import show_run
     from attnlab.problem.result import Outcome
     from attnlab.report import write
     from attnlab.runs import execute

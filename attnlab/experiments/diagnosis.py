@@ -32,11 +32,10 @@ from attnlab.experiments.capture import exact_output
 from attnlab.experiments.heads import Head, heads_of
 from attnlab.experiments.survey import one_thread
 from attnlab.plain import finite
-from attnlab.problem import distributions as files
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import DTYPES, ITEM_BYTES
+from attnlab.problem import inputs as files
 from attnlab.problem.grid import workloads
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import DTYPES, ITEM_BYTES, OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import compare
 from attnlab.race.limits import Limits
@@ -222,7 +221,7 @@ def diagnose(
 
 
 def save(file: Path, problems: Mapping[int, Problem], model: str) -> None:
-    """Write every layer's inputs into `file`, as `layer0`, `layer1`, ...; errors as `problem.distributions.save`."""
+    """Write every layer's inputs into `file`, as `layer0`, `layer1`, ...; errors as `problem.inputs.save`."""
     files.save(
         file, {f"layer{number}": one for number, one in problems.items()}, {"model": one_line(model, 80)}
     )

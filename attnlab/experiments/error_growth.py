@@ -18,8 +18,8 @@ from attnlab.experiments import panels
 from attnlab.experiments.finding import STANDARD_ERRORS, Experiment, Finding, Row, Shown, Where, pick
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.figures import BLACK, entitle, new_figure, powers_of_two
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import round_to
 from attnlab.theory import GRADIENT_CLASSES, ErrorBudget, classify, gradient_budgets, precision_classes
 from attnlab.theory.error_budget import CLASSES
 

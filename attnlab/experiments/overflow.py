@@ -14,7 +14,7 @@ from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick
 from attnlab.experiments.observables import Attend
 from attnlab.experiments.survey import OpenBackend, Survey, agreement
 from attnlab.figures import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
-from attnlab.problem.dtypes import DTYPES, carrier, round_to
+from attnlab.problem.vocabulary import DTYPES, carrier, round_to
 from attnlab.theory import float_format, overflow_threshold, underflow_threshold
 
 if TYPE_CHECKING:

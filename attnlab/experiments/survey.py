@@ -6,8 +6,6 @@ with an error becomes a failed row instead of the end of the experiment.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -181,19 +179,16 @@ def one_thread() -> Iterator[None]:
     Experiments ask several libraries in turn, and a pool that spins while it waits takes the processor from the one at
     work: on two cores the saturation experiment took 12 s with one thread and 47 s with two.
     """
+    import torch  # so that its pool is there to be limited
     from threadpoolctl import threadpool_limits
 
-    # imported first, so that its pool is there to be limited
-    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
-    before = torch.get_num_threads() if torch else 0
+    before = torch.get_num_threads()
     with threadpool_limits(1):
+        torch.set_num_threads(1)
         try:
-            if torch:
-                torch.set_num_threads(1)
             yield
         finally:
-            if torch:
-                torch.set_num_threads(before)
+            torch.set_num_threads(before)
 
 
 def mean_over_clusters(found: Array) -> tuple[float, float]:
@@ -222,18 +217,3 @@ def statistic_over_clusters(
     rng = np.random.default_rng(0)
     drawn = [statistic(found[rng.integers(0, len(found), len(found))]) for _ in range(resamples)]
     return statistic(found), float(np.std(drawn, ddof=1))
-
-
-def log_log_slope(x: Sequence[float], y: Sequence[float], y_error: Sequence[float]) -> tuple[float, float]:
-    """Slope of ln y on ln x and its standard error, each point weighted by 1/(relative error)².
-
-    Points are independent, the errors known and small beside y (weighted least squares; Press et al., Numerical
-    Recipes, section 15.2). Raises ValueError for fewer than two different x, or an x, y or error not above 0.
-    """
-    log_x, found, errors = np.log(np.asarray(x, float)), np.asarray(y, float), np.asarray(y_error, float)
-    if not (np.isfinite(log_x).all() and found.min() > 0 and errors.min() > 0):
-        raise ValueError("a slope needs x, y and errors above 0")
-    if np.ptp(log_x) == 0:
-        raise ValueError("a slope needs at least two different x")
-    (slope, _), covariance = np.polyfit(log_x, np.log(found), 1, w=found / errors, cov="unscaled")
-    return float(slope), math.sqrt(covariance[0, 0])

@@ -31,7 +31,8 @@ from attnlab.errors import Unavailable
 from attnlab.libraries.host import positive_scale
 from attnlab.problem.mask_kinds import Causal, band
 from attnlab.problem.masks import Mask
-from attnlab.problem.workload import GIVEN, Workload
+from attnlab.problem.vocabulary import GIVEN
+from attnlab.problem.workload import Workload
 from attnlab.text import one_line
 
 Attend = Callable[..., Any]
@@ -290,6 +291,12 @@ def _one_line(messages: list[str], error: str) -> str:
             reasons.append(reason)
     said = "; ".join(reasons) or " ".join(error.partition("\n")[0].split())
     return f"PyTorch says: {said}"
+
+
+@functools.lru_cache(maxsize=64)
+def tensor_of(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """The numbers on the device, copied there once."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 class Limits(NamedTuple):

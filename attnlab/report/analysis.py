@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from attnlab.judge import analysis as judged
@@ -31,6 +31,28 @@ class Analysis(judged.Analysis):
     """What the results of `run` say, and the run itself."""
 
     run: Run
+
+    def facts(self, contender: str) -> Mapping[str, Any]:
+        """What is recorded of the process that a contender ran in."""
+        return mapping(mapping(self.run.environment.get("contenders")).get(contender))
+
+    @cached_property
+    def turns(self) -> tuple[int, int]:
+        """How many turns do not count, as other programs disturbed them, and how many there were."""
+        rankings = [cell.ranking for cell in self.cells if cell.ranking is not None]
+        return sum(one.disturbed for one in rankings), sum(one.turns for one in rankings)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """An entry of an environment, which a file may hold anything in: itself, or nothing where it is no mapping."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def pool_threads(facts: Mapping[str, Any]) -> list[int]:
+    """How many threads there are in the pools of a contender's process, ascending."""
+    pools = facts.get("pools")
+    counts = [mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
+    return sorted({one for one in counts if isinstance(one, int) and one > 0})
 
 
 def neutral_text(text: str) -> str:

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnlab import units
-from attnlab.judge.analysis import Cell, Choice, choose, largest_with_peaks, peaks_of
+from attnlab.judge.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import Sure, decidable
 from attnlab.problem.result import Outcome, Result
-from attnlab.report import tables
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened
 from attnlab.text import counted, listed, named
@@ -36,42 +35,23 @@ _FAILURES = {
 
 
 @dataclass(frozen=True)
-class GroupAnswer:
-    """Who is first in one group of workloads: whom to use there, and the table by length and heads.
-
-    The table is there as Markdown, and as text for a terminal.
-    """
-
-    name: str
-    line: str
-    table: str
-    text: str
-
-
-@dataclass(frozen=True)
 class Answer:
-    """`line` says whom to use; `groups` who is first where; `sentences`, five at most, how sure it is and what else."""
+    """`line` says whom to use, and of each of `groups` whom there; `sentences`, five at most, how sure that is."""
 
     line: str
-    groups: tuple[GroupAnswer, ...]
-    legend: str
+    groups: tuple[tuple[Group, str], ...]
     sentences: tuple[str, ...]
 
 
 def answer_of(analysis: Analysis) -> Answer:
     """What the run says, in the order in which a reader asks."""
-    found = analysis.won
-    chosen = choose(found, analysis.names)
+    chosen = choose(analysis.won, analysis.names)
     if chosen is None:
-        return Answer(_nothing(analysis), (), "", tuple(_failed(analysis)))
-    groups, wanted = [], Counter[str]()
-    for group in analysis.groups:
-        choice = choose(group.won, analysis.names)
-        line = _line(analysis, choice)
-        texts = (tables.winners(group, for_terminal=terminal) for terminal in (False, True))
-        groups.append(GroupAnswer(group.name, line, *texts))
-        wanted.update([] if choice is None else [choice.name])
-    line = groups[0].line if len(groups) == 1 else _line(analysis, chosen)
+        return Answer(_nothing(analysis), (), tuple(_failed(analysis)))
+    choices = [choose(group.won, analysis.names) for group in analysis.groups]
+    groups = tuple(zip(analysis.groups, (_line(analysis, one) for one in choices), strict=True))
+    wanted = Counter(one.name for one in choices if one is not None)
+    line = groups[0][1] if len(groups) == 1 else _line(analysis, chosen)
     if len(groups) > 1 and len(wanted) > 1:
         told = [f"`{name}` for {counted(count, 'kind')}" for name, count in wanted.most_common(3)]
         more = wanted.total() - sum(count for _, count in wanted.most_common(3))
@@ -87,7 +67,7 @@ def answer_of(analysis: Analysis) -> Answer:
         _not_compared(analysis),
         _slow(analysis),
     )
-    return Answer(line, tuple(groups), tables.legend(found), tuple(itertools.islice(said, MOST)))
+    return Answer(line, groups, tuple(itertools.islice(said, MOST)))
 
 
 def _line(analysis: Analysis, chosen: Choice | None) -> str:
@@ -234,11 +214,11 @@ def _lower(analysis: Analysis) -> Iterator[str]:
     cell = max(cells, key=lambda one: one.workload.score_bytes)
     mine = cell.measured[names[0]]
     beside = ""
-    if cell.ranking is not None and cell.ranking.of(names[0]) is None:
-        found = _against_best(cell, names[0])
+    if cell.peer(names[0]) is None:
+        verdict = _against_best(cell, names[0])
         beside = ", without being decidedly faster"
-        if found is not None and found[1].kind is Kind.FASTER:
-            times = _times(1 / found[1].ratio)
+        if verdict is not None and verdict.kind is Kind.FASTER:
+            times = _times(1 / verdict.ratio)
             beside = f", {times} times as fast as the fastest at {place_text(cell.workload)}"
     error = f", relative error {mine.accuracy.relative_error:.1g}" if mine.accuracy else ""
     more = f"; so do {_few(names[1:])}" if len(names) > 1 else ""
@@ -255,8 +235,8 @@ def _not_compared(analysis: Analysis) -> Iterator[str]:
     names = list(dict.fromkeys(name for one in found for name in one.won.not_compared))
     if not unsure and not names:
         return
-    rankings = [one.ranking for one in found if one.ranking is not None]
-    if sum(one.disturbed for one in rankings) > sum(one.turns - one.disturbed for one in rankings):
+    disturbed, turns = analysis.turns
+    if disturbed > turns - disturbed:
         why = "other programs used the cores; repeat the run when nothing else runs"
     elif analysis.run.plan.limits.processes < 2:
         why = "an interval needs two processes of each; ask for them with `--processes 5`"
@@ -293,33 +273,31 @@ def lower_precision(analysis: Analysis) -> Iterator[str]:
         cell = max(cells, key=lambda one: (one.at[1], one.at[0]))
         mine, at = cell.measured[name], place_text(cell.workload)
         head = f"**`{name}` computes in {mine.computes_in}**, not in its inputs' {cell.workload.dtype}"
-        found = _against_best(cell, name)
-        if cell.ranking is None or cell.ranking.of(name) is not None:
+        if cell.ranking is None or cell.peer(name) is not None:
             yield f"{head}; nothing in {cell.workload.dtype} was measured beside it to compare it with."
-        elif found is None:
-            best = cell.ranking.best.contender
+            continue
+        best, verdict = cell.ranking.best.contender, _against_best(cell, name)
+        errors = _errors(mine, cell.measured[best])
+        if verdict is None:
             yield (
                 f"{head}, and is ranked apart; too few undisturbed processes tell how fast it is beside `{best}` at "
-                f"{at}: {_errors(mine, cell.measured[best])}."
+                f"{at}: {errors}."
             )
-        else:
-            best, verdict = found
-            ratios = [1 / one[1].ratio for each in cells if (one := _against_best(each, name)) is not None]
-            low, high = units.number_text(min(ratios), 2), units.number_text(max(ratios), 2)
-            over = f"; over {len(ratios)} workloads it is {low} to {high} times as fast as the fastest there"
-            yield (
-                f"{head}, and is ranked apart. At {at} it {_beside(verdict, best, mine.computes_in)}: "
-                f"{_errors(mine, cell.measured[best])}{over if len(ratios) > 1 else ''}."
-            )
+            continue
+        ratios = [1 / one.ratio for each in cells if (one := _against_best(each, name)) is not None]
+        low, high = units.number_text(min(ratios), 2), units.number_text(max(ratios), 2)
+        over = f"; over {len(ratios)} workloads it is {low} to {high} times as fast as the fastest there"
+        yield (
+            f"{head}, and is ranked apart. At {at} it {_beside(verdict, best, mine.computes_in)}: "
+            f"{errors}{over if len(ratios) > 1 else ''}."
+        )
 
 
-def _against_best(cell: Cell, name: str) -> tuple[str, Verdict] | None:
-    """The fastest in the inputs' precision, and the verdict on `name` against it."""
-    if cell.ranking is None or cell.ranking.of(name) is not None:
+def _against_best(cell: Cell, name: str) -> Verdict | None:
+    """The verdict on `name`, which is ranked apart, against the fastest in the inputs' precision."""
+    if cell.ranking is None or cell.peer(name) is not None:
         return None
-    best = cell.ranking.best.contender
-    verdict = decidable(cell.measured.values(), best, cell.margin).get(name)
-    return None if verdict is None else (best, verdict)
+    return decidable(cell.measured.values(), cell.ranking.best.contender, cell.margin).get(name)
 
 
 def _errors(mine: Result, other: Result) -> str:

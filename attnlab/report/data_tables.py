@@ -25,11 +25,12 @@ from attnlab.judge.growth import Fits, Fitting, rounds_of
 from attnlab.judge.pairing import Verdict, compare
 from attnlab.judge.ranking import Lead
 from attnlab.judge.replication import Estimate, seconds, share
-from attnlab.problem.block import PROJECTIONS
-from attnlab.problem.result import Measurement, Result
-from attnlab.problem.workload import CONTIGUOUS
-from attnlab.report import as_ran
-from attnlab.report.analysis import Analysis
+from attnlab.judge.verdicts import latencies, pay_off
+from attnlab.problem.problem import PROJECTIONS
+from attnlab.problem.result import Invariance, Measurement
+from attnlab.problem.vocabulary import CONTIGUOUS
+from attnlab.report.analysis import Analysis, mapping, pool_threads
+from attnlab.units import bytes_text
 
 Table = list[dict[str, Any]]
 Rows = Iterator[dict[str, Any]]
@@ -57,18 +58,18 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
         "block_heads": block_heads(analysis),
         "block_parts": block_parts(analysis),
         "storages": storages(analysis),
-        "contenders": as_ran.contenders(analysis),
-        "setup": as_ran.setups(analysis),
+        "contenders": contenders(analysis),
+        "setup": setups(analysis),
         "same_bits": (
             {"contender": one.contender, "dtype": one.dtype, **one.same, "reason": one.reason}
-            for one in as_ran.in_order(analysis)
+            for one in in_order(analysis)
         ),
         "self_test": _self_test(analysis),
         "ceilings": (
             {"copy_bytes_per_s" if name == "copy_bytes" else name: value for name, value in vars(one).items()}
             for one in run.ceilings
         ),
-        "environment": ({"name": name, "value": value} for name, value in as_ran.entries(run.environment)),
+        "environment": ({"name": name, "value": value} for name, value in entries(run.environment)),
         "account": ({"activity": name, "seconds": took} for name, took in run.account.items()),
     }
     for name, made in found.items():
@@ -131,33 +132,37 @@ def _winners(analysis: Analysis) -> Rows:
 def results(analysis: Analysis) -> Rows:
     """A row a contender and workload, whatever became of it."""
     for cell in analysis.cells:
-        first = {one.contender for one in cell.ranking.first} if cell.ranking else set()
         for name in filter(cell.answers.__contains__, analysis.names):
-            one, believed = cell.answers[name], name in cell.measured
-            standing, rate = cell.standing(name), cell.rates.get(name) if believed else None
-            yield {
-                **_place(cell),
-                "contender": name,
-                "dtype": cell.workload.dtype,
-                "computes_in": one.computes_in,
-                "outcome": "failed measurement" if name in cell.faults else str(one.outcome),
-                "reason": cell.faults.get(name, one.reason),
-                "kernel": one.kernel,
-                "median_s": standing.seconds if standing else None,
-                "rounds": standing.rounds if standing else None,
-                **_verdict("over_fastest", standing.against_best if standing else None),
-                **_verdict("over_baseline", standing.against_baseline if standing else None),
-                "peak_bytes": one.peak_bytes if believed else None,
-                "score_bytes": cell.workload.score_bytes,
-                "output_bytes": cell.workload.output_bytes,
-                "flops_per_s": rate.flops if rate else None,
-                "share_of_matmul": rate.compute if rate else None,
-                "share_of_copy": rate.bandwidth if rate else None,
-                "limited_by": rate.limited_by if rate else None,
-                "relative_error": one.accuracy.relative_error if one.accuracy else None,
-                "error_budget": one.accuracy.budget if one.accuracy else None,
-                "first": name in first,
-            }
+            yield result(cell, name)
+
+
+def result(cell: Cell, name: str) -> dict[str, Any]:
+    """What became of a contender at a workload; what needs a time is None for one without a believed one."""
+    one, standing = cell.answers[name], cell.standing(name)
+    rate = cell.rates.get(name) if standing else None
+    return {
+        **_place(cell),
+        "contender": name,
+        "dtype": cell.workload.dtype,
+        "computes_in": one.computes_in,
+        "outcome": "failed measurement" if name in cell.faults else str(one.outcome),
+        "reason": cell.faults.get(name, one.reason),
+        "kernel": one.kernel,
+        "median_s": standing.seconds if standing else None,
+        "rounds": standing.rounds if standing else None,
+        **_verdict("over_fastest", standing.against_best if standing else None),
+        **_verdict("over_baseline", standing.against_baseline if standing else None),
+        "peak_bytes": one.peak_bytes if standing else None,
+        "score_bytes": cell.workload.score_bytes,
+        "output_bytes": cell.workload.output_bytes,
+        "flops_per_s": rate.flops if rate else None,
+        "share_of_matmul": rate.compute if rate else None,
+        "share_of_copy": rate.bandwidth if rate else None,
+        "limited_by": rate.limited_by if rate else None,
+        "relative_error": one.accuracy.relative_error if one.accuracy else None,
+        "error_budget": one.accuracy.budget if one.accuracy else None,
+        "first": cell.ranking is not None and name in {one.contender for one in cell.ranking.first},
+    }
 
 
 def _ends(name: str, found: Verdict | Lead | None) -> dict[str, float | None]:
@@ -226,38 +231,137 @@ def _self_test(analysis: Analysis) -> Rows:
         }
 
 
+# -- what ran, and on what ---------------------------------------------------------------------------
+
+
+def contenders(analysis: Analysis) -> Rows:
+    """What was asked of each contender that was measured, beside what ran."""
+    for name in analysis.names:
+        found = [cell.measured[name] for cell in analysis.cells if name in cell.measured]
+        formats = dict.fromkeys((one.workload.dtype, one.computes_in) for one in found)
+        precision = [dtype if lower is None else f"{dtype}, computed in {lower}" for dtype, lower in formats]
+        facts = analysis.facts(name)
+        precision += [f"{mode} {value}" for mode, value in mapping(facts.get("modes")).items()]
+        settings = name.partition("[")[2].rstrip("]").split(",")
+        threads = next(
+            (one for one in settings if one.startswith("threads=")), "as many as the library takes"
+        )
+        pools = ", ".join(map(str, pool_threads(facts)))
+        ran = "; ".join(dict.fromkeys(one.kernel for one in found if one.kernel)) or "not told"
+        fallen = dict.fromkeys(one.asked_kernel for one in found if one.fell_back)
+        if found:
+            yield {
+                "contender": name,
+                "threads_asked_and_in_pools": f"{threads}: {pools}" if pools else threads,
+                "precision": "; ".join(precision),
+                "what_ran": ran + "".join(f" (**asked for {one}**)" for one in fallen),
+            }
+
+
+def in_order(analysis: Analysis) -> Iterator[Invariance]:
+    """What was asked of the same bits, in the order of the contenders."""
+    asked = analysis.run.invariance
+    return (one for name in analysis.names for one in asked if one.contender == name)
+
+
+def setups(analysis: Analysis) -> Table:
+    """What each contender takes to get ready in a group, in a fresh process and for a further workload, in seconds.
+
+    Beside its call at its largest workload, and after how many of these a set-up has paid off. That of the slowest
+    group comes first.
+    """
+    rows = []
+    for group in analysis.groups:
+        every = {name: _setup(group, name) for name in analysis.names}
+        medians = {name: both for name, both in every.items() if both != (None, None)}
+        slower = {name: max(filter(None, both), default=None) for name, both in medians.items()}
+        for name, (first, further) in medians.items():
+            cells = [cell for cell in group.cells.values() if name in cell.measured]
+            cell = max(cells, key=lambda one: (one.at[1], one.at[0]))
+            known = {one: took for one in cell.measured if (took := slower.get(one)) is not None}
+            paid = pay_off(list(cell.measured.values()), name, known)
+            latency = cell.measured[name].latency
+            rows.append(
+                {
+                    "contender": name,
+                    "group": group.name,
+                    "first_s": first,
+                    "further_s": further,
+                    "call_s": None if latency is None else latency.median,
+                    "heads": cell.at[0],
+                    "n": cell.at[1],
+                    "pays_off_calls": paid.calls if paid else None,
+                    "pays_off_against": paid.against if paid else None,
+                }
+            )
+    return sorted(rows, key=lambda row: row["first_s"] or 0.0)
+
+
+def _setup(group: Group, name: str) -> tuple[float | None, float | None]:
+    """Median seconds of a contender's set-ups in a fresh process, and of those in one that had one before."""
+    fresh: list[float] = []
+    further: list[float] = []
+    for result in (cell.measured[name] for cell in group.cells.values() if name in cell.measured):
+        if found := result.measurement("setup"):
+            for seconds, first in zip(found.samples, found.columns["fresh"], strict=True):
+                (fresh if first else further).append(seconds)
+    return _median(fresh), _median(further)
+
+
+def _median(samples: list[float]) -> float | None:
+    return statistics.median(samples) if samples else None
+
+
+def entries(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every entry of the environment, its name and its text; contenders with equal facts share one."""
+    for name, value in facts.items():
+        label = f"{prefix}{name}" if prefix else name.replace("_", " ")
+        if name.endswith("_bytes") and isinstance(value, int):
+            yield label.removesuffix(" bytes"), bytes_text(value)
+        elif isinstance(value, Mapping) and value and all(isinstance(one, Mapping) for one in value.values()):
+            owners: dict[str, list[str]] = {}
+            for owner, known in value.items():
+                owners.setdefault(_text(known), []).append(owner)
+            yield from ((f"{label}: {', '.join(names)}", text) for text, names in owners.items())
+        elif isinstance(value, Mapping) and value:
+            yield from entries(value, f"{label}: ")
+        else:
+            yield label, _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "not readable here"
+    if isinstance(value, Mapping):
+        known = {name: one for name, one in value.items() if one is not None}
+        return "; ".join(f"{name} {_text(one)}" for name, one in known.items()) or "none"
+    if isinstance(value, list | tuple):
+        texts = [_text(one) for one in value]
+        return ", ".join(sorted(texts) if any(isinstance(one, Mapping) for one in value) else texts) or "none"
+    return str(value)
+
+
 # -- the multi-head block ----------------------------------------------------------------------------
-
-
-def _block_groups(analysis: Analysis) -> list[Group]:
-    return [one for one in analysis.groups if any(cell.workload.d_model for cell in one.cells.values())]
-
-
-def _latency(result: Result) -> Measurement:
-    assert result.latency is not None
-    return result.latency
 
 
 def block_projections(analysis: Analysis) -> Rows:
     """What another way of projecting costs: the time over that with one matrix for all heads; the two raced."""
-    for cell in (cell for group in _block_groups(analysis) for cell in group.ordered):
-        ways: dict[str, dict[str, Result]] = {}
-        for name, result in cell.measured.items():
+    for cell in _block_cells(analysis):
+        ways: dict[str, dict[str, Measurement]] = {}
+        for name, latency in latencies(cell.measured.values()).items():
             plain, way = without_projection(name)
-            ways.setdefault(plain, {})[way] = result
+            ways.setdefault(plain, {})[way] = latency
         both = {plain: some for plain, some in ways.items() if FUSED in some and len(some) > 1}
         count = sum(len(some) - 1 for some in both.values())
         for plain, some in both.items():
             for way in (one for one in PROJECTIONS if one != FUSED and one in some):
-                pair = _latency(some[FUSED]), _latency(some[way])
-                one = compare(*pair, comparisons=count, margin=cell.margin)
-                told = {
-                    f"over_{FUSED}": one.ratio,
-                    "low": one.low,
-                    "high": one.high,
-                    "verdict": str(one.kind),
-                }
-                yield {**_place(cell), "around": plain, "projection": way, **told}
+                one = compare(some[FUSED], some[way], comparisons=count, margin=cell.margin)
+                row = {**_place(cell), "around": plain, "projection": way, f"over_{FUSED}": one.ratio}
+                yield {**row, "low": one.low, "high": one.high, "verdict": str(one.kind)}
+
+
+def _block_cells(analysis: Analysis) -> list[Cell]:
+    return [cell for cell in analysis.cells if cell.workload.d_model]
 
 
 def without_projection(name: str) -> tuple[str, str]:
@@ -272,26 +376,16 @@ def block_heads(analysis: Analysis) -> Rows:
 
     These are workloads one after the other: what the machine did between them is in the intervals.
     """
-    for group in _block_groups(analysis):
-        names = dict.fromkeys(name for cell in group.cells.values() for name in cell.measured)
+    times = {cell: latencies(cell.measured.values()) for cell in _block_cells(analysis)}
+    for group in analysis.groups:
+        names = dict.fromkeys(name for cell in group.cells.values() for name in times.get(cell, ()))
         for n, name in ((n, name) for n in group.lengths for name in names):
-            cells = (group.cells.get((count, n)) for count in group.heads)
-            there = {
-                one.workload.heads: _latency(one.measured[name])
-                for one in cells
-                if one and name in one.measured
-            }
-            for count, latency in there.items() if len(there) > 1 else ():
-                base = there[min(there)]
-                over = None if latency is base else seconds(latency, base, len(there) - 1)
-                row = {
-                    "group": group.name,
-                    "n": n,
-                    "contender": name,
-                    "heads": count,
-                    "median_s": latency.median,
-                }
-                yield {**row, **_estimate("over_fewest_heads", over)}
+            column = [cell for cell in group.ordered if cell.at[1] == n and name in times[cell]]
+            for cell in column if len(column) > 1 else ():
+                latency, base = times[cell][name], times[column[0]][name]
+                over = None if cell is column[0] else seconds(latency, base, len(column) - 1)
+                row = {"group": group.name, "n": n, "contender": name, "heads": cell.at[0]}
+                yield {**row, "median_s": latency.median, **_estimate("over_fewest_heads", over)}
 
 
 def block_parts(analysis: Analysis) -> Rows:
@@ -300,14 +394,13 @@ def block_parts(analysis: Analysis) -> Rows:
     A module that computes the block in one piece has no parts to time.
     """
     most_waited = analysis.run.plan.limits.run_delay
-    for cell in (cell for group in _block_groups(analysis) for cell in group.ordered):
+    for cell in _block_cells(analysis):
         for name, result in cell.measured.items():
-            found = result.measurement("block_parts")
-            for part in PARTS if found is not None else ():
-                assert found is not None
-                one = share(found, f"{part}_s", len(PARTS), most_waited)
-                if one is not None:
-                    yield {**_place(cell), "contender": name, "part": part, **_estimate("share", one)}
+            if found := result.measurement("block_parts"):
+                for part in PARTS:
+                    one = share(found, f"{part}_s", len(PARTS), most_waited)
+                    if one is not None:
+                        yield {**_place(cell), "contender": name, "part": part, **_estimate("share", one)}
 
 
 def _estimate(name: str, found: Estimate | None) -> dict[str, float | None]:
@@ -331,10 +424,10 @@ def storages(analysis: Analysis) -> Rows:
         for storage, group in groups.items():
             for cell in group.ordered:
                 plain = groups[CONTIGUOUS].cells.get(cell.at) if CONTIGUOUS in groups else None
-                for name in filter(cell.measured.__contains__, analysis.names):
-                    core = plain.measured.get(name) if plain else None
+                times, cores = (latencies(one.measured.values()) if one else {} for one in (cell, plain))
+                for name in filter(times.__contains__, analysis.names):
                     row = {"conditions": family, "storage": storage, "contender": name, "heads": cell.at[0]}
-                    yield {**row, "n": cell.at[1], **_beside(cell, _latency(cell.measured[name]), core)}
+                    yield {**row, "n": cell.at[1], **_beside(cell, times[name], cores.get(name))}
 
 
 def families(analysis: Analysis) -> list[tuple[str, dict[str, Group]]]:
@@ -362,7 +455,7 @@ def decodes(group: Group) -> bool:
     return fixed and len(group.lengths) > 1 and not workloads[0].backward
 
 
-def _beside(cell: Cell, latency: Measurement, core: Result | None) -> dict[str, float | None]:
+def _beside(cell: Cell, latency: Measurement, core: Measurement | None) -> dict[str, float | None]:
     """Seconds of a call and of each of its queries, of all batch elements, and beside the same with contiguous keys."""
     found: dict[str, float | None] = {
         "median_s": latency.median,
@@ -370,10 +463,8 @@ def _beside(cell: Cell, latency: Measurement, core: Result | None) -> dict[str, 
         **dict.fromkeys(("over_contiguous", "least", "greatest")),
     }
     if core is not None:
-        found["over_contiguous"] = latency.median / _latency(core).median
-        mine, other = (
-            [statistics.median(one) for one in rounds_of(each)] for each in (latency, _latency(core))
-        )
+        found["over_contiguous"] = latency.median / core.median
+        mine, other = ([statistics.median(one) for one in rounds_of(each)] for each in (latency, core))
         if min(len(mine), len(other)) > 1:  # one process says nothing of how far they lie apart
             found |= {"least": min(mine) / max(other), "greatest": max(mine) / min(other)}
     return found

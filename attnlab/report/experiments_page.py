@@ -1,4 +1,4 @@
-"""The page of all experiments, without any race, and of the claims that they decide."""
+"""Experiments in Markdown: their chapter in a report, and the page of all of them and of the claims they decide."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attnlab import units
+from attnlab.experiments import EXPERIMENTS, experiment, figure
 from attnlab.experiments.claim import Claim, ClaimVerdict, Ledger
-from attnlab.experiments.finding import Finding
-from attnlab.report import data_tables, layout
-from attnlab.report.experiments import content, draw, first_sentence, left_out, passed
-from attnlab.report.formats import Writing
-from attnlab.report.layout import markdown, picture_link, shortened
+from attnlab.experiments.finding import Finding, Row, Shown
+from attnlab.figures import Drawn
+from attnlab.report import data_tables
+from attnlab.report.layout import FIGURES, NONE, TABLES, Picture, Writing, fill, linked, markdown, shortened
+from attnlab.text import counted, listed, named
 
-PAGE, STORE, CLAIMS, FIGURES, TABLES = "numerics.md", "numerics.json", "claims.json", "figures", "tables"
+PAGE, STORE, CLAIMS = "numerics.md", "numerics.json", "claims.json"
 #: letters of what is said of an experiment in the table of all
 _MOST = 165
 #: conditions of a row that do not belong to the question: who answered, and what the answer showed
@@ -27,6 +29,167 @@ _MARKS = {
     ClaimVerdict.REFUTED: "✗ refuted",
     ClaimVerdict.NOT_MEASURABLE: "· not measurable",
 }
+#: the backend whose rows the short table shows, where it was measured
+_SHOWN = "torch_sdpa"
+#: rows shown of an experiment: that were picked, and that missed their prediction
+_MOST_SHOWN, _MOST_FAILED = 10, 10
+_WITHOUT = r"without (\S+)(?: in (\S+))?"
+#: names of quantities and conditions as a reader writes them; any other is shown as it is
+_WORDS: Mapping[str, str] = {
+    "entropy": "entropy H (nats)",
+    "entropy against temperature": "entropy H (nats) against temperature",
+    "largest_weight": "largest weight",
+    "largest_weight on the map": "largest weight on the map",
+    "largest_weight against temperature": "largest weight against temperature",
+    "participation": "Σp²",
+    "participation against temperature": "Σp² against temperature",
+    "variance": "variance of the logits",
+    "log_partition": "ln Z",
+    "mean_energy": "β⟨s⟩",
+    "heat_capacity": "heat capacity β² Var_p(s)",
+    "keys": "n",
+    "head_dim": "d_k",
+    "rule": "logits",
+    "scheme": "initialisation",
+    "norm": "below",
+    "axis": "varied",
+    "beta": "β",
+    "beta / critical": "β / β_c",
+    "temperature / freezing": "T / T_c",
+    "gap": "gap Δ",
+    "dtype": "format",
+    "logit_std": "std of the logits",
+}
+
+
+# -- the chapter ------------------------------------------------------------------------------------
+
+
+def draw(findings: Sequence[Finding]) -> dict[str, Drawn]:
+    """Each experiment's own figure; one that this version does not know has its table alone."""
+    return {
+        f"finding-{one.experiment}": Drawn(figure(one), f"{one.title}. {first_sentence(one.conclusion)}")
+        for one in findings
+        if one.experiment in EXPERIMENTS
+    }
+
+
+def first_sentence(text: str) -> str:
+    """Up to the first full stop that ends a sentence."""
+    return re.split(r"(?<=[.!?]) (?=[A-Z])", text, maxsplit=1)[0]
+
+
+def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
+    """What the templates show of it, with its picture and a link to its table."""
+    good, of = passed(one)
+    picture = pictures.get(f"finding-{one.experiment}")
+    known = experiment(one.experiment) if one.experiment in EXPERIMENTS else None
+    texts = {name: getattr(known, name, "") for name in ("theory", "caption", "lesson")}
+    return {
+        **{name: getattr(one, name) for name in ("experiment", "title", "question", "conclusion")},
+        **texts,
+        "picture": picture and picture.link,
+        "facts": conditions(one.facts),
+        "chosen": table(picked(one.rows, known.shown if known else ())),
+        "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
+        "summary": f"{good} of {counted(of, 'comparison')} passed",
+        "link": linked("every row", f"{TABLES}/finding-{one.experiment}.csv"),
+    }
+
+
+def passed(one: Finding) -> tuple[int, int]:
+    """How many comparisons passed, and of how many."""
+    rows = [row for row in one.rows if row.compared]
+    return sum(row.passed for row in rows), len(rows)
+
+
+def picked(rows: Sequence[Row], shown: Sequence[Shown]) -> list[Row]:
+    """The rows that show best what was found, a few of each, and every failed one after them."""
+    names = list(dict.fromkeys(str(row.where["backend"]) for row in rows if "backend" in row.where))
+    every: list[list[Row]] = []
+    for one in shown:
+        mine = [row for row in rows if row.takes(one.quantity, one.where)]
+        there = {row.where.get("backend") for row in mine}
+        if not one.every and len(there) > 1:
+            # the first name that is there; the slow ones come with fewer sizes
+            through = next((name for name in (_SHOWN, *reversed(names)) if name in there), None)
+            mine = [row for row in mine if row.where.get("backend") == through]
+        every.append(mine)
+    # as many of each: its first, its last, and those evenly between
+    each, few = max(1, _MOST_SHOWN // max(1, sum(map(bool, every)))), []
+    for mine in every:
+        count = min(each, len(mine))
+        few += [mine[round(at * (len(mine) - 1) / max(1, count - 1))] for at in range(count)]
+    few = few[:_MOST_SHOWN]
+    return few + [row for row in rows if not row.passed and row not in few][:_MOST_FAILED]
+
+
+def conditions(facts: Mapping[str, str | float]) -> str:
+    """What an experiment ran with as sentences; who was left out is told once for all of them, by `left_out`."""
+    plain: list[str] = []
+    more: list[str] = []
+    for key, value in facts.items():
+        if re.fullmatch(_WITHOUT, key):
+            continue
+        if key == "backends":
+            count = len(str(value).split(", "))
+            plain.append("through " + (counted(count, "backend") if value != "none" else "no backend"))
+        elif key == "seconds":
+            plain.append(f"in {float(value):.1f} s")
+        elif key == "dtype":
+            plain.append(f"in {value}")
+        elif isinstance(value, int | float):
+            plain.append(f"{key} {_short(value)}")
+        else:
+            more.append(f" {key[0].upper()}{key[1:]}: {value}.")
+    return ((f"Ran with {', '.join(plain)}." if plain else "") + "".join(more)).strip()
+
+
+def left_out(findings: Iterable[Finding]) -> list[str]:
+    """Who took no part in some experiment, a sentence a reason."""
+    absent: dict[str, dict[str, list[str]]] = {}
+    for key, value in ((key, value) for one in findings for key, value in one.facts.items()):
+        if matched := re.fullmatch(_WITHOUT, key):
+            name, dtype = matched.groups()
+            reason = re.sub(rf"^{re.escape(name)} declines .*?: ", "", str(value))
+            formats = absent.setdefault(reason, {}).setdefault(name, [])
+            formats += [dtype] if dtype and dtype not in formats else []
+    told = []
+    for reason, names in absent.items():
+        formats = list(dict.fromkeys(dtype for dtypes in names.values() for dtype in dtypes))
+        # what cannot be done in all formats is not for want of one
+        within = f" in {listed(formats)}" if len(formats) == 1 else ""
+        told.append(f"{named(list(names))}{within}: {reason}")
+    return told
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Predicted against measured, row by row; a bound with its relation, and a dash where nothing is predicted."""
+    keys = list(dict.fromkeys(key for row in rows for key in row.where))
+    cells = []
+    for row in rows:
+        bound = "" if row.relation == "=" else f"{row.relation} "
+        cells.append(
+            [
+                _short(row.quantity),
+                *(_short(row.where.get(key, NONE)) for key in keys),
+                f"{bound}{units.number_text(row.predicted, 4)}" if row.compared else NONE,
+                units.number_text(row.measured, 4),
+                units.number_text(row.standard_error, 2) if row.standard_error else NONE,
+                NONE if row.passed and not row.compared else "pass" if row.passed else "**FAIL**",
+            ]
+        )
+    headers = ["quantity", *map(_short, keys), "predicted", "measured", "standard error", "verdict"]
+    return markdown(headers, cells, narrow=True)
+
+
+def _short(value: str | float) -> str:
+    if isinstance(value, str):
+        return _WORDS.get(value, value)
+    return f"{value:.0f}" if value == int(value) else f"{value:.4g}"
+
+
+# -- the page of all --------------------------------------------------------------------------------
 
 
 def write(
@@ -55,10 +218,9 @@ def write(
         stored[CLAIMS], tables["claims"] = ledger.to_dict(), ledger.rows()
     for name, plain in stored.items():
         (folder / name).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-    written = Writing(draw(findings), folder / FIGURES).pictures
-    pictures = {name: picture_link(one.says, f"{FIGURES}/{one.file.name}") for name, one in written.items()}
+    pictures = Writing(draw(findings), folder / FIGURES).finish()
     data_tables.write(tables.items(), folder / TABLES)
-    text = layout.fill(
+    text = fill(
         "experiments.md.j2",
         count=len(findings),
         missed=[one.title for one in findings if not one.passed],
@@ -67,7 +229,7 @@ def write(
         cpu=environment.get("cpu"),
         date=datetime.now(UTC).date(),
         overview=overview(findings),
-        findings=content(findings, pictures, TABLES),
+        findings=[content(one, pictures) for one in findings],
         left_out=left_out(findings),
         ledger=ledger,
         counts=", ".join(f"{count} {verdict}" for verdict, count in ledger.counts.items() if count)

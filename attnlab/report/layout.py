@@ -1,14 +1,25 @@
-"""Markdown: tables, links, and templates filled with what has been computed. Nothing is decided here."""
+"""Markdown, and figures beside it: tables, links, and templates filled with what has been computed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from attnlab import figures
+from attnlab.figures import Drawn
+from attnlab.subprocesses import Aside
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 T = TypeVar("T")
 #: a cell of a table in which there is nothing to say
 NONE = "–"
+#: folders beside a page
+FIGURES, TABLES = "figures", "tables"
 
 
 def fill(template: str, **content: Any) -> str:
@@ -29,12 +40,6 @@ def fill(template: str, **content: Any) -> str:
 def linked(text: str, file: str) -> str:
     """A link to a file beside the page."""
     return f"[{text}]({file})"
-
-
-def picture_link(says: str, file: str) -> str:
-    """A figure, with what it shows in words for whoever does not see it."""
-    safe = " ".join(says.split()).replace("[", "(").replace("]", ")").replace('"', "'")
-    return f"![{safe}]({file})"
 
 
 def markdown(
@@ -82,3 +87,52 @@ def shortened(text: str, most: int) -> str:
 def plain(text: str) -> str:
     """A sentence without its Markdown, for a terminal."""
     return text.replace("**", "").replace("`", "").replace("&lt;", "<")
+
+
+# -- figures as files --------------------------------------------------------------------------------
+
+
+class Picture(NamedTuple):
+    """A figure as PNG, with the SVG beside it: its file, and what it shows in words."""
+
+    file: Path
+    says: str
+
+    @property
+    def link(self) -> str:
+        """It in Markdown, from beside its folder, with its words for whoever does not see it."""
+        safe = " ".join(self.says.split()).replace("[", "(").replace("]", ")").replace('"', "'")
+        return f"![{safe}]({FIGURES}/{self.file.name})"
+
+
+class Writing:
+    """Figures on their way into `folder`, from which those of an earlier report are removed.
+
+    aside : they are written while the caller goes on, in a process of their own; else by `finish`.
+    Raises OSError where the folder cannot be written to.
+    """
+
+    def __init__(self, drawn: Mapping[str, Drawn], folder: Path, *, aside: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
+            old.unlink()
+        self.pictures = {name: Picture(folder / f"{name}.png", one.says) for name, one in drawn.items()}
+        every = [(one.figure, self.pictures[name].file) for name, one in drawn.items()]
+        self._saved = Aside(_save_all, every).result if aside else partial(_save_all, every)
+
+    def finish(self) -> dict[str, Picture]:
+        """The pictures by name, when all of them are there. Raises OSError where they cannot be written."""
+        fault = self._saved()
+        if fault is not None:
+            raise fault
+        return self.pictures
+
+
+def _save_all(every: Sequence[tuple[Figure, Path]]) -> OSError | None:
+    """Save each of them, and return why that could not be done, if so: another process cannot raise it here."""
+    try:
+        for figure, file in every:
+            figures.save(figure, file)
+    except OSError as fault:
+        return fault
+    return None

@@ -12,7 +12,7 @@ from attnlab.judge.groups import place_text
 from attnlab.judge.growth import WORST, Fits
 from attnlab.judge.verdicts import latencies
 from attnlab.problem.result import Measurement
-from attnlab.report.analysis import Analysis
+from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.runs.presets import presets
 from attnlab.text import counted, listed, named
 
@@ -62,25 +62,13 @@ def models(analysis: Analysis) -> list[str]:
 
 def machine(environment: Mapping[str, Any]) -> str:
     """The processor or GPU in words, with its cores and memory, as far as the environment tells."""
-    words = [name for key in ("gpu", "cpu") if (name := next(_strings(environment.get(key)), None))]
-    cores = environment.get("cores")
-    if isinstance(cores, Mapping):
-        cores = cores.get("logical")
-    if isinstance(cores, int):
-        words.append(counted(cores, "logical core"))
-    memory = environment.get("memory_bytes")
-    if isinstance(memory, int):
-        words.append(units.bytes_text(memory))
-    return ", ".join(words) if words else "a machine that was not recorded"
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every text in `value`, however deep."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings(one)
+    gpus = environment.get("gpus")
+    named_first = (*(gpus[:1] if isinstance(gpus, list) else ()), environment.get("cpu"))
+    words = [one for one in named_first if isinstance(one, str) and one]
+    cores, memory = mapping(environment.get("cores")).get("logical"), environment.get("memory_bytes")
+    words += [counted(cores, "logical core")] if isinstance(cores, int) else []
+    words += [units.bytes_text(memory)] if isinstance(memory, int) else []
+    return ", ".join(words) or "a machine that was not recorded"
 
 
 def warnings(analysis: Analysis) -> list[str]:
@@ -99,7 +87,7 @@ def warnings(analysis: Analysis) -> list[str]:
         )
     found += _fewer_threads(run.environment)
     found += _other_kernels(run.environment)
-    disturbed, turns = _disturbed(analysis)
+    disturbed, turns = analysis.turns
     if turns and disturbed / turns > BUSY:
         who = _others(analysis)
         found.append(
@@ -137,13 +125,17 @@ def warnings(analysis: Analysis) -> list[str]:
 def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
     """That a variable held the libraries to fewer threads than there were cores to use, where their pools tell so."""
     variables, cores, entries = (
-        _mapping(environment.get(name)) for name in ("variables", "cores", "contenders")
+        mapping(environment.get(name)) for name in ("variables", "cores", "contenders")
     )
     affinity = environment.get("affinity")
     counts = (cores.get("physical"), len(affinity) if isinstance(affinity, list) else None)
     allowed = min((one for one in counts if isinstance(one, int)), default=0)
     said = [f"`{name}={variables[name]}`" for name in _THREADS if name in variables]
-    pools = [_most_threads(_mapping(facts)) for name, facts in entries.items() if "threads=" not in name]
+    pools = [
+        max(pool_threads(mapping(facts)), default=0)
+        for name, facts in entries.items()
+        if "threads=" not in name
+    ]
     held = [one for one in pools if 0 < one < allowed]
     if said and held:
         yield (
@@ -153,16 +145,9 @@ def _fewer_threads(environment: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _most_threads(facts: Mapping[str, Any]) -> int:
-    """Of the thread pools of a contender's process; 0 where they do not tell."""
-    pools = facts.get("pools")
-    counts = [_mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
-    return max((one for one in counts if isinstance(one, int)), default=0)
-
-
 def _other_kernels(environment: Mapping[str, Any]) -> Iterator[str]:
     """That a variable chose kernels in a library's place."""
-    variables = _mapping(environment.get("variables"))
+    variables = mapping(environment.get("variables"))
     said = [f"`{name}={variables[name]}`" for name in _KERNELS if name in variables]
     if said:
         were, they, them = ("was", "it chooses", "it") if len(said) == 1 else ("were", "they choose", "them")
@@ -172,14 +157,10 @@ def _other_kernels(environment: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def self_test_summary(analysis: Analysis) -> str:
     """The self-test in a few sentences: how far a contender is from itself, and how many turns do not count."""
     tested = analysis.self_test
-    disturbed, turns = _disturbed(analysis)
+    disturbed, turns = analysis.turns
     left_out = (
         f"{disturbed} of {counted(turns, 'turn')} do not count: their threads had to wait for a core for more "
         f"than {units.percent(analysis.run.plan.limits.run_delay)} of the turn, or their calls took fresh memory pages."
@@ -225,12 +206,6 @@ def two_speeds(analysis: Analysis) -> list[str]:
             apart = slow.seconds / fast.seconds
             found[one.contender] = max(found.get(one.contender, (0.0, "")), (apart, f"{said}."))
     return [said for _, said in found.values()]
-
-
-def _disturbed(analysis: Analysis) -> tuple[int, int]:
-    """Turns that do not count, and all."""
-    rankings = [cell.ranking for cell in analysis.cells if cell.ranking is not None]
-    return sum(one.disturbed for one in rankings), sum(one.turns for one in rankings)
 
 
 def _latencies(analysis: Analysis) -> Iterator[tuple[Cell, Measurement]]:

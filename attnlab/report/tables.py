@@ -1,4 +1,4 @@
-"""Tables as Markdown: who is first where, memory, accuracy, ceilings, blocks and storages.
+"""Tables as Markdown: who is first where, memory, accuracy, ceilings, who ran and on what, blocks and storages.
 
 Large groups of workloads are shown in an even part: as many head counts and lengths as a person reads.
 """
@@ -13,11 +13,11 @@ from attnlab import units
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
-from attnlab.problem.result import Accuracy, Ceiling, Measurement
-from attnlab.problem.workload import CONTIGUOUS, STORAGES
+from attnlab.problem.result import Accuracy, Ceiling, Measurement, Outcome
+from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
-from attnlab.report.layout import NONE, in_columns, markdown
+from attnlab.report.layout import NONE, in_columns, markdown, shortened
 from attnlab.text import counted, listed, named
 
 MOST_HEADS, MOST_LENGTHS = 6, 10
@@ -29,6 +29,14 @@ _LEGEND = {
     Sure.TIE: "≈ tied: this run cannot tell those named apart",
     Sure.NO_INTERVAL: "? too few undisturbed processes to tell",
     Sure.ALONE: "· nothing else was measured",
+}
+_OUTCOMES = {
+    Outcome.DECLINED: "declined",
+    Outcome.UNAVAILABLE: "not available here",
+    Outcome.WRONG: "wrong",
+    Outcome.OVER_BUDGET: "over budget, not tried",
+    Outcome.CRASHED: "crashed",
+    Outcome.TIMED_OUT: "timed out",
 }
 
 
@@ -237,6 +245,74 @@ def ceilings(found: Sequence[Ceiling]) -> str:
         for one in found
     ]
     return markdown(["", "best matrix product", "best copy"], rows)
+
+
+# -- who ran, who did not, and on what ---------------------------------------------------------------
+
+
+def overview(analysis: Analysis) -> str:
+    """A short row a contender: in how many workloads it has a time, its set-up, and whether its answers repeat."""
+    ready = {row["contender"]: row for row in data_tables.setups(analysis)}
+    rows = []
+    for name in analysis.names:
+        answered = [cell for cell in analysis.cells if name in cell.answers]
+        measured = sum(name in cell.measured for cell in answered)
+        found = ready.get(name, {})
+        first, paid = found.get("first_s"), found.get("pays_off_calls")
+        asked = (one for one in analysis.run.invariance if one.contender == name)
+        bits = [same for one in asked for same in one.same.values()]
+        if measured:
+            row = [
+                f"`{name}`",
+                f"{measured} of {len(answered)}",
+                NONE if first is None else units.seconds_text(first),
+                f"after {paid:,} calls" if paid else NONE,
+                f"{sum(bits)} of {len(bits)}" if bits else NONE,
+            ]
+            rows.append(row)
+    headers = ["contender", "measured at", "set-up", "pays off", "the same bits"]
+    known = [at for at in range(len(headers)) if any(row[at] != NONE for row in rows)]
+    return markdown([headers[at] for at in known], [[row[at] for at in known] for row in rows])
+
+
+def fallbacks(analysis: Analysis) -> list[str]:
+    """A sentence for each contender of which something else ran than it asked for."""
+    found: dict[tuple[str, str | None, str | None], str] = {}
+    for cell in analysis.cells:
+        for name, one in cell.measured.items():
+            if one.fell_back:
+                found.setdefault((name, one.asked_kernel, one.kernel), place_text(cell.workload))
+    return [
+        f"`{name}` asked for {asked}, but {ran} ran, at {place} first: its figures are those of what ran."
+        for (name, asked, ran), place in found.items()
+    ]
+
+
+def left_out(analysis: Analysis) -> str:
+    """One row for each contender and kind of outcome: at how many workloads, and a reason."""
+    rows = []
+    for name in analysis.names:
+        missing: dict[str, list[str]] = {}
+        cells = [cell for cell in analysis.cells if name in cell.answers]
+        for cell in cells:
+            answer = cell.answers[name]
+            if name in cell.faults:
+                missing.setdefault("failed measurement", []).append(cell.faults[name])
+            elif answer.outcome is not Outcome.MEASURED:
+                missing.setdefault(_OUTCOMES[answer.outcome], []).append(answer.reason or "")
+        for what, every in missing.items():
+            reason, count = shortened(every[0], 160), len(set(every))
+            why = reason if count == 1 else f"{reason} (the first of {count})"
+            rows.append([f"`{name}`", what, f"{len(every)} of {len(cells)}", why])
+    return markdown(["contender", "outcome", "at", "why"], rows, left=4)
+
+
+def environment(analysis: Analysis) -> str:
+    """What of the environment changes a time, in a few rows; the table beside the page has every entry."""
+    told = data_tables.entries(analysis.run.environment)
+    return markdown(
+        ["", ""], [[name, shortened(text, 90)] for name, text in told if ": " not in name], left=2
+    )
 
 
 # -- blocks and storages: tables of plain values, one column of them side by side ----------------------

@@ -15,9 +15,8 @@ from attnlab.backend.contender import Contender
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
 from attnlab.gate.questions import Question
-from attnlab.problem.directions import LOG_SUM
-from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Invariance
+from attnlab.problem.vocabulary import LOG_SUM, lower
 from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import Enough, work_side_by_side

@@ -66,19 +66,9 @@ class Asked:
                 raise ValueError(f"{name} is for Slurm: give --cluster slurm too")
 
     def resume(self, folder: Path) -> str:
-        """The command that goes on with the sweep in `folder` on the same cluster, with the same options."""
-        options = {
-            "--cluster": (self.cluster, Asked.cluster),
-            "--partition": (self.partition, None),
-            "--constraint": (self.constraint, None),
-            "--job-hours": (f"{self.hours:g}", f"{Asked.hours:g}"),
-            "--at-once": (str(self.at_once), str(Asked.at_once)),
-        }
-        words = [
-            word for name, (one, usual) in options.items() if one and one != usual for word in (name, one)
-        ]
-        words += [word for name, value in self.further.items() for word in ("--sbatch", f"{name}={value}")]
-        return shlex.join(["attnlab", "sweep", "--resume", *words, "--out", str(folder)])
+        """The command that goes on with the sweep in `folder` on the same cluster; its options are given again."""
+        chosen = ["--cluster", self.cluster] if self.cluster != "local" else []
+        return shlex.join(["attnlab", "sweep", "--resume", *chosen, "--out", str(folder)])
 
 
 @dataclass
@@ -200,7 +190,7 @@ class Jobs:
             said = [line for line in str(fault).splitlines() if "error" in line] or str(fault).splitlines()
             raise ValueError(
                 f"Slurm takes no such job: {one_line('; '.join(dict.fromkeys(said)))}; nothing is lost, "
-                f"go on with: {Asked(cluster='slurm').resume(self.sweep.folder)}"
+                f"go on with: {self.asked.resume(self.sweep.folder)}"
             ) from None
         lines = [json.dumps([number, job.job_id]) + "\n" for number, job in zip(numbers, jobs, strict=True)]
         append(self.sweep.folder / SUBMITTED, "".join(lines).encode())

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 import written.any_mask_in_one_array as written
 
-from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Alibi, Problem
+from attnlab.problem.vocabulary import GRADIENTS, OUTPUT, round_to
 
 RNG = np.random.default_rng(1)
 #: every part of the contract alone, and all together; the masks are for 37 queries and 41 keys

@@ -15,11 +15,10 @@ from attnlab.gate.evidence import weigh
 from attnlab.gate.gate import examine
 from attnlab.gate.questions import Question
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import DTYPES, round_to
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy, Outcome, Result
+from attnlab.problem.vocabulary import DTYPES, OUTPUT, round_to
 from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 from synthetic import synthetic
 
 from attnlab.problem.result import Accuracy, Result
-from attnlab.report import as_ran
+from attnlab.report import data_tables, tables
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import lower_precision
 from attnlab.report.formats import content_of, render
@@ -61,8 +61,8 @@ def test_a_fallback_is_said(tmp_path: Path) -> None:
         for one in run.results
     ]
     analysis = analyse(run)
-    (said,) = as_ran.fallbacks(analysis)
+    (said,) = tables.fallbacks(analysis)
     assert said.startswith("`steady` asked for _flash, but _math ran, at n = 256, 4 heads first")
-    (told,) = [one for one in as_ran.contenders(analysis) if one["contender"] == "steady"]
+    (told,) = [one for one in data_tables.contenders(analysis) if one["contender"] == "steady"]
     assert told["what_ran"] == "_math (**asked for _flash**)"
     assert said in render(content_of(run), {})

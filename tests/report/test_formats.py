@@ -22,7 +22,8 @@ from attnlab.judge import growth
 from attnlab.problem.result import Outcome
 from attnlab.report import data_tables, formats, verdict_text, write
 from attnlab.report.analysis import analyse, neutral_text
-from attnlab.report.formats import Writing, content_of, draw, render
+from attnlab.report.formats import content_of, draw, render
+from attnlab.report.layout import Writing
 from attnlab.runs.store import read_run
 
 NASTY = "<script>alert(1)</script> [y](javascript:z) \x1b[31m"
@@ -179,7 +180,7 @@ def hostile(run):
 
 def test_html_is_one_file_without_scripts_or_anything_from_elsewhere_whatever_names_hold(made):
     run = hostile(made(**SMALL))
-    file = formats.write_html(run)
+    file = write(run, html=True)
     page = Page(file.read_text(encoding="utf-8"))
     names = {name for name, _ in page.tags}
     assert {"h1", "table", "img", "title"} <= names and not {"script", "link", "iframe", "b"} & names
@@ -237,12 +238,12 @@ def test_json_and_csv_hold_the_answer_and_every_table(made):
     assert summary.startswith("**Use `torch_sdpa`**") and summary.endswith("1 warning: see the report.")
 
 
-@pytest.mark.parametrize("written", [write, formats.write_html])
-def test_a_folder_that_cannot_be_written_to_is_one_line(made, tmp_path: Path, written):
+@pytest.mark.parametrize("html", [False, True])
+def test_a_folder_that_cannot_be_written_to_is_one_line(made, tmp_path: Path, html):
     """A file stands in its place, which stops whoever may write anywhere, too."""
     (tmp_path / "taken").write_text("")
     with pytest.raises(
         NotStored, match=r"^the report cannot be written into .*taken: .+; give another folder"
     ) as told:
-        written(made(**SMALL), tmp_path / "taken")
+        write(made(**SMALL), tmp_path / "taken", html=html)
     assert "\n" not in str(told.value)

@@ -13,6 +13,7 @@ from attnlab.problem.workload import Workload
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.formats import content_of, render
+from attnlab.report.tables import winners
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
 B_BACKWARD = {"a": lambda workload: 2e-4, "b": lambda workload: 1e-4 if workload.backward else 3e-4}
@@ -39,9 +40,9 @@ def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):
     assert found.line == (
         "**It depends on the kind of workload**: use `a` for 2 kinds and `b` for 1 kind, as the tables say."
     )
-    said = {one.name: re.match(r"\*\*Use `(\w)`\*\*: nothing", one.line)[1] for one in found.groups}
+    said = {one.name: re.match(r"\*\*Use `(\w)`\*\*: nothing", line)[1] for one, line in found.groups}
     assert said == {name: "b" if "backward" in name else "a" for name in NAMES}
-    assert all(one.table.count("●") == 8 for one in found.groups)
+    assert all(winners(one).count("●") == 8 for one in analysis.groups)
 
 
 DIFFERENT = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attnlab.gate.evidence import CONSTANTS, SLACK
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import round_to
 from attnlab.theory.numbers import ROUNDING_RMS
 
 from . import parts
