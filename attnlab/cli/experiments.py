@@ -29,23 +29,29 @@ def numerics(
     """
     from attnlab.cli.progress import live_progress
     from attnlab.environment import environment
-    from attnlab.experiments import catalogue
+    from attnlab.experiments import (
+        EXPERIMENTS,
+        check_request,
+        chosen_experiments,
+        experiment,
+        run_experiments,
+    )
     from attnlab.experiments.claims import run_claims
     from attnlab.report import experiments_page
     from attnlab.runs.store import claim
 
     if listing:
-        for name in catalogue.EXPERIMENTS:
-            click.echo(f"{name:20} {catalogue.experiment(name).question}")
+        for name in EXPERIMENTS:
+            click.echo(f"{name:20} {experiment(name).question}")
         return 0
-    chosen = catalogue.chosen_experiments(names or ("all",))
-    catalogue.check_request(**how)
+    chosen = chosen_experiments(names or ("all",))
+    check_request(**how)
     place = claim(out, Path("reports/numerics"), experiments_page.STORE)
     found = []
     with live_progress(quiet=quiet) as progress:
         for done, name in enumerate(chosen):
             progress.stage(name.replace("_", " "), done=done, total=len(chosen))
-            found += catalogue.run_experiments([name], **how)
+            found += run_experiments([name], **how)
         ledger = None
         if not names:
             progress.stage("claims", done=len(chosen), total=len(chosen))

@@ -82,7 +82,7 @@ def presets(context: click.Context) -> Iterable[str]:
 
 def experiments(context: click.Context) -> Iterable[str]:
     """Names of experiments."""
-    from attnlab.experiments.catalogue import EXPERIMENTS
+    from attnlab.experiments import EXPERIMENTS
 
     return EXPERIMENTS
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined, Unavailable
 from attnlab.problem.mask_kinds import Given
 from attnlab.problem.masks import Mask, fields_of
-from attnlab.problem.problem import PARAMETERS, Alibi, Block, Problem, floating, shapes
+from attnlab.problem.problem import PARAMETERS, Alibi, Block, Problem, floating, of_four_axes, shapes
 from attnlab.problem.vocabulary import FORMATS, GIVEN, carrier, round_to
 
 if TYPE_CHECKING:
@@ -422,31 +422,24 @@ def save(file: Path, problems: Mapping[str, Problem], about: Mapping[str, str] |
     for layer, problem in problems.items():
         if isinstance(problem.bias, Alibi):
             raise ValueError(f"{layer}: ALiBi cannot be written; name it where the file is used")
-        asked, mask = asked_of(problem)
-        told[layer] = json.dumps(asked)
-        bias = (
-            None
-            if problem.bias is None
-            else problem.bias.reshape((1,) * (4 - problem.bias.ndim) + problem.bias.shape)
+        asked = {"scale": problem.scale, "softcap": problem.softcap, **fields_of(problem.mask)}
+        given = asked["mask"] == GIVEN
+        names = _CONDITIONS[:2] if given else _CONDITIONS
+        stated = ((name, asked[name]) for name in names)
+        told[layer] = json.dumps(
+            {name: one for name, one in stated if one is not False and one not in (None, "")}
         )
-        arrays = {"query": problem.query, "key": problem.key, "value": problem.value, "bias": bias}
-        for name, array in {**arrays, "sinks": problem.sinks}.items():
+        arrays = {"query": problem.query, "key": problem.key, "value": problem.value, "sinks": problem.sinks}
+        for name, array in {**arrays, "bias": problem.bias}.items():
             if array is not None:
-                tensors[f"{layer}.{name}"] = np.ascontiguousarray(array.astype(FORMATS[problem.dtype]))
-        if mask is not None:
-            tensors[f"{layer}.mask"] = np.ascontiguousarray(mask)
+                cast = array.astype(FORMATS[problem.dtype])
+                tensors[f"{layer}.{name}"] = of_four_axes(cast) if name == "bias" else cast
+        seen = problem.mask.array(problem.shape) if given else None
+        if seen is not None:
+            tensors[f"{layer}.mask"] = of_four_axes(seen)
+    tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, str(file), told)
-
-
-def asked_of(problem: Problem) -> tuple[dict[str, Any], NDArray[Any] | None]:
-    """Scale, soft cap and mask of a problem as fields of a workload, and the mask that has no text as an array."""
-    asked = {"scale": problem.scale, "softcap": problem.softcap, **fields_of(problem.mask)}
-    given = asked["mask"] == Given.kind
-    names = _CONDITIONS[:2] if given else _CONDITIONS
-    found = {name: one for name in names if (one := asked[name]) is not False and one not in (None, "")}
-    array = problem.mask.array(problem.shape) if given else None
-    return found, None if array is None else array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def digest_of(file: str) -> str:

@@ -210,10 +210,10 @@ class Window(_Band):
     @classmethod
     def of(cls, told: Any, alignment: str = "top_left") -> Window:
         """From two numbers or texts and perhaps an alignment; -1 and None stand for no limit."""
-        given = list(told)
-        if len(given) == 3:
-            alignment = str(given.pop()).strip()
         try:
+            given = [] if isinstance(told, str) else list(told)
+            if len(given) == 3:
+                alignment = str(given.pop()).strip()
             left, right = (
                 OPEN if one is None else int(one) if isinstance(one, str) else operator.index(one)
                 for one in given

@@ -27,7 +27,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -203,23 +202,25 @@ class Problem:
         """
         if self.sinks is None:
             return self
-        shape = self.shape
-        seen, given = self.mask.array(shape), self.bias_array
-        bias = np.zeros((1, shape.heads, 1, shape.keys)) if given is None else _of_four_axes(given)
-        bias = np.broadcast_to(bias, (*np.broadcast_shapes(bias.shape[:3], (1, shape.heads, 1)), shape.keys))
-        sink = np.broadcast_to(np.asarray(self.sinks, np.float64)[None, :, None, None], (*bias.shape[:3], 1))
-        mask = EVERYTHING
-        if seen is not None:
-            seen = _of_four_axes(seen)
-            seen = np.broadcast_to(
-                seen, (*np.broadcast_shapes(seen.shape[:3], (1, 1, shape.queries)), shape.keys)
-            )
-            mask = Mask((Given(np.concatenate([seen, np.ones((*seen.shape[:3], 1), bool)], axis=-1)),))
+        keys, seen, bias = self.shape.keys, self.mask.array(self.shape), self.bias_array
+
+        def with_last(array: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
+            lead = np.broadcast_shapes(of_four_axes(array).shape[:3], last.shape[:3])
+            parts = np.broadcast_to(array, (*lead, keys)), np.broadcast_to(last, (*lead, 1))
+            return np.concatenate(parts, axis=-1)
+
+        sink = np.asarray(self.sinks, np.float64)[None, :, None, None]
+        every = np.ones((1, 1, self.shape.queries, 1), bool)
         key, value = (
             np.concatenate([one, np.zeros_like(one[:, :, :1])], axis=2) for one in (self.key, self.value)
         )
-        bias = np.concatenate([bias, sink], axis=-1, dtype=np.float64)
-        return replace(self, key=key, value=value, mask=mask, bias=bias, sinks=None)
+        return self.with_(
+            key=key,
+            value=value,
+            mask=EVERYTHING if seen is None else Mask((Given(with_last(seen, every)),)),
+            bias=with_last(np.zeros(1) if bias is None else bias, sink),
+            sinks=None,
+        )
 
     def parts(self, cuts: Sequence[int]) -> Iterator[tuple[slice, Problem]]:
         """The keys between one cut and the next, and what is asked of them; parts without keys are left out.
@@ -234,28 +235,21 @@ class Problem:
             if start == stop:
                 continue
             at = slice(start, stop)
-            yield (
-                at,
-                self.with_(
-                    key=self.key[:, :, at],
-                    value=self.value[:, :, at],
-                    mask=self._mask_at(at),
-                    bias=bias if bias is None or bias.shape[-1] == 1 else bias[..., at],
-                    sinks=sinks,
-                ),
-            )
+            part = self.with_(key=self.key[:, :, at], value=self.value[:, :, at], mask=self._mask_at(at))
+            added = bias if bias is None or bias.shape[-1] == 1 else bias[..., at]
+            yield at, part.with_(bias=added, sinks=sinks)
             sinks = None
 
     def _mask_at(self, at: slice) -> Mask:
         """The mask over these keys: lengths as lengths, whatever else hides one of them as an array."""
         shape, count = self.shape, at.stop - at.start
-        lengths = [part for part in self.mask.parts if isinstance(part, KeyLengths)]
-        others = Mask(tuple(part for part in self.mask.parts if not isinstance(part, KeyLengths)))
-        seen = others.visible(Place(shape, np.arange(shape.queries), np.arange(shape.keys)[at]))
         told: list[Part] = [
             KeyLengths(tuple(min(max(length - at.start, 0), count) for length in part.lengths))
-            for part in lengths
+            for part in self.mask.parts
+            if isinstance(part, KeyLengths)
         ]
+        others = Mask(tuple(part for part in self.mask.parts if not isinstance(part, KeyLengths)))
+        seen = others.visible(Place(shape, np.arange(shape.queries), np.arange(shape.keys)[at]))
         if seen is not None and not seen.all():
             told.append(Given(np.ascontiguousarray(np.broadcast_to(seen, (*seen.shape[:-1], count)))))
         return Mask(tuple(told))
@@ -275,8 +269,33 @@ def shapes(of: Block | Workload, d_model: int) -> dict[str, tuple[int, ...]]:
     return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
 
 
-def head_dim_of(d_model: int | None, heads: int) -> int:
-    """The head_dim where none is given: d_model/heads of a block, else 64. Raises ValueError where heads do not fit."""
+def derived(sizes: Mapping[str, Any], rotary: Any = False) -> dict[str, int]:
+    """`sizes` by name, those that are None derived: kv_heads, head_dim and value_dim; d_model is None without a block.
+
+    Raises ValueError for one that is no whole number of at least 1, and for sizes that do not fit each other.
+    """
+    found = dict(sizes)
+    for name in found:
+        if found[name] is None and name == "kv_heads":
+            found[name] = found["heads"]
+        elif found[name] is None and name == "head_dim":
+            found[name] = _head_dim(found.get("d_model"), found["heads"])
+        elif found[name] is None and name == "value_dim":
+            found[name] = found["head_dim"]
+        size = found[name]
+        if size is None and name == "d_model":
+            continue
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        found[name] = int(size)
+    if found["heads"] % found["kv_heads"]:
+        raise ValueError(f"kv_heads must divide the {found['heads']} heads, got {found['kv_heads']}")
+    if rotary and found["head_dim"] % 2:
+        raise ValueError(f"head_dim must be even for rotary positions, got {found['head_dim']}")
+    return found
+
+
+def _head_dim(d_model: int | None, heads: int) -> int:
     if d_model is None:
         return 64
     if d_model % heads:
@@ -322,10 +341,6 @@ class Block:
         kv_heads : as many as heads unless given. head_dim : d_model/heads unless given. value_dim : head_dim unless
         given. Raises ValueError, in one line, for whatever does not fit.
         """
-        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
-        for name, size in sizes.items():
-            if size is not None and not (isinstance(size, Integral) and size >= 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
         given = floating("x", x)
         if given.ndim != 3 or 0 in given.shape:
             raise ValueError(
@@ -337,12 +352,9 @@ class Block:
             other.ndim == 3 and other.shape[::2] == (batch, d_model) and other.shape[1]
         ):
             raise ValueError(f"memory must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}")
-        dim = head_dim_of(d_model, heads) if head_dim is None else head_dim
-        of = cls(given, other, {}, heads, kv_heads or heads, dim, value_dim or dim, rotary)
-        if heads % of.kv_heads:
-            raise ValueError(f"kv_heads must divide the {heads} heads, got {of.kv_heads}")
-        if rotary and dim % 2:
-            raise ValueError(f"head_dim must be even for rotary positions, got {dim}")
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        found = derived({"d_model": d_model, **sizes}, rotary)
+        of = cls(given, other, {}, **{name: found[name] for name in sizes}, rotary=rotary)
         return replace(of, parameters=_fitting_parameters(of, parameters))
 
     def widths(self) -> dict[str, Any]:
@@ -487,7 +499,8 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Sh
     return Shape(batch, heads, queries, keys)
 
 
-def _of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
+def of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
+    """`array`, which can be broadcast to the scores, with all their axes."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnlab.experiments.catalogue import experiment
+from attnlab.experiments import experiment
 from attnlab.experiments.finding import Row
 from attnlab.report.formats import content_of, render
 
