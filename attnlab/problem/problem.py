@@ -64,10 +64,14 @@ class Alibi:
         """The default slopes of so many heads."""
         return cls(tuple(2.0 ** (-8 * (head + 1) / heads) for head in range(heads)))
 
+    def at(self, place: Place) -> NDArray[np.float64]:
+        """(heads, rows, columns) of a tile."""
+        slopes = np.asarray(self.slopes)[place.heads, None, None]
+        return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
+
     def array(self, shape: Shape) -> NDArray[np.float64]:
         """(1, heads, queries, keys)."""
-        own = np.arange(shape.queries)[:, None] + shape.keys - shape.queries
-        return np.asarray(-np.asarray(self.slopes)[None, :, None, None] * np.abs(own - np.arange(shape.keys)))
+        return self.at(Place.whole(shape))[None]
 
 
 @dataclass(frozen=True, eq=False)
