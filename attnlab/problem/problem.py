@@ -46,7 +46,8 @@ PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bia
 #: how a contender may compute the projections of a block
 PROJECTIONS = ("fused", "packed", "loop")
 _BASE = 10000.0
-_WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
+#: what a block is beside its arrays
+WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
 
 
 @dataclass(frozen=True)
@@ -363,7 +364,7 @@ class Block:
 
     def widths(self) -> dict[str, Any]:
         """What it is beside its arrays, as plain data."""
-        return {name: getattr(self, name) for name in _WIDTHS}
+        return {name: getattr(self, name) for name in WIDTHS}
 
     @property
     def d_model(self) -> int:
