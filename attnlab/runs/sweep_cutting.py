@@ -7,7 +7,6 @@ time grows with length is mostly seen on one machine.
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -196,14 +195,6 @@ def _call(
 def _kind(one: Workload) -> tuple[object, ...]:
     """Calls of one kind predict each other."""
     return one.direction, one.dtype, one.device, one.storage, one.d_model is None, one.queries == 1, one.mask
-
-
-def wall_seconds(shards: Sequence[float], machines: int) -> float:
-    """When the last shard ends where every machine that is free takes the longest that is left (Graham 1969)."""
-    free = [0.0] * max(1, machines)
-    for seconds in sorted(shards, reverse=True):
-        heapq.heapreplace(free, free[0] + seconds)
-    return max(free)
 
 
 def sample(plan: Plan, count: int) -> Plan:

@@ -254,6 +254,8 @@ class Status:
             return text
         if self.seconds_left is None:
             return f"{text}; time left not known yet"
+        if self.done == self.size:  # what a run does behind its last race, nobody has foretold
+            return f"{text}; all is raced, the last runs are to end"
         return f"{text}; about {duration(self.seconds_left)} left"
 
     def reasons(self) -> list[str]:
