@@ -25,17 +25,7 @@ from attnlab.experiments.observables import (
     weights_of,
 )
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    RED,
-    backend_styles,
-    entitle,
-    legend,
-    new_figure,
-    note,
-)
+from attnlab.figures import BLUE, GREEN, ORANGE, RED, backend_styles, entitle, legend, new_figure, note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
