@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,13 @@ from attnlab.problem.problem import Problem
 RAISED = "answered"
 
 
+class Estimate(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
 @dataclass(frozen=True)
 class OpenBackend:
     """A backend ready to be asked. `slow` where only small sizes are affordable."""
@@ -40,6 +47,13 @@ class OpenBackend:
     def row(self, quantity: str, where: Where, predicted: float | None, measured: float, **room: Any) -> Row:
         """`Row.compare` of what was measured through this backend."""
         return Row.compare(quantity, {"backend": self.name, **where}, predicted, measured, **room)
+
+    def estimate(
+        self, quantity: str, where: Where, found: Estimate, predicted: Estimate, slack: float = 0.0
+    ) -> Row:
+        """A row of what was measured against a prediction that has an error of its own."""
+        error = math.hypot(found.error, predicted.error)
+        return self.row(quantity, where, predicted.value, found.value, standard_error=error, slack=slack)
 
     def mean(
         self, quantity: str, where: Where, found: NDArray[Any], predicted: float | None, slack: float = 0.0
@@ -191,29 +205,24 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def mean_over_clusters(found: Array) -> tuple[float, float]:
+def mean_over_clusters(found: Array) -> Estimate:
     """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means, over √clusters.
 
     A cluster is for instance the rows of one head, which share its keys. The error is right however they depend on
-    each other, as long as clusters are independent. Raises ValueError for fewer than two clusters.
+    each other, as long as clusters are independent.
     """
-    if found.ndim != 2 or found.shape[0] < 2 or found.shape[1] < 1:
-        raise ValueError(
-            f"values must be (clusters, members) with at least two clusters, got shape {found.shape}"
-        )
     means = found.mean(axis=1)
-    return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
+    return Estimate(float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means)))
 
 
 def statistic_over_clusters(
     found: Array, statistic: Callable[[Array], float], resamples: int = 200
-) -> tuple[float, float]:
+) -> Estimate:
     """`statistic` of all of `found`, (clusters, members), and its standard error by resampling whole clusters.
 
     The bootstrap (Efron and Tibshirani 1993, chapter 6), with resamples that are the same in every run. For
-    quantiles and shares, which no mean over clusters gives. Raises ValueError as `mean_over_clusters`.
+    quantiles and shares, which no mean over clusters gives.
     """
-    mean_over_clusters(found)  # the same conditions
     rng = np.random.default_rng(0)
     drawn = [statistic(found[rng.integers(0, len(found), len(found))]) for _ in range(resamples)]
-    return statistic(found), float(np.std(drawn, ddof=1))
+    return Estimate(statistic(found), float(np.std(drawn, ddof=1)))

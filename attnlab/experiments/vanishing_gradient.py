@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from attnlab.experiments import panels
 from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, Where, pick, values
 from attnlab.experiments.observables import logit_gradients, observe
 from attnlab.experiments.survey import (
+    Estimate,
     OpenBackend,
     Survey,
     agreement,
@@ -64,13 +65,6 @@ STATISTICS: Mapping[str, Callable[[Array], float]] = {
     "rms": lambda norms: float(np.mean(norms**2)) ** 0.5,
     "median": lambda norms: float(np.median(norms)),
 }
-
-
-class Estimate(NamedTuple):
-    """A number and its standard error."""
-
-    value: float
-    error: float
 
 
 def whole_quantity(statistic: str) -> str:
@@ -122,10 +116,8 @@ def _quantile_row(
     one: OpenBackend, quantity: str, where: Where, norms: Array, level: float, law: _Law
 ) -> Row:
     """A quantile of the measured norms against the predicted one, which has an error of its own."""
-    found, error = statistic_over_clusters(norms, lambda some: float(np.quantile(some, level)))
-    expected = quantile(level, *law)
-    room = {"standard_error": math.hypot(error, expected.error), "slack": _NORM_SLACK}
-    return one.row(quantity, where, expected.value, found, **room)
+    found = statistic_over_clusters(norms, lambda some: float(np.quantile(some, level)))
+    return one.estimate(quantity, where, found, quantile(level, *law), _NORM_SLACK)
 
 
 def _share_row(
@@ -136,11 +128,10 @@ def _share_row(
     Where it is small, few rows were seen or none, and their spread says nothing of what might have been: the error is
     then that of the predicted share, and some four rows are too few to judge by.
     """
-    found, error = mean_over_clusters((norms < threshold).astype(np.float64))
     expected = share_below(threshold, *law)
-    independent = math.sqrt(expected.value * (1 - expected.value) / norms.size)
-    error = math.hypot(max(error, independent), expected.error)
-    return one.row(quantity, where, expected.value, found, standard_error=error, slack=4 / norms.size)
+    found, error = mean_over_clusters((norms < threshold).astype(np.float64))
+    error = max(error, math.sqrt(expected.value * (1 - expected.value) / norms.size))
+    return one.estimate(quantity, where, Estimate(found, error), expected, 4 / norms.size)
 
 
 def _autograd(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -189,25 +180,24 @@ def _against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
     a few dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
     """
 
-    def norms_of(stream: int, row: tuple[int, int, float], dims: int, heads: int) -> Array:
+    def norms_of(law: _Law, dims: int, heads: int, rng: np.random.Generator) -> Array:
         """‖J‖_F, (heads, queries), of queries of `dims` dimensions as long as those of the row's head dimension."""
-        keys, head_dim, scale = row
-        rng = generator(seed, stream, head_dim if stream == 820 else keys)
+        keys, head_dim, scale = law
         q, k = (rng.standard_normal((1, heads, n, dims)) for n in (16, keys))
         length = np.sqrt(rng.chisquare(head_dim, (1, heads, 16, 1)))
         q *= length / np.linalg.norm(q, axis=-1, keepdims=True)
         return np.asarray(np.sqrt(observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]))
 
     for head_dim in HEAD_DIMS:
-        row = (_KEYS, head_dim, 1.0)
-        norms = norms_of(820, row, 32, 160)
-        where = {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
-        yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, row)
-        yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, row)
+        law, where = (_KEYS, head_dim, 1.0), {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
+        norms = norms_of(law, 32, 160, generator(seed, 820, head_dim))
+        yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, law)
+        yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, law)
     for keys in LENGTHS:
-        row = (keys, _HEAD_DIM, _SCALES["scaled"])
-        norms, where = norms_of(830, row, 8, 24), {"scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
-        yield _quantile_row(one, AGAINST_LENGTH, where, norms, 0.5, row)
+        law = (keys, _HEAD_DIM, _SCALES["scaled"])
+        where = {"scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
+        norms = norms_of(law, 8, 24, generator(seed, 830, keys))
+        yield _quantile_row(one, AGAINST_LENGTH, where, norms, 0.5, law)
 
 
 def whole(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -224,16 +214,14 @@ def whole(one: OpenBackend, seed: int) -> Iterator[Row]:
         v[..., 0], upstream[..., 0] = rng.standard_normal(k.shape[:-1]), 1.0
         norms = []
         for scale in (1.0, head_dim**-0.5):
-            found = one.gradients(Problem.of(q, k, v, scale=scale, output_gradient=upstream))
-            if found is None:
+            gradients = one.gradients(Problem.of(q, k, v, scale=scale, output_gradient=upstream))
+            if gradients is None:
                 return
-            norms.append(np.linalg.norm(found["query gradient"].astype(np.float64)[0], axis=-1))
-        where = {"keys": _KEYS, "head_dim": head_dim}
+            norms.append(np.linalg.norm(gradients["query gradient"].astype(np.float64)[0], axis=-1))
         for name in STATISTICS:
-            ratio, error = ratio_of_lengths(name, np.concatenate(norms, axis=1))
-            expected = predicted_ratio(name, _KEYS, head_dim)
-            error = math.hypot(error, expected.error)
-            yield one.row(whole_quantity(name), where, expected.value, ratio, standard_error=error)
+            found = ratio_of_lengths(name, np.concatenate(norms, axis=1))
+            where = {"keys": _KEYS, "head_dim": head_dim}
+            yield one.estimate(whole_quantity(name), where, found, predicted_ratio(name, _KEYS, head_dim))
 
 
 # -- laws of a row over standard normal inputs that have no integral ---------------------------------
@@ -252,7 +240,7 @@ def whole(one: OpenBackend, seed: int) -> Iterator[Row]:
 @lru_cache(maxsize=256)
 def share_below(threshold: float, keys: int, head_dim: int, scale: float) -> Estimate:
     """P(‖J‖_F < threshold) of a row of softmax(scale · q·k) over `keys`, q and k ~ N(0, I) in `head_dim` dimensions."""
-    return Estimate(*mean_over_clusters((_norms(keys, head_dim, scale) < threshold).astype(np.float64)))
+    return mean_over_clusters((_norms(keys, head_dim, scale) < threshold).astype(np.float64))
 
 
 @lru_cache(maxsize=256)
@@ -312,7 +300,7 @@ def ratio_of_lengths(name: str, pairs: Array) -> Estimate:
         unscaled, scaled = np.split(both, 2, axis=1)
         return STATISTICS[name](unscaled) / STATISTICS[name](scaled)
 
-    return Estimate(*statistic_over_clusters(pairs, ratio))
+    return statistic_over_clusters(pairs, ratio)
 
 
 @lru_cache(maxsize=64)
@@ -385,14 +373,14 @@ def _whole_gradient(rows: Sequence[Row]) -> str:
     mean, median = (pick(rows, whole_quantity(name)) for name in STATISTICS)
     if not mean:
         return ""
-    mean_listed, median_listed = (
+    listed = [
         ", ".join(f"{row.measured:.3g} ± {row.standard_error:.2g}" for row in found)
         for found in (mean, median)
-    )
+    ]
     dims = ", ".join(str(row.where["head_dim"]) for row in mean)
     return (
-        f"Of the whole gradient dL/dq, in which the scale is a factor, the root mean square unscaled is {mean_listed} "
-        f"times the scaled one at d_k = {dims}, and the median {median_listed} times. "
+        f"Of the whole gradient dL/dq, in which the scale is a factor, the root mean square unscaled is {listed[0]} "
+        f"times the scaled one at d_k = {dims}, and the median {listed[1]} times. "
     )
 
 

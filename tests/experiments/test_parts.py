@@ -93,8 +93,6 @@ def test_the_error_of_a_mean_is_that_of_the_clusters() -> None:
     mean, error = mean_over_clusters(values)
     assert abs(mean) < 5 * error
     assert error == pytest.approx(1 / 20, rel=0.2)  # not 1/√20000, as if rows were independent
-    with pytest.raises(ValueError, match="two clusters"):
-        mean_over_clusters(values[:1])
 
 
 def test_the_sampled_law_of_the_jacobian_norm_is_that_of_plain_rows() -> None:
