@@ -243,7 +243,7 @@ def _ahead(lead: Lead | None) -> str:
 
 
 def _outcome(cell: Cell, name: str) -> str:
-    return "not believed" if name in cell.faults else str(cell.answers[name].outcome).replace("_", " ")
+    return "not believed" if name in cell.faults else data_tables.outcome(cell, name)[0].replace("_", " ")
 
 
 def _result(cell: Cell, name: str, result: Result, baseline: str) -> dict[str, Any]:
