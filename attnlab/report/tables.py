@@ -17,7 +17,7 @@ from attnlab.problem.result import Accuracy, Ceiling, Outcome
 from attnlab.problem.workload import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
-from attnlab.report.layout import NONE, in_columns, markdown, shortened
+from attnlab.report.layout import NONE, evenly, in_columns, markdown, shortened
 from attnlab.text import counted, listed, named
 
 MOST_HEADS, MOST_LENGTHS = 6, 10
@@ -43,7 +43,7 @@ _OUTCOMES = {
 
 def readable(group: Group) -> Group:
     """The group itself, or one with an even part of its head counts and lengths, their ends included."""
-    heads, lengths = head_counts(group), _spread(group.lengths, MOST_LENGTHS)
+    heads, lengths = head_counts(group), evenly(group.lengths, MOST_LENGTHS)
     if len(heads) == len(group.heads) and len(lengths) == len(group.lengths):
         return group
     return Group(
@@ -53,7 +53,7 @@ def readable(group: Group) -> Group:
 
 def head_counts(group: Group) -> list[int]:
     """Those that are shown side by side: all, or an even part of them."""
-    return _spread(group.heads, MOST_HEADS)
+    return evenly(group.heads, MOST_HEADS)
 
 
 def part_of(group: Group) -> str:
@@ -65,12 +65,6 @@ def part_of(group: Group) -> str:
 def part_of_heads(group: Group) -> str:
     """Which part `head_counts` keeps: ``6 of 52 head counts``."""
     return f"{len(head_counts(group))} of {counted(len(group.heads), 'head count')}"
-
-
-def _spread(values: Sequence[int], most: int) -> list[int]:
-    if len(values) <= most:
-        return list(values)
-    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
 
 
 # -- who is first ------------------------------------------------------------------------------------
